@@ -63,6 +63,14 @@ use node_cache::NodeCaches;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// One provider call, its target, and its log.
+#[derive(Clone, Copy)]
+struct TargetCall<'a> {
+    target: &'a Target,
+    call: &'a ProviderCall,
+    journal: &'a Journal,
+}
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The credential for BMCs of machines that name none.
@@ -164,8 +172,8 @@ impl Provider for Datacenter {
         true
     }
 
-    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
-        self.execute(target, order, journal).await
+    async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
+        self.execute(TargetCall { target, call, journal }).await
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {

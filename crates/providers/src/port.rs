@@ -98,7 +98,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Executes one provider call. [`model::effect::CallVerb`] says which answers each verb allows.
-    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult;
+    async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult;
 
     /// Probes the machine; changes nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>>;

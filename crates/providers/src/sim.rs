@@ -263,30 +263,30 @@ impl Provider for Sim {
         ]
     }
 
-    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
+    async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
         let machine = &target.machine_id();
-        let rule = self.record_call(machine, order).map_err(|fault| match order.verb {
+        let rule = self.record_call(machine, call).map_err(|fault| match call.verb {
             CallVerb::Follow => may_have_happened(fault),
             CallVerb::Perform | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => fault,
         })?;
-        let Some(rule) = rule else { return self.execute(target, order, journal).await };
-        tracing::debug!(%machine, key = %order.key, rule = rule.id, "fault rule applies");
+        let Some(rule) = rule else { return self.execute(target, call, journal).await };
+        tracing::debug!(%machine, key = %call.key, rule = rule.id, "fault rule applies");
         match rule.action {
-            Action::Fail => self.fail(target, order, rule.fault_message()),
+            Action::Fail => self.fail(target, call, rule.fault_message()),
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {
                 // The result is dropped.
-                let _unheard = self.execute(target, order, journal).await;
+                let _unheard = self.execute(target, call, journal).await;
                 Err(lost_answer_fault(&rule))
             }
             Action::Slow => {
-                let answer = self.execute(target, order, journal).await;
+                let answer = self.execute(target, call, journal).await;
                 tokio::time::sleep(rule.delay()).await;
                 answer
             }
             Action::Twice => {
-                let _first = self.execute(target, order, journal).await;
-                self.execute(target, order, journal).await
+                let _first = self.execute(target, call, journal).await;
+                self.execute(target, call, journal).await
             }
         }
     }

@@ -107,33 +107,18 @@ impl MaasState {
 
     /// MAAS gave up its work on the machine, or an operator marked the machine broken.
     pub const fn failed(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::FailedCommissioning
-            | Self::Missing
-            | Self::Broken
-            | Self::FailedDeployment
-            | Self::FailedReleasing
-            | Self::FailedDiskErasing
-            | Self::FailedEnteringRescueMode
-            | Self::FailedExitingRescueMode
-            | Self::FailedTesting => true,
-            Self::New
-            | Self::Commissioning
-            | Self::Ready
-            | Self::Reserved
-            | Self::Deployed
-            | Self::Retired
-            | Self::Deploying
-            | Self::Allocated
-            | Self::Releasing
-            | Self::DiskErasing
-            | Self::RescueMode
-            | Self::EnteringRescueMode
-            | Self::ExitingRescueMode
-            | Self::Testing
-            | Self::Unknown
-            | Self::Absent => false,
-        }
+                | Self::Missing
+                | Self::Broken
+                | Self::FailedDeployment
+                | Self::FailedReleasing
+                | Self::FailedDiskErasing
+                | Self::FailedEnteringRescueMode
+                | Self::FailedExitingRescueMode
+                | Self::FailedTesting
+        )
     }
 }
 

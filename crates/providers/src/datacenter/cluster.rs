@@ -3,9 +3,9 @@
 //! The kubeconfig of a cluster is the credential with the cluster's name. The node has the
 //! machine's name. Each join gets its own token, which is deleted when the join has ended.
 
-use super::Datacenter;
 use super::exec::{barred, follow_job};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
+use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
 use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
 use crate::peer_login::wrong_kind;
@@ -88,21 +88,20 @@ impl Datacenter {
 
     pub(super) async fn join(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         joining: JoinRequest<'_>,
-        journal: &Journal,
     ) -> CallResult {
+        let TargetCall { target, call, .. } = request;
         let api = self.cluster(joining.cluster).await?;
         match (call.verb, self.checkpoint(&call.key).await?) {
             (CallVerb::Perform, None | Some(StoredCheckpoint::Checkpoint(_))) => {
                 let host = self.hosts.connect(target).await?;
-                self.begin_join(target, call, &api, &host, journal).await?;
-                self.finish_join(target, call, &api, joining, journal).await
+                self.begin_join(request, &api, &host).await?;
+                self.finish_join(request, &api, joining).await
             }
             (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
             (CallVerb::Follow, Some(StoredCheckpoint::Checkpoint(_))) => {
-                self.finish_join(target, call, &api, joining, journal).await
+                self.finish_join(request, &api, joining).await
             }
             (CallVerb::Follow | CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
                 Ok(ProviderAnswer::NeverStarted)
@@ -146,14 +145,8 @@ impl Datacenter {
     }
 
     /// Starts the join unless the host has already started it. Stores the token before creating it.
-    async fn begin_join(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        api: &Cluster,
-        host: &Host,
-        journal: &Journal,
-    ) -> Result<()> {
+    async fn begin_join(&self, request: TargetCall<'_>, api: &Cluster, host: &Host) -> Result<()> {
+        let TargetCall { target, call, journal } = request;
         match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
             JobStatus::Barred
@@ -191,12 +184,11 @@ impl Datacenter {
     /// Follows the join to its end, deletes its token, waits for the node, and sets its labels.
     async fn finish_join(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         api: &Cluster,
         joining: JoinRequest<'_>,
-        journal: &Journal,
     ) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         let host = self.hosts.connect(target).await.map_err(possibly_happened)?;
         let ended = follow_job(&host, call.key.as_str(), call.log_offset_bytes, journal).await;
         let over =
@@ -224,13 +216,8 @@ impl Datacenter {
         }
     }
 
-    pub(super) async fn leave(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        cluster: &str,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
+        let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
         let name = target.id.as_str();
         match call.verb {
@@ -239,7 +226,7 @@ impl Datacenter {
                 Some(node) => ProviderAnswer::Differs(node_outcome(cluster, Some(&node)).message),
             }),
             CallVerb::Perform | CallVerb::Follow => {
-                let answer = self.command(target, call, RESET, journal).await?;
+                let answer = self.command(request, RESET).await?;
                 if !matches!(answer, ProviderAnswer::Done(_)) {
                     return Ok(answer);
                 }
@@ -247,13 +234,13 @@ impl Datacenter {
                 Ok(ProviderAnswer::Done(node_outcome(cluster, None)))
             }
             CallVerb::GetStatus => {
-                let answer = self.command(target, call, RESET, journal).await?;
+                let answer = self.command(request, RESET).await?;
                 let left = matches!(answer, ProviderAnswer::Done(_));
                 // The host has left; `Follow` deletes the Node object.
                 let under_way = left && api.node(name).await?.is_some();
                 Ok(if under_way { ProviderAnswer::UnderWay } else { answer })
             }
-            CallVerb::Stop => self.command(target, call, RESET, journal).await,
+            CallVerb::Stop => self.command(request, RESET).await,
         }
     }
 }

@@ -2,10 +2,10 @@
 //! with the desired state. All of them are idempotent, so they need no checkpoint: an unknown
 //! outcome is resolved by repeating the call.
 
-use super::Datacenter;
 use super::controller::{Controller, Identity};
 use super::firmware::FirmwareRequest;
 use super::provider_calls::done;
+use super::{Datacenter, TargetCall};
 use crate::fabric::FabricTarget;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
@@ -13,7 +13,7 @@ use crate::power::PowerState;
 use crate::redfish::{Components, LoginPrivilege, Telemetry};
 use model::effect::{
     CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, DeviceWork, FabricGoal, MAX_FACT,
-    ProviderAnswer, ProviderCall,
+    ProviderAnswer,
 };
 use model::fault::{Fault, FaultCode, Result};
 use std::collections::BTreeMap;
@@ -24,19 +24,14 @@ const MAX_COMPONENTS: usize = 200;
 const READ_TIMEOUT_FACTOR: u32 = 4;
 
 impl Datacenter {
-    pub(super) async fn device(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        work: &DeviceWork,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn device(&self, request: TargetCall<'_>, work: &DeviceWork) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         match work {
             DeviceWork::Firmware { component, version, url, sha256 } => {
                 let requested = FirmwareRequest { component, version, url, sha256 };
-                self.update_firmware(target, call, requested, journal).await
+                self.update_firmware(request, requested).await
             }
-            DeviceWork::Fabric { to } => self.fabric(target, call, goal_of(*to), journal).await,
+            DeviceWork::Fabric { to } => self.fabric(request, goal_of(*to)).await,
             DeviceWork::Read => match answer_without_device(call.verb) {
                 Some(answer) => Ok(answer),
                 None => self.read_facts(target, journal).await,

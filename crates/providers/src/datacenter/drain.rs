@@ -5,10 +5,10 @@
 //! The cordon carries the id of the run: a cancelled run removes its own cordon only, never one
 //! that existed before.
 
-use super::Datacenter;
 use super::cluster::{node_outcome, not_in_cluster};
 use super::exec::barred;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
+use super::{Datacenter, TargetCall};
 use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
 use crate::port::{Journal, Target, hostname};
 use crate::state_store::Checkpoint;
@@ -48,11 +48,10 @@ struct Drain<'a> {
 impl Datacenter {
     pub(super) async fn drain(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         (cluster, deadline_seconds): (&str, Option<u32>),
-        journal: &Journal,
     ) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         if cluster.is_empty() {
             return Ok(nothing_to_do(call.verb));
         }
@@ -172,25 +171,16 @@ impl Datacenter {
 
     /// Evicts no more pods. The node stays cordoned; a cancelled run uncordons it in a later step.
     async fn stop_drain(&self, target: &Target, call: &ProviderCall, cluster: &str) -> CallResult {
-        match self.store.begin(&call.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
-            Some(Checkpoint::Begun(_)) => {}
-        }
-        match self.checkpoint(&call.key).await? {
-            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Drain {
-                stage: DrainStage::Begun,
-            })) => {
-                self.compare_and_swap(
-                    &call.key,
-                    drain_checkpoint(DrainStage::Begun),
-                    drain_checkpoint(DrainStage::Stopped),
-                )
-                .await?;
+        match self.bar(&call.key).await? {
+            Some(CallCheckpoint::Drain { stage: DrainStage::Begun }) => {
+                let stopped = drain_checkpoint(DrainStage::Stopped);
+                let begun = drain_checkpoint(DrainStage::Begun);
+                self.compare_and_swap(&call.key, begun, stopped).await?;
                 Ok(ProviderAnswer::Stopped)
             }
-            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Drain {
-                stage: DrainStage::Done,
-            })) => self.completed_drain(target, cluster).await,
+            Some(CallCheckpoint::Drain { stage: DrainStage::Done }) => {
+                self.completed_drain(target, cluster).await
+            }
             None | Some(_) => Ok(ProviderAnswer::Stopped),
         }
     }

@@ -4,8 +4,8 @@
 //! without a connection, and finds it again. An in-band reboot is proved by a boot id that differs
 //! from the stored one.
 
-use super::Datacenter;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, done, key_conflict};
+use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
@@ -24,13 +24,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const REBOOT: &str = "sleep 1; PATH=$PATH:/sbin:/usr/sbin; reboot || shutdown -r now";
 
 impl Datacenter {
-    pub(super) async fn command(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        command: &str,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn command(&self, request: TargetCall<'_>, command: &str) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         let host = match call.verb {
             CallVerb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
             CallVerb::Perform | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
@@ -74,12 +69,8 @@ impl Datacenter {
         stop(&host, call.key.as_str()).await
     }
 
-    pub(super) async fn reboot_from_within(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn reboot_from_within(&self, request: TargetCall<'_>) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         match (call.verb, self.checkpoint(&call.key).await?) {
             (CallVerb::Perform, None) => {
                 let host = self.hosts.connect(target).await?;
@@ -171,17 +162,8 @@ impl Datacenter {
     }
 
     async fn has_rebooted(&self, host: &Host, checkpoint: &CallCheckpoint) -> Result<bool> {
-        match checkpoint {
-            CallCheckpoint::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            CallCheckpoint::Power { .. }
-            | CallCheckpoint::Netboot { .. }
-            | CallCheckpoint::Join { .. }
-            | CallCheckpoint::Image { .. }
-            | CallCheckpoint::Drain { .. }
-            | CallCheckpoint::Uncordon
-            | CallCheckpoint::Firmware { .. }
-            | CallCheckpoint::Fabric { .. } => Err(key_conflict()),
-        }
+        let CallCheckpoint::InBand { boot } = checkpoint else { return Err(key_conflict()) };
+        Ok(host.boot_id().await? != *boot)
     }
 }
 

@@ -4,9 +4,9 @@
 //! continue after a crash. The switch's own description of its state is in the log, and in the
 //! fault at a timeout.
 
-use super::Datacenter;
 use super::exec::barred;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, done, key_conflict};
+use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fabric::{
     FabricCommand, FabricManager, FabricObservation, FabricStep, FabricTarget, Nvos, next_step,
@@ -41,23 +41,13 @@ impl Default for FabricTimeouts {
 }
 
 impl Datacenter {
-    pub(super) async fn fabric(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        goal: FabricTarget,
-        journal: &Journal,
-    ) -> CallResult {
-        let work = FabricWork { datacenter: self, target, order: call, goal, journal };
+    pub(super) async fn fabric(&self, request: TargetCall<'_>, goal: FabricTarget) -> CallResult {
+        let TargetCall { target, call, journal } = request;
+        let work = FabricWork { datacenter: self, target, call, goal, journal };
         let noted = match call.verb {
-            CallVerb::Perform => {
-                let before =
-                    self.begin(&call.key, CallCheckpoint::Fabric { watched: None }).await?;
-                Some(before.unwrap_or(StoredCheckpoint::Checkpoint(CallCheckpoint::Fabric {
-                    watched: None,
-                })))
+            CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus => {
+                self.begin_or_recall(call, CallCheckpoint::Fabric { watched: None }).await?
             }
-            CallVerb::Follow | CallVerb::GetStatus => self.checkpoint(&call.key).await?,
             CallVerb::Observe => return work.observe().await,
             // Earlier commands are not reverted: the next call continues from this state.
             CallVerb::Stop => {
@@ -85,7 +75,7 @@ impl Datacenter {
 struct FabricWork<'a> {
     datacenter: &'a Datacenter,
     target: &'a Target,
-    order: &'a ProviderCall,
+    call: &'a ProviderCall,
     goal: FabricTarget,
     journal: &'a Journal,
 }
@@ -178,7 +168,7 @@ impl FabricWork<'_> {
         let after = Some(now());
         let (before, next) =
             (CallCheckpoint::Fabric { watched: before }, CallCheckpoint::Fabric { watched: after });
-        self.datacenter.compare_and_swap(&self.order.key, before, next).await?;
+        self.datacenter.compare_and_swap(&self.call.key, before, next).await?;
         Ok(after)
     }
 

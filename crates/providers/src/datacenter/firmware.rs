@@ -8,17 +8,16 @@
 
 mod stage;
 
-use super::Datacenter;
 use super::controller::Controller;
 use super::exec::barred;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
+use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fetch::{FetchedFile, redact_url};
 use crate::governor::Priority;
 use crate::http_client::upload::sending_time;
 use crate::port::{Journal, Target};
 use crate::redfish::{FirmwareImage, TaskRef, UpdateMethod, UpdateServiceState};
-use crate::state_store::Checkpoint;
 use model::effect::{CallOutcome, CallResult, CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 pub use stage::FirmwareTimeouts;
@@ -75,24 +74,18 @@ struct ComponentBefore {
 impl Datacenter {
     pub(super) async fn update_firmware(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         requested: FirmwareRequest<'_>,
-        journal: &Journal,
     ) -> CallResult {
-        let work =
-            UpdateWork { datacenter: self, target, order: call, request: requested, journal };
+        let TargetCall { target, call, journal } = request;
+        let work = UpdateWork { datacenter: self, target, call, request: requested, journal };
         match call.verb {
-            CallVerb::Perform => {
-                match self.begin(&call.key, UpdateProgress::BEGUN.checkpoint()).await? {
-                    None => work.execute(UpdateProgress::BEGUN).await,
+            CallVerb::Perform | CallVerb::Follow => {
+                match self.begin_or_recall(call, UpdateProgress::BEGUN.checkpoint()).await? {
+                    None => Ok(ProviderAnswer::NeverStarted),
                     Some(before) => work.resume(before).await,
                 }
             }
-            CallVerb::Follow => match self.checkpoint(&call.key).await? {
-                None => Ok(ProviderAnswer::NeverStarted),
-                Some(before) => work.resume(before).await,
-            },
             CallVerb::GetStatus => work.get_status().await,
             CallVerb::Observe => work.observe().await,
             CallVerb::Stop => work.stop().await,
@@ -104,7 +97,7 @@ impl Datacenter {
 struct UpdateWork<'a> {
     datacenter: &'a Datacenter,
     target: &'a Target,
-    order: &'a ProviderCall,
+    call: &'a ProviderCall,
     request: FirmwareRequest<'a>,
     journal: &'a Journal,
 }
@@ -123,32 +116,23 @@ impl UpdateWork<'_> {
         after: UpdateProgress,
     ) -> Result<UpdateProgress> {
         self.datacenter
-            .compare_and_swap(&self.order.key, before.checkpoint(), after.checkpoint())
+            .compare_and_swap(&self.call.key, before.checkpoint(), after.checkpoint())
             .await?;
         Ok(after)
     }
 
     async fn resume(&self, before: StoredCheckpoint) -> CallResult {
         match before {
-            StoredCheckpoint::Barred => Err(barred(&self.order.key)),
+            StoredCheckpoint::Barred => Err(barred(&self.call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from }) => {
                 self.execute(UpdateProgress { stage, from }).await
             }
-            StoredCheckpoint::Checkpoint(
-                CallCheckpoint::Power { .. }
-                | CallCheckpoint::Netboot { .. }
-                | CallCheckpoint::InBand { .. }
-                | CallCheckpoint::Join { .. }
-                | CallCheckpoint::Image { .. }
-                | CallCheckpoint::Drain { .. }
-                | CallCheckpoint::Uncordon
-                | CallCheckpoint::Fabric { .. },
-            ) => Err(key_conflict()),
+            StoredCheckpoint::Checkpoint(_) => Err(key_conflict()),
         }
     }
 
     async fn get_status(&self) -> CallResult {
-        let mark = match self.datacenter.checkpoint(&self.order.key).await? {
+        let mark = match self.datacenter.checkpoint(&self.call.key).await? {
             None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
             Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
                 UpdateProgress { stage, from }
@@ -201,19 +185,12 @@ impl UpdateWork<'_> {
     /// Before the request nothing has happened. Afterwards it cannot be cancelled: the update is
     /// followed, so that no device is left half written.
     async fn stop(&self) -> CallResult {
-        let key = &self.order.key;
-        match self.datacenter.store.begin(key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
-            Some(Checkpoint::Begun(_)) => {}
-        }
-        let mark = match self.datacenter.checkpoint(key).await? {
-            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
-                UpdateProgress { stage, from }
-            }
-            Some(StoredCheckpoint::Checkpoint(_) | StoredCheckpoint::Barred) | None => {
-                return Ok(ProviderAnswer::Stopped);
-            }
+        let Some(CallCheckpoint::Firmware { stage, from }) =
+            self.datacenter.bar(&self.call.key).await?
+        else {
+            return Ok(ProviderAnswer::Stopped);
         };
+        let mark = UpdateProgress { stage, from };
         match mark.stage {
             UpdateStage::Begun => {
                 self.compare_and_swap(&mark, mark.at(UpdateStage::Stopped)).await?;
@@ -242,7 +219,7 @@ impl UpdateWork<'_> {
         match mark.stage {
             UpdateStage::Begun => self.install(&mark).await,
             UpdateStage::Done => Ok(ProviderAnswer::Done(self.outcome(mark.from))),
-            UpdateStage::Stopped => Err(barred(&self.order.key)),
+            UpdateStage::Stopped => Err(barred(&self.call.key)),
             UpdateStage::Requested { .. }
             | UpdateStage::Task { .. }
             | UpdateStage::Verifying { .. } => self.follow(mark).await,

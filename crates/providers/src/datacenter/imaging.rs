@@ -9,19 +9,18 @@
 mod follow;
 mod progress_log;
 
-use super::Datacenter;
 use super::controller::Controller;
 use super::exec::barred;
 use super::power_sequence::PowerSequence;
 use super::provider_calls::{
     CallCheckpoint, StoredCheckpoint, done, encode_checkpoint, key_conflict,
 };
+use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerStage};
-use crate::state_store::Checkpoint;
 use model::condition::{ConditionObservation, ConditionType};
 use model::deploy::{Deployment, DeploymentCommand, DeploymentStage, image_lines};
 use model::effect::{
@@ -51,29 +50,20 @@ pub struct Imaging {
 }
 
 impl Datacenter {
-    pub(super) async fn repave(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        image: &str,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn repave(&self, request: TargetCall<'_>, image: &str) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         let Some(imaging) = &self.settings.imaging else {
             let message = "there is no netboot service; set netboot.listen in the configuration";
             return Err(Fault::new(FaultCode::CapabilityMissing, message));
         };
-        let work = ImagingWork { datacenter: self, imaging, target, order: call, image, journal };
+        let work = ImagingWork { datacenter: self, imaging, target, call, image, journal };
         match call.verb {
-            CallVerb::Perform => {
-                match self.begin(&call.key, PowerProgress::FIRST.checkpoint()).await? {
-                    None => work.execute(PowerProgress::FIRST).await,
+            CallVerb::Perform | CallVerb::Follow => {
+                match self.begin_or_recall(call, PowerProgress::FIRST.checkpoint()).await? {
+                    None => Ok(ProviderAnswer::NeverStarted),
                     Some(before) => work.resume(before).await,
                 }
             }
-            CallVerb::Follow => match self.checkpoint(&call.key).await? {
-                None => Ok(ProviderAnswer::NeverStarted),
-                Some(before) => work.resume(before).await,
-            },
             CallVerb::GetStatus => work.get_status().await,
             CallVerb::Observe => work.observe().await,
             CallVerb::Stop => work.stop().await,
@@ -113,7 +103,7 @@ struct ImagingWork<'a> {
     datacenter: &'a Datacenter,
     imaging: &'a Imaging,
     target: &'a Target,
-    order: &'a ProviderCall,
+    call: &'a ProviderCall,
     image: &'a str,
     journal: &'a Journal,
 }
@@ -125,25 +115,16 @@ impl ImagingWork<'_> {
                 stage: PowerStage::Stopped,
                 ..
             })
-            | StoredCheckpoint::Barred => Err(barred(&self.order.key)),
+            | StoredCheckpoint::Barred => Err(barred(&self.call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Image { stage, on }) => {
                 self.execute(PowerProgress { stage, powering_on: on }).await
             }
-            StoredCheckpoint::Checkpoint(
-                CallCheckpoint::Power { .. }
-                | CallCheckpoint::Netboot { .. }
-                | CallCheckpoint::InBand { .. }
-                | CallCheckpoint::Join { .. }
-                | CallCheckpoint::Drain { .. }
-                | CallCheckpoint::Uncordon
-                | CallCheckpoint::Firmware { .. }
-                | CallCheckpoint::Fabric { .. },
-            ) => Err(key_conflict()),
+            StoredCheckpoint::Checkpoint(_) => Err(key_conflict()),
         }
     }
 
     async fn get_status(&self) -> CallResult {
-        match self.datacenter.checkpoint(&self.order.key).await? {
+        match self.datacenter.checkpoint(&self.call.key).await? {
             None
             | Some(
                 StoredCheckpoint::Barred
@@ -156,7 +137,7 @@ impl ImagingWork<'_> {
             }
             Some(StoredCheckpoint::Checkpoint(_)) => {}
         }
-        Ok(match self.datacenter.store.deployment(&self.order.key).await? {
+        Ok(match self.datacenter.store.deployment(&self.call.key).await? {
             Some(one) if one.stage == DeploymentStage::Finished => {
                 ProviderAnswer::Done(install_outcome(&one))
             }
@@ -182,19 +163,11 @@ impl ImagingWork<'_> {
     /// Closes the deployment, so that nothing more is written. A machine that was already released
     /// is followed. Otherwise the boot target is restored, and a begun power cycle is completed.
     async fn stop(&self) -> CallResult {
-        let (at, key) = (self.datacenter, &self.order.key);
-        match at.store.begin(key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
-            Some(Checkpoint::Begun(_)) => {}
-        }
-        let mut phase = match at.checkpoint(key).await? {
-            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Image { stage, on })) => {
-                PowerProgress { stage, powering_on: on }
-            }
-            Some(StoredCheckpoint::Checkpoint(_) | StoredCheckpoint::Barred) | None => {
-                return Ok(ProviderAnswer::Stopped);
-            }
+        let (at, key) = (self.datacenter, &self.call.key);
+        let Some(CallCheckpoint::Image { stage, on }) = at.bar(key).await? else {
+            return Ok(ProviderAnswer::Stopped);
         };
+        let mut phase = PowerProgress { stage, powering_on: on };
         if phase == PowerProgress::FIRST {
             let stopped = PowerProgress { stage: PowerStage::Stopped, powering_on: false };
             at.compare_and_swap(key, phase.checkpoint(), stopped.checkpoint()).await?;
@@ -244,7 +217,7 @@ impl ImagingWork<'_> {
             let closed = self
                 .datacenter
                 .store
-                .command_deployment(&self.order.key, DeploymentCommand::Close)
+                .command_deployment(&self.call.key, DeploymentCommand::Close)
                 .await;
             if let Some(one) = closed.map_err(possibly_happened)?
                 && let Err(also) = self.restore_boot(&one).await
@@ -264,7 +237,7 @@ impl ImagingWork<'_> {
                 return Ok(ProviderAnswer::Done(install_outcome(&desired)));
             }
             DeploymentStage::Closed => {
-                let message = format!("the deployment of {} was closed", self.order.key);
+                let message = format!("the deployment of {} was closed", self.call.key);
                 return Err(Fault::new(FaultCode::EffectFailed, message));
             }
             DeploymentStage::Prepared
@@ -285,7 +258,7 @@ impl ImagingWork<'_> {
 
     /// Power off, then on. Arms the deployment in between, so that the old system cannot claim it.
     async fn power_cycle(&self, phase: &mut PowerProgress) -> Result<()> {
-        let key = &self.order.key;
+        let key = &self.call.key;
         if !phase.powering_on {
             let note = |_, stage| CallCheckpoint::Image { stage, on: false };
             self.run_power_sequence(PowerGoal::Off, &mut phase.stage, note).await?;
@@ -315,11 +288,9 @@ impl ImagingWork<'_> {
     ) -> Result<()> {
         let power_off = PowerOffPolicy::PROVIDER_DEFAULT;
         let plan = PowerSequence { goal, power_off, await_host: false, watched: None };
-        let key = &self.order.key;
-        self.datacenter
-            .follow_power_sequence(self.target, key, plan, stage, note, self.journal)
-            .await
-            .map(drop)
+        let Self { target, call, journal, .. } = *self;
+        let request = TargetCall { target, call, journal };
+        self.datacenter.follow_power_sequence(request, plan, stage, note).await.map(drop)
     }
 
     async fn follow(&self, desired: &Deployment) -> CallResult {
@@ -332,10 +303,10 @@ impl ImagingWork<'_> {
 
     /// The deployment of this key; created if it does not exist.
     async fn get_or_create_deployment(&self, phase: PowerProgress) -> Result<Deployment> {
-        if let Some(known) = self.datacenter.store.deployment(&self.order.key).await? {
+        if let Some(known) = self.datacenter.store.deployment(&self.call.key).await? {
             return Ok(known);
         }
-        let key = &self.order.key;
+        let key = &self.call.key;
         let desired = self.new_deployment().await?;
         let note = encode_checkpoint(key, phase.checkpoint())?;
         let opened = self.datacenter.store.create_deployment(&desired, &note).await?;
@@ -351,7 +322,7 @@ impl ImagingWork<'_> {
     }
 
     async fn new_deployment(&self) -> Result<Deployment> {
-        let Self { target, imaging, order: call, .. } = self;
+        let Self { target, imaging, call, .. } = self;
         let image = self.datacenter.store.image(self.image).await?;
         let macs = target.spec.mac_addresses.clone();
         if macs.is_empty() && !matches!(image.body, ImageContent::Iso { .. }) {

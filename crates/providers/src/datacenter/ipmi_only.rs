@@ -44,8 +44,8 @@ impl Provider for IpmiOnly {
         }
     }
 
-    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
-        self.0.call(&by_ipmi(target), order, journal).await
+    async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
+        self.0.call(&by_ipmi(target), call, journal).await
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {

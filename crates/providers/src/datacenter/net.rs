@@ -4,13 +4,13 @@
 //! the new network and confirms. Without a confirmation the host restores its former network by
 //! itself, even if Farrier is down.
 
-use super::Datacenter;
 use super::exec::{barred, follow_job};
 use super::provider_calls::done;
+use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
-use crate::port::{Journal, Target};
+use crate::port::Target;
 use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
-use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
 use model::retry::fnv1a;
 use std::time::Duration;
@@ -46,11 +46,10 @@ impl Default for Netplan {
 impl Datacenter {
     pub(super) async fn reconfigure_network(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         document: &str,
-        journal: &Journal,
     ) -> CallResult {
+        let TargetCall { target, call, .. } = request;
         let key = call.key.as_str();
         match call.verb {
             CallVerb::Perform => {
@@ -58,12 +57,12 @@ impl Datacenter {
                 let script = script(&self.settings.netplan, &marker_path(&call.key), document);
                 match host.start(key, &script).await? {
                     StartResult::Started | StartResult::AlreadyStarted => {
-                        self.confirm(target, call, journal).await
+                        self.confirm(request).await
                     }
                     StartResult::Barred => Err(barred(&call.key)),
                 }
             }
-            CallVerb::Follow => self.confirm(target, call, journal).await,
+            CallVerb::Follow => self.confirm(request).await,
             CallVerb::GetStatus => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match host.status(key).await? {
@@ -99,7 +98,8 @@ impl Datacenter {
     }
 
     /// Reconnects until the job is confirmed or has ended, then returns the result.
-    async fn confirm(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
+    async fn confirm(&self, request: TargetCall<'_>) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         let key = call.key.as_str();
         let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", marker_path(&call.key));
         let mut away = 0;

@@ -1,16 +1,17 @@
 //! Follows a power sequence: read, decide, store, send, and read again until the goal is observed.
 
-use super::Datacenter;
+use super::controller::Controller;
 use super::provider_calls::CallCheckpoint;
+use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::governor::Priority;
-use crate::port::{Journal, Target};
+use crate::port::Target;
 use crate::power::{
     self, MAX_WATCH_GAP, POLL_INTERVAL, PowerCommand, PowerDecision, PowerGoal, PowerStage,
     PowerState, PowerTimeouts, WATCH_INTERVAL,
 };
-use model::effect::{CallResult, EffectKey, PowerOffPolicy, ProviderAnswer};
+use model::effect::{CallResult, PowerOffPolicy, ProviderAnswer, ProviderCall};
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 
@@ -30,14 +31,12 @@ impl Datacenter {
     /// After the first command an unreachable BMC means an unknown outcome. Returns the evidence.
     pub(super) async fn follow_power_sequence(
         &self,
-        target: &Target,
-        key: &EffectKey,
+        request: TargetCall<'_>,
         plan: PowerSequence,
         stage: &mut PowerStage,
         note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
-        journal: &Journal,
     ) -> Result<&'static str> {
-        let ended = self.run_power_sequence(target, key, plan, stage, note, journal).await;
+        let ended = self.run_power_sequence(request, plan, stage, note).await;
         ended.map_err(|fault| match stage {
             PowerStage::Begun | PowerStage::Stopped => fault,
             PowerStage::ShuttingDown(_)
@@ -49,13 +48,12 @@ impl Datacenter {
 
     async fn run_power_sequence(
         &self,
-        target: &Target,
-        key: &EffectKey,
+        request: TargetCall<'_>,
         plan: PowerSequence,
         stage: &mut PowerStage,
         note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
-        journal: &Journal,
     ) -> Result<&'static str> {
+        let TargetCall { target, call: ProviderCall { key, .. }, journal } = request;
         let mut plan = plan;
         let PowerSequence { goal, power_off, .. } = plan;
         let begun = |stage: &PowerStage, fault| match stage {
@@ -87,16 +85,16 @@ impl Datacenter {
                     }
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
-                PowerDecision::Command(request, next) => {
+                PowerDecision::Command(command, next) => {
                     // Stored before the BMC is called.
                     let observed = PowerSequence { watched: Some(now()), ..plan };
                     self.compare_and_swap(key, note(plan, *stage), note(observed, next)).await?;
                     plan = observed;
-                    journal.write_line(describe_command(request, *stage, next)).await;
+                    journal.write_line(describe_command(command, *stage, next)).await;
                     *stage = next;
-                    if let Err(fault) = self.send_power_command(target, request).await {
+                    if let Err(fault) = self.send_power_command(target, command).await {
                         let no = format!("power: that was refused: {}", fault.message);
-                        known = Some(power::after_refusal(fault, request, timeout)?);
+                        known = Some(power::after_refusal(fault, command, timeout)?);
                         journal.write_line(no).await;
                     }
                 }
@@ -152,7 +150,7 @@ impl Datacenter {
         power_off: PowerOffPolicy,
     ) -> Result<PowerTimeouts> {
         let limit = self.settings.call_timeout;
-        let request = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
+        let request = async |bmc: &Controller| bmc.can_shut_down().await;
         let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, request).await?;
         power::timeouts_for(&self.settings.power_timeouts, power_off, can_shut_down)
     }

@@ -1,10 +1,12 @@
 //! Routes provider calls and stores their checkpoints.
 
-use super::Datacenter;
 use super::cluster::JoinRequest;
+use super::controller::Controller;
 use super::drain::DrainStage;
+use super::exec::barred;
 use super::firmware::UpdateStage;
 use super::power_sequence::PowerSequence;
+use super::{Datacenter, TargetCall};
 use crate::governor::Priority;
 use crate::host_probe::host_answers;
 use crate::port::{Journal, Target};
@@ -79,29 +81,25 @@ enum BmcTask {
 }
 
 impl Datacenter {
-    pub(super) async fn execute(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> CallResult {
+    pub(super) async fn execute(&self, request: TargetCall<'_>) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         let task = match &call.effect {
             Effect::Ssh { command, .. } => {
-                return self.command(target, call, command, journal).await;
+                return self.command(request, command).await;
             }
             Effect::Reboot { mode: RebootMode::InBand, .. } => {
-                return self.reboot_from_within(target, call, journal).await;
+                return self.reboot_from_within(request).await;
             }
             Effect::Verify { cluster_ref, expect, advisory } => {
                 return self.verify(target, call, cluster_ref, *expect, *advisory).await;
             }
             Effect::Join { cluster_ref, labels, taints } => {
                 let joining = JoinRequest { cluster: cluster_ref, labels, taints };
-                return self.join(target, call, joining, journal).await;
+                return self.join(request, joining).await;
             }
             Effect::Drain { cluster_ref, deadline_seconds } => {
                 let deadline = *deadline_seconds;
-                return self.drain(target, call, (cluster_ref, deadline), journal).await;
+                return self.drain(request, (cluster_ref, deadline)).await;
             }
             Effect::Uncordon { cluster_ref, own } => {
                 return self.uncordon(target, call, cluster_ref, *own).await;
@@ -110,10 +108,10 @@ impl Datacenter {
                 return self.record(target, call.verb, journal).await;
             }
             Effect::Leave { cluster_ref } => {
-                return self.leave(target, call, cluster_ref, journal).await;
+                return self.leave(request, cluster_ref).await;
             }
             Effect::Net { document } => {
-                return self.reconfigure_network(target, call, document, journal).await;
+                return self.reconfigure_network(request, document).await;
             }
             Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
                 power_task(PowerGoal::Cycle, *power_off)
@@ -127,44 +125,36 @@ impl Datacenter {
             }
             Effect::Netboot { mode } => BmcTask::Netboot(*mode),
             Effect::Rma { action: RmaAction::Mark, .. } => BmcTask::MarkRma,
-            Effect::Repave { image } => return self.repave(target, call, image, journal).await,
-            Effect::Device { work } => return self.device(target, call, work, journal).await,
+            Effect::Repave { image } => return self.repave(request, image).await,
+            Effect::Device { work } => return self.device(request, work).await,
             Effect::Stage { .. } | Effect::ChildRuns { .. } => {
                 return Err(unsupported_effect(&call.effect));
             }
         };
-        self.execute_bmc_task(target, call, task, journal).await
+        self.execute_bmc_task(request, task).await
     }
 
-    async fn execute_bmc_task(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        task: BmcTask,
-        journal: &Journal,
-    ) -> CallResult {
+    async fn execute_bmc_task(&self, request: TargetCall<'_>, task: BmcTask) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         match (call.verb, task) {
             (CallVerb::Perform, BmcTask::Power(plan)) => {
                 let back = plan.goal == PowerGoal::Cycle && host_answers(target).await;
                 let plan = PowerSequence { await_host: back, ..plan };
                 match self.begin(&call.key, power_checkpoint(plan, PowerStage::Begun)).await? {
-                    None => {
-                        self.execute_power_sequence(target, call, plan, PowerStage::Begun, journal)
-                            .await
-                    }
-                    Some(before) => self.resume(target, call, before, journal).await,
+                    None => self.execute_power_sequence(request, plan, PowerStage::Begun).await,
+                    Some(before) => self.resume(request, before).await,
                 }
             }
             (CallVerb::Perform, BmcTask::Netboot(mode)) => {
                 match self.begin(&call.key, CallCheckpoint::Netboot { mode }).await? {
                     None => self.set_netboot(target, mode, journal).await,
-                    Some(before) => self.resume(target, call, before, journal).await,
+                    Some(before) => self.resume(request, before).await,
                 }
             }
             (CallVerb::Follow, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
                 match self.checkpoint(&call.key).await? {
                     None => Ok(ProviderAnswer::NeverStarted),
-                    Some(before) => self.resume(target, call, before, journal).await,
+                    Some(before) => self.resume(request, before).await,
                 }
             }
             (CallVerb::GetStatus, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
@@ -186,9 +176,7 @@ impl Datacenter {
                     Some(StoredCheckpoint::Checkpoint(_)) => ProviderAnswer::UnderWay,
                 })
             }
-            (CallVerb::Stop, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
-                self.stop(target, call, journal).await
-            }
+            (CallVerb::Stop, BmcTask::Power(_) | BmcTask::Netboot(_)) => self.stop(request).await,
             (CallVerb::Observe, BmcTask::Power(plan)) => {
                 self.observe_power(target, plan.goal).await
             }
@@ -206,18 +194,10 @@ impl Datacenter {
     }
 
     /// Continues what a key has begun.
-    async fn resume(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        before: StoredCheckpoint,
-        journal: &Journal,
-    ) -> CallResult {
+    async fn resume(&self, request: TargetCall<'_>, before: StoredCheckpoint) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         match before {
-            StoredCheckpoint::Barred => {
-                let message = format!("{} was stopped before it began", call.key);
-                Err(Fault::new(FaultCode::EffectFailed, message))
-            }
+            StoredCheckpoint::Barred => Err(barred(&call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
                 goal,
                 stage,
@@ -226,36 +206,24 @@ impl Datacenter {
             }) => {
                 let power_off = power_off_for(target.id.kind, power_off_of(&call.effect));
                 let plan = PowerSequence { goal, power_off, await_host: back, watched };
-                self.execute_power_sequence(target, call, plan, stage, journal).await
+                self.execute_power_sequence(request, plan, stage).await
             }
-            StoredCheckpoint::Checkpoint(
-                CallCheckpoint::InBand { .. }
-                | CallCheckpoint::Join { .. }
-                | CallCheckpoint::Image { .. }
-                | CallCheckpoint::Drain { .. }
-                | CallCheckpoint::Uncordon
-                | CallCheckpoint::Firmware { .. }
-                | CallCheckpoint::Fabric { .. },
-            ) => Err(key_conflict()),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await
             }
+            StoredCheckpoint::Checkpoint(_) => Err(key_conflict()),
         }
     }
 
     /// Follows the power sequence to its goal, and until the host answers again if it did before.
     async fn execute_power_sequence(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         plan: PowerSequence,
         mut stage: PowerStage,
-        journal: &Journal,
     ) -> CallResult {
-        let key = &call.key;
-        let how = self
-            .follow_power_sequence(target, key, plan, &mut stage, power_checkpoint, journal)
-            .await?;
+        let TargetCall { target, journal, .. } = request;
+        let how = self.follow_power_sequence(request, plan, &mut stage, power_checkpoint).await?;
         if plan.await_host {
             journal.write_line("reboot: waiting for the host to answer again").await;
             while !host_answers(target).await {
@@ -272,7 +240,7 @@ impl Datacenter {
         journal: &Journal,
     ) -> CallResult {
         let limit = self.settings.call_timeout;
-        let set = async |bmc: &super::controller::Controller| bmc.boot_from(mode).await;
+        let set = async |bmc: &Controller| bmc.boot_from(mode).await;
         let observed = self.bmcs.call(target, Priority::Operator, limit, set).await?;
         journal.write_line(format!("boot: the BMC shows {observed}")).await;
         Ok(ProviderAnswer::Done(done(format!("the next boot is {observed}"))))
@@ -280,7 +248,7 @@ impl Datacenter {
 
     async fn observe_netboot(&self, target: &Target, mode: NetbootMode) -> CallResult {
         let limit = self.settings.call_timeout;
-        let probe = async |bmc: &super::controller::Controller| bmc.boots_from(mode).await;
+        let probe = async |bmc: &Controller| bmc.boots_from(mode).await;
         let (holds, observed) = self.bmcs.call(target, Priority::Operator, limit, probe).await?;
         let message = format!("the next boot is {observed}");
         Ok(if holds {
@@ -308,54 +276,34 @@ impl Datacenter {
     }
 
     /// Before the first command nothing has happened. After it the sequence is finished.
-    async fn stop(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
-        match self.store.begin(&call.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
-            Some(Checkpoint::Begun(_)) => {}
-        }
-        match self.checkpoint(&call.key).await? {
-            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
-                goal,
-                mut stage,
-                await_host: back,
-                watched,
-            })) => {
-                let power_off = power_off_for(target.id.kind, power_off_of(&call.effect));
-                let plan = PowerSequence { goal, power_off, await_host: back, watched };
-                match stage {
-                    PowerStage::Begun => {
-                        let (before, after) = (
-                            power_checkpoint(plan, stage),
-                            power_checkpoint(plan, PowerStage::Stopped),
-                        );
-                        self.compare_and_swap(&call.key, before, after).await?;
-                        Ok(ProviderAnswer::Stopped)
-                    }
-                    PowerStage::Stopped => Ok(ProviderAnswer::Stopped),
-                    // The reboot is done, but the host did not come back.
-                    PowerStage::Done if back && !host_answers(target).await => {
-                        Ok(ProviderAnswer::Stopped)
-                    }
-                    PowerStage::ShuttingDown(_)
-                    | PowerStage::ForcingOff(_)
-                    | PowerStage::Starting(_)
-                    | PowerStage::Done => {
-                        let key = &call.key;
-                        let how = self
-                            .follow_power_sequence(
-                                target,
-                                key,
-                                plan,
-                                &mut stage,
-                                power_checkpoint,
-                                journal,
-                            )
-                            .await?;
-                        Ok(ProviderAnswer::Done(power_outcome(target, goal, how)))
-                    }
-                }
+    async fn stop(&self, request: TargetCall<'_>) -> CallResult {
+        let TargetCall { target, call, .. } = request;
+        let Some(CallCheckpoint::Power { goal, mut stage, await_host, watched }) =
+            self.bar(&call.key).await?
+        else {
+            return Ok(ProviderAnswer::Stopped);
+        };
+        let power_off = power_off_for(target.id.kind, power_off_of(&call.effect));
+        let plan = PowerSequence { goal, power_off, await_host, watched };
+        match stage {
+            PowerStage::Begun => {
+                let stopped = power_checkpoint(plan, PowerStage::Stopped);
+                self.compare_and_swap(&call.key, power_checkpoint(plan, stage), stopped).await?;
+                Ok(ProviderAnswer::Stopped)
             }
-            None | Some(_) => Ok(ProviderAnswer::Stopped),
+            PowerStage::Stopped => Ok(ProviderAnswer::Stopped),
+            // The reboot is done, but the host did not come back.
+            PowerStage::Done if await_host && !host_answers(target).await => {
+                Ok(ProviderAnswer::Stopped)
+            }
+            PowerStage::ShuttingDown(_)
+            | PowerStage::ForcingOff(_)
+            | PowerStage::Starting(_)
+            | PowerStage::Done => {
+                let note = power_checkpoint;
+                let how = self.follow_power_sequence(request, plan, &mut stage, note).await?;
+                Ok(ProviderAnswer::Done(power_outcome(target, goal, how)))
+            }
         }
     }
 
@@ -369,6 +317,30 @@ impl Datacenter {
         before.map(|note| decode_checkpoint(key, note)).transpose()
     }
 
+    /// The checkpoint to continue from: `Perform` stores the first one, other verbs only read.
+    pub(super) async fn begin_or_recall(
+        &self,
+        call: &ProviderCall,
+        first: CallCheckpoint,
+    ) -> Result<Option<StoredCheckpoint>> {
+        if call.verb != CallVerb::Perform {
+            return self.checkpoint(&call.key).await;
+        }
+        let before = self.begin(&call.key, first.clone()).await?;
+        Ok(Some(before.unwrap_or(StoredCheckpoint::Checkpoint(first))))
+    }
+
+    /// Bars a key that has not begun. Returns the checkpoint of one that has.
+    pub(super) async fn bar(&self, key: &EffectKey) -> Result<Option<CallCheckpoint>> {
+        if let None | Some(Checkpoint::Barred) = self.store.begin(key, &Checkpoint::Barred).await? {
+            return Ok(None);
+        }
+        Ok(match self.checkpoint(key).await? {
+            Some(StoredCheckpoint::Checkpoint(checkpoint)) => Some(checkpoint),
+            Some(StoredCheckpoint::Barred) | None => None,
+        })
+    }
+
     pub(super) async fn checkpoint(&self, key: &EffectKey) -> Result<Option<StoredCheckpoint>> {
         self.store.checkpoint(key).await?.map(|note| decode_checkpoint(key, note)).transpose()
     }
@@ -380,15 +352,8 @@ impl Datacenter {
         before: CallCheckpoint,
         after: CallCheckpoint,
     ) -> Result<()> {
-        match self
-            .store
-            .compare_and_swap(
-                key,
-                &encode_checkpoint(key, before)?,
-                &encode_checkpoint(key, after)?,
-            )
-            .await?
-        {
+        let (old, new) = (encode_checkpoint(key, before)?, encode_checkpoint(key, after)?);
+        match self.store.compare_and_swap(key, &old, &new).await? {
             true => Ok(()),
             false => {
                 let message = format!("another worker has gone on with {key}, or stopped it");

@@ -208,9 +208,9 @@ impl Provider for MaasProvider {
         machine::parse_endpoint(&spec.bmc_endpoint).map(drop)
     }
 
-    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
-        let Effect::Stage { stage, node, site, undo, .. } = &order.effect else {
-            return MachineExecutor::open(self, target, order, journal).await?.execute().await;
+    async fn call(&self, target: &Target, request: &ProviderCall, journal: &Journal) -> CallResult {
+        let Effect::Stage { stage, node, site, undo, .. } = &request.effect else {
+            return MachineExecutor::open(self, target, request, journal).await?.execute().await;
         };
         let Some(site) = site else {
             return Err(Fault::new(
@@ -224,7 +224,7 @@ impl Provider for MaasProvider {
         let call = CallContext {
             provider: self,
             site_client,
-            order,
+            request,
             journal,
             limit: stage.attempt_timeout(),
         };

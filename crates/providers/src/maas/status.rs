@@ -71,62 +71,32 @@ statuses! {
 impl Status {
     /// True while MAAS is working and the status will change by itself.
     pub const fn in_progress(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Commissioning
-            | Self::Deploying
-            | Self::Releasing
-            | Self::DiskErasing
-            | Self::EnteringRescueMode
-            | Self::ExitingRescueMode
-            | Self::Testing => true,
-            Self::New
-            | Self::FailedCommissioning
-            | Self::Missing
-            | Self::Ready
-            | Self::Reserved
-            | Self::Deployed
-            | Self::Retired
-            | Self::Broken
-            | Self::Allocated
-            | Self::FailedDeployment
-            | Self::FailedReleasing
-            | Self::FailedDiskErasing
-            | Self::RescueMode
-            | Self::FailedEnteringRescueMode
-            | Self::FailedExitingRescueMode
-            | Self::FailedTesting
-            | Self::Unknown(_) => false,
-        }
+                | Self::Deploying
+                | Self::Releasing
+                | Self::DiskErasing
+                | Self::EnteringRescueMode
+                | Self::ExitingRescueMode
+                | Self::Testing
+        )
     }
 
     /// True if MAAS reports a failure.
     pub const fn failed(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::FailedCommissioning
-            | Self::Missing
-            | Self::Broken
-            | Self::FailedDeployment
-            | Self::FailedReleasing
-            | Self::FailedDiskErasing
-            | Self::FailedEnteringRescueMode
-            | Self::FailedExitingRescueMode
-            | Self::FailedTesting => true,
-            Self::New
-            | Self::Commissioning
-            | Self::Ready
-            | Self::Reserved
-            | Self::Deployed
-            | Self::Retired
-            | Self::Deploying
-            | Self::Allocated
-            | Self::Releasing
-            | Self::DiskErasing
-            | Self::RescueMode
-            | Self::EnteringRescueMode
-            | Self::ExitingRescueMode
-            | Self::Testing
-            | Self::Unknown(_) => false,
-        }
+                | Self::Missing
+                | Self::Broken
+                | Self::FailedDeployment
+                | Self::FailedReleasing
+                | Self::FailedDiskErasing
+                | Self::FailedEnteringRescueMode
+                | Self::FailedExitingRescueMode
+                | Self::FailedTesting
+        )
     }
 }
 

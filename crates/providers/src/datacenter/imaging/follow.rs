@@ -71,7 +71,7 @@ impl ImagingWork<'_> {
     }
 
     async fn read_deployment(&self) -> Result<Deployment> {
-        let found = self.datacenter.store.deployment(&self.order.key).await?;
+        let found = self.datacenter.store.deployment(&self.call.key).await?;
         found.ok_or_else(|| Fault::new(FaultCode::RecordUnreadable, "the deployment is gone"))
     }
 
@@ -82,7 +82,7 @@ impl ImagingWork<'_> {
         self.datacenter.hosts.pin(self.target, key).await?;
         self.datacenter
             .store
-            .command_deployment(&self.order.key, DeploymentCommand::Release)
+            .command_deployment(&self.call.key, DeploymentCommand::Release)
             .await
             .map(drop)
     }
@@ -115,7 +115,7 @@ impl ImagingWork<'_> {
         let one = self
             .datacenter
             .store
-            .command_deployment(&self.order.key, DeploymentCommand::Finish)
+            .command_deployment(&self.call.key, DeploymentCommand::Finish)
             .await?;
         Ok(ProviderAnswer::Done(install_outcome(one.as_ref().unwrap_or(desired))))
     }

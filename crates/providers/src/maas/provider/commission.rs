@@ -179,17 +179,8 @@ impl StageExecutor<'_> {
 
 /// The state before the call, from its checkpoint.
 fn found(checkpoint: &OrderCheckpoint) -> Option<MaasState> {
-    match checkpoint {
-        OrderCheckpoint::Commission { before, .. } => Some(*before),
-        OrderCheckpoint::Begun
-        | OrderCheckpoint::Requested { .. }
-        | OrderCheckpoint::Deploy { .. }
-        | OrderCheckpoint::Release { .. }
-        | OrderCheckpoint::Reinstall { .. }
-        | OrderCheckpoint::Power { .. }
-        | OrderCheckpoint::Stopped
-        | OrderCheckpoint::FirstObserved { .. } => None,
-    }
+    let OrderCheckpoint::Commission { before, .. } = checkpoint else { return None };
+    Some(*before)
 }
 
 /// The result of the wait for Ready; `None` while it continues.

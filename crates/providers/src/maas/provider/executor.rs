@@ -33,7 +33,7 @@ const LAST_EVENTS: usize = 20;
 pub(super) struct CallContext<'a> {
     pub provider: &'a MaasProvider,
     pub site_client: Arc<SiteClient>,
-    pub order: &'a ProviderCall,
+    pub request: &'a ProviderCall,
     pub journal: &'a Journal,
     /// The time limit of an attempt.
     pub limit: Duration,
@@ -53,15 +53,15 @@ impl CallContext<'_> {
     }
 
     pub fn key(&self) -> &EffectKey {
-        &self.order.key
+        &self.request.key
     }
 
     pub fn verb(&self) -> CallVerb {
-        self.order.verb
+        self.request.verb
     }
 
     pub fn checkpoints(&self) -> CheckpointStore<'_> {
-        CheckpointStore { store: self.provider.store.as_ref(), key: &self.order.key }
+        CheckpointStore { store: self.provider.store.as_ref(), key: &self.request.key }
     }
 
     /// Polls until `ended` returns a result, within the step's time limit. An unreachable region

@@ -84,20 +84,20 @@ impl<'a> MachineExecutor<'a> {
     pub async fn open(
         at: &'a MaasProvider,
         target: &Target,
-        order: &'a ProviderCall,
+        request: &'a ProviderCall,
         journal: &'a Journal,
     ) -> Result<Self> {
         let MaasEndpoint { site, system_id } = at.endpoint_of(target)?;
         let site = at.store.site(&site).await?;
         let open = at.sites.open(&site).await?;
         Ok(Self {
-            call: CallContext { provider: at, site_client: open, order, journal, limit: LIMIT },
+            call: CallContext { provider: at, site_client: open, request, journal, limit: LIMIT },
             system_id,
         })
     }
 
     pub async fn execute(&self) -> CallResult {
-        match &self.call.order.effect {
+        match &self.call.request.effect {
             Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
                 self.set_power(PowerGoal::Cycle, *power_off).await
             }
@@ -136,7 +136,7 @@ impl<'a> MachineExecutor<'a> {
             | Effect::Stage { .. }
             | Effect::ChildRuns { .. } => {
                 let message =
-                    format!("no machine is asked {} through MAAS", self.call.order.effect.name());
+                    format!("no machine is asked {} through MAAS", self.call.request.effect.name());
                 Err(Fault::new(FaultCode::NotSupported, message))
             }
         }
