@@ -16,6 +16,7 @@ use std::time::Duration;
 
 /// How long a command may take to end after it is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+const ENDED: &str = "the command had ended well before";
 /// How many days a host keeps the output of a command.
 const JOB_RETENTION_DAYS: u32 = 7;
 /// Between two checks whether a host is back.
@@ -59,14 +60,14 @@ impl Datacenter {
             CallVerb::Observe => {
                 Ok(ProviderAnswer::Differs("a command leaves nothing to see".into()))
             }
-            CallVerb::Stop => stop(&host, key).await,
+            CallVerb::Stop => stop(&host, key, STOP_GRACE, ENDED).await,
         }
     }
 
     /// Stops the job of a key, or bars it.
     pub(super) async fn stop_job(&self, target: &Target, call: &ProviderCall) -> CallResult {
         let host = self.hosts.connect(target).await?;
-        stop(&host, call.key.as_str()).await
+        stop(&host, call.key.as_str(), STOP_GRACE, ENDED).await
     }
 
     pub(super) async fn reboot_from_within(&self, request: TargetCall<'_>) -> CallResult {
@@ -104,10 +105,7 @@ impl Datacenter {
                 }
                 self.wait_for_reboot(target, &checkpoint, journal).await
             }
-            (CallVerb::Follow, None | Some(StoredCheckpoint::Barred)) => {
-                Ok(ProviderAnswer::NeverStarted)
-            }
-            (CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
+            (CallVerb::Follow | CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
                 Ok(ProviderAnswer::NeverStarted)
             }
             (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(checkpoint))) => {
@@ -175,11 +173,10 @@ fn is_away(fault: &Fault) -> bool {
     )
 }
 
-async fn stop(host: &Host, key: &str) -> CallResult {
-    Ok(match host.stop(key, STOP_GRACE).await? {
-        StopResult::AlreadyEnded(JobExit::Code(0)) => {
-            ProviderAnswer::Done(done("the command had ended well before".into()))
-        }
+/// Stops the job of a key; `ended` describes one that has succeeded before.
+pub(super) async fn stop(host: &Host, key: &str, grace: Duration, ended: &str) -> CallResult {
+    Ok(match host.stop(key, grace).await? {
+        StopResult::AlreadyEnded(JobExit::Code(0)) => ProviderAnswer::Done(done(ended.into())),
         StopResult::Barred
         | StopResult::AlreadyEnded(_)
         | StopResult::Terminated(_)

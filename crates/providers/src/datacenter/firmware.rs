@@ -104,10 +104,7 @@ struct UpdateWork<'a> {
 
 impl UpdateWork<'_> {
     async fn call<T>(&self, work: impl AsyncFnOnce(&Controller) -> Result<T>) -> Result<T> {
-        self.datacenter
-            .bmcs
-            .call(self.target, Priority::Operator, self.datacenter.settings.call_timeout, work)
-            .await
+        self.datacenter.call_bmc(self.target, work).await
     }
 
     async fn compare_and_swap(
@@ -404,20 +401,12 @@ impl UpdateWork<'_> {
 
     /// An unreachable device gets its settle time again, counted from the last failed read.
     async fn extend_settle_time(&self, mark: UpdateProgress) -> Result<UpdateProgress> {
-        match mark.stage {
-            UpdateStage::Verifying { since, ended }
-                if now().since(since) > self.datacenter.settings.firmware.settle / 2 =>
-            {
-                let next = mark.at(UpdateStage::Verifying { since: now(), ended });
-                self.compare_and_swap(&mark, next).await
-            }
-            UpdateStage::Begun
-            | UpdateStage::Requested { .. }
-            | UpdateStage::Task { .. }
-            | UpdateStage::Verifying { .. }
-            | UpdateStage::Done
-            | UpdateStage::Stopped => Ok(mark),
+        let UpdateStage::Verifying { since, ended } = mark.stage else { return Ok(mark) };
+        if now().since(since) <= self.datacenter.settings.firmware.settle / 2 {
+            return Ok(mark);
         }
+        let next = mark.at(UpdateStage::Verifying { since: now(), ended });
+        self.compare_and_swap(&mark, next).await
     }
 
     async fn log_progress(&self, observation: &UpdateObservation, reported: &mut Option<String>) {
@@ -444,19 +433,12 @@ impl UpdateWork<'_> {
             };
         }
         let version = self.version().await?;
-        let new = match stage {
-            UpdateStage::Requested { tasks_before: Some(before), .. }
-                if version != self.request.version =>
-            {
-                self.new_tasks(before).await?
-            }
-            UpdateStage::Requested { .. }
-            | UpdateStage::Begun
-            | UpdateStage::Task { .. }
-            | UpdateStage::Verifying { .. }
-            | UpdateStage::Done
-            | UpdateStage::Stopped => Vec::new(),
-        };
+        let mut new = Vec::new();
+        if let UpdateStage::Requested { tasks_before: Some(before), .. } = stage
+            && version != self.request.version
+        {
+            new = self.new_tasks(before).await?;
+        }
         Ok(UpdateObservation::Version { version, new })
     }
 

@@ -18,7 +18,6 @@ use super::provider_calls::{
 use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fault::possibly_happened;
-use crate::governor::Priority;
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerStage};
 use model::condition::{ConditionObservation, ConditionType};
@@ -73,13 +72,11 @@ impl Datacenter {
 
 impl Datacenter {
     async fn boot_iso(&self, target: &Target, url: &str) -> Result<String> {
-        let show = async |bmc: &Controller| bmc.boot_iso(url).await;
-        self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, show).await
+        self.call_bmc(target, async |bmc: &Controller| bmc.boot_iso(url).await).await
     }
 
     async fn eject_iso(&self, target: &Target, url: &str) -> Result<()> {
-        let out = async |bmc: &Controller| bmc.eject_iso(url).await;
-        self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, out).await
+        self.call_bmc(target, async |bmc: &Controller| bmc.eject_iso(url).await).await
     }
 }
 

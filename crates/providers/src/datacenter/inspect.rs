@@ -39,7 +39,8 @@ impl Inspector for Datacenter {
 }
 
 impl Datacenter {
-    async fn call_bmc<T>(
+    /// One call for an operator, with the default timeout.
+    pub(super) async fn call_bmc<T>(
         &self,
         target: &Target,
         probe: impl AsyncFnOnce(&Controller) -> Result<T>,

@@ -4,12 +4,12 @@
 //! the new network and confirms. Without a confirmation the host restores its former network by
 //! itself, even if Farrier is down.
 
-use super::exec::{barred, follow_job};
+use super::exec::{barred, follow_job, stop};
 use super::provider_calls::done;
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
 use crate::port::Target;
-use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
+use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult};
 use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
 use model::retry::fnv1a;
@@ -83,16 +83,7 @@ impl Datacenter {
             CallVerb::Observe => self.observe_network(target, document).await,
             CallVerb::Stop => {
                 let host = self.hosts.connect(target).await?;
-                Ok(match host.stop(key, STOP_GRACE).await? {
-                    StopResult::AlreadyEnded(JobExit::Code(0)) => {
-                        ProviderAnswer::Done(done(CONFIRMED.into()))
-                    }
-                    StopResult::Barred
-                    | StopResult::AlreadyEnded(_)
-                    | StopResult::Terminated(_)
-                    | StopResult::Killed(_)
-                    | StopResult::Lost(_) => ProviderAnswer::Stopped,
-                })
+                stop(&host, key, STOP_GRACE, CONFIRMED).await
             }
         }
     }

@@ -135,12 +135,8 @@ impl Datacenter {
     }
 
     async fn send_power_command(&self, target: &Target, request: PowerCommand) -> Result<()> {
-        let limit = self.settings.call_timeout;
-        self.bmcs
-            .call(target, Priority::Operator, limit, async |bmc| {
-                bmc.send_power_command(request).await
-            })
-            .await
+        let send = async |bmc: &Controller| bmc.send_power_command(request).await;
+        self.call_bmc(target, send).await
     }
 
     /// The timeouts of the step at this BMC.
@@ -149,9 +145,8 @@ impl Datacenter {
         target: &Target,
         power_off: PowerOffPolicy,
     ) -> Result<PowerTimeouts> {
-        let limit = self.settings.call_timeout;
-        let request = async |bmc: &Controller| bmc.can_shut_down().await;
-        let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, request).await?;
+        let probe = async |bmc: &Controller| bmc.can_shut_down().await;
+        let can_shut_down = self.call_bmc(target, probe).await?;
         power::timeouts_for(&self.settings.power_timeouts, power_off, can_shut_down)
     }
 

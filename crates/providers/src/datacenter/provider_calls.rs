@@ -239,22 +239,19 @@ impl Datacenter {
         mode: NetbootMode,
         journal: &Journal,
     ) -> CallResult {
-        let limit = self.settings.call_timeout;
         let set = async |bmc: &Controller| bmc.boot_from(mode).await;
-        let observed = self.bmcs.call(target, Priority::Operator, limit, set).await?;
+        let observed = self.call_bmc(target, set).await?;
         journal.write_line(format!("boot: the BMC shows {observed}")).await;
         Ok(ProviderAnswer::Done(done(format!("the next boot is {observed}"))))
     }
 
     async fn observe_netboot(&self, target: &Target, mode: NetbootMode) -> CallResult {
-        let limit = self.settings.call_timeout;
         let probe = async |bmc: &Controller| bmc.boots_from(mode).await;
-        let (holds, observed) = self.bmcs.call(target, Priority::Operator, limit, probe).await?;
+        let (holds, observed) = self.call_bmc(target, probe).await?;
         let message = format!("the next boot is {observed}");
-        Ok(if holds {
-            ProviderAnswer::Done(done(message))
-        } else {
-            ProviderAnswer::Differs(message)
+        Ok(match holds {
+            true => ProviderAnswer::Done(done(message)),
+            false => ProviderAnswer::Differs(message),
         })
     }
 

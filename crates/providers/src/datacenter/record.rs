@@ -41,9 +41,7 @@ impl Datacenter {
             CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
         }
         let power = self.read_power(target, Priority::Operator).await?;
-        let read = async |bmc: &Controller| read(bmc).await;
-        let limit = self.settings.call_timeout;
-        let record = self.bmcs.call(target, Priority::Operator, limit, read).await?;
+        let record = self.call_bmc(target, async |bmc: &Controller| read(bmc).await).await?;
         for line in &record.lines {
             journal.write_line(format!("record: {line}")).await;
         }

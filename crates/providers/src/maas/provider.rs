@@ -213,10 +213,8 @@ impl Provider for MaasProvider {
             return MachineExecutor::open(self, target, request, journal).await?.execute().await;
         };
         let Some(site) = site else {
-            return Err(Fault::new(
-                FaultCode::SiteUnfit,
-                format!("no MAAS manages {node}: it has no site"),
-            ));
+            let message = format!("no MAAS manages {node}: it has no site");
+            return Err(Fault::new(FaultCode::SiteUnfit, message));
         };
         let site = self.store.site(site).await?;
         let node = self.store.node(node).await?;

@@ -101,12 +101,8 @@ impl Hardware {
             | NodeStage::CleanupSecrets
             | NodeStage::RemoveMaasRecord => true,
         };
-        (!fits).then(|| {
-            Fault::new(
-                FaultCode::StateDisagrees,
-                format!("{stage} cannot begin: MAAS has it as {state}"),
-            )
-        })
+        let message = || format!("{stage} cannot begin: MAAS has it as {state}");
+        (!fits).then(|| Fault::new(FaultCode::StateDisagrees, message()))
     }
 
     pub(super) fn apply_stage(

@@ -162,13 +162,8 @@ impl StageExecutor<'_> {
             DeployStep::Install => {
                 super::executor::check_unlocked(&machine)?;
                 let deploy = self.deploy_request().await?;
-                self.call
-                    .checkpoints()
-                    .compare_and_swap(
-                        &checkpoint,
-                        &OrderCheckpoint::Deploy { requested_at: Some(now()) },
-                    )
-                    .await?;
+                let requested = OrderCheckpoint::Deploy { requested_at: Some(now()) };
+                self.call.checkpoints().compare_and_swap(&checkpoint, &requested).await?;
                 let now = self.call.install(&machine, Some(&self.node.id()), &deploy).await?;
                 match matches!(now.status, Status::Deploying | Status::Deployed) {
                     true => Ok(done(&now, describe_state(&now))),

@@ -251,12 +251,12 @@ impl<'a> MachineExecutor<'a> {
     }
 
     async fn install(&self, deploy: &DeployRequest, checkpoint: OrderCheckpoint) -> CallResult {
-        let OrderCheckpoint::Reinstall { round, phase: leg } = checkpoint else {
+        let OrderCheckpoint::Reinstall { round, phase } = checkpoint else {
             return Err(checkpoint_mismatch());
         };
         let what = InstallSource::Image(deploy);
         let restarted = ReinstallRequest { system_id: &self.system_id, node: None, source: what };
-        match self.call.run_round(&restarted, (round, leg)).await? {
+        match self.call.run_round(&restarted, (round, phase)).await? {
             RoundResult { machine, installed: true, .. } => {
                 let imaged = ConditionObservation::new(ConditionType::Provisioned, true, "Imaged");
                 let observed = outcome(&machine, describe_state(&machine));

@@ -9,7 +9,7 @@ use super::executor::{
     CallContext, MaasOwner, StageExecutor, describe_state, done, state_disagrees,
 };
 use super::failure::FailureCause;
-use super::release_decision::{self, ReleaseProgress};
+use super::release_decision::{ReleaseProgress, ReleaseStep, next_release_step};
 use super::{deploy, release};
 use crate::clock::now;
 use crate::fault::possibly_happened;
@@ -115,49 +115,42 @@ impl CallContext<'_> {
     pub async fn run_round(
         &self,
         restarted: &ReinstallRequest<'_>,
-        (round, mut leg): (u32, ReinstallPhase),
+        (round, mut phase): (u32, ReinstallPhase),
     ) -> Result<RoundResult> {
         let id = restarted.system_id;
-        let checkpoint = |leg| OrderCheckpoint::Reinstall { round, phase: leg };
+        let checkpoint = |phase| OrderCheckpoint::Reinstall { round, phase };
         for _ in 0..MAX_ROUND_STEPS {
             let machine = self.maas().machine(id).await?;
-            match leg {
+            match phase {
                 ReinstallPhase::Releasing(letting) => {
                     let after = self.next_release_phase(restarted, &machine, letting).await?;
-                    self.checkpoints()
-                        .compare_and_swap(&checkpoint(leg), &checkpoint(after))
-                        .await?;
+                    let (old, new) = (checkpoint(phase), checkpoint(after));
+                    self.checkpoints().compare_and_swap(&old, &new).await?;
                     if let ReinstallPhase::Releasing(_) = after {
                         self.release_and_wait(&machine).await?;
                     }
-                    leg = after;
+                    phase = after;
                 }
-                ReinstallPhase::Installing { requested_at: requested } => {
+                ReinstallPhase::Installing { .. } => {
                     let whose = self.annotation_owner(&machine, restarted.node).await?;
                     let owner = self.maas_owner(&machine).await?;
                     match next_step(machine.status, &whose, &owner) {
                         ReinstallStep::Install => {
                             let deploy = restarted.source.prepare(&machine).await?;
                             let after = ReinstallPhase::Installing { requested_at: Some(now()) };
-                            self.checkpoints()
-                                .compare_and_swap(
-                                    &checkpoint(ReinstallPhase::Installing {
-                                        requested_at: requested,
-                                    }),
-                                    &checkpoint(after),
-                                )
-                                .await?;
-                            leg = after;
+                            let (old, new) = (checkpoint(phase), checkpoint(after));
+                            self.checkpoints().compare_and_swap(&old, &new).await?;
+                            phase = after;
                             self.install(&machine, restarted.node, &deploy).await?;
                         }
                         ReinstallStep::Wait => {
                             self.wait_until(id, deploy::install_result).await?;
                         }
                         ReinstallStep::Done => {
-                            return Ok(RoundResult { machine, phase: leg, installed: true });
+                            return Ok(RoundResult { machine, phase, installed: true });
                         }
                         ReinstallStep::Failed => {
-                            return Ok(RoundResult { machine, phase: leg, installed: false });
+                            return Ok(RoundResult { machine, phase, installed: false });
                         }
                         ReinstallStep::Disagree => {
                             return Err(state_disagrees(&machine, "somebody has come in between"));
@@ -166,10 +159,8 @@ impl CallContext<'_> {
                 }
             }
         }
-        Err(Fault::new(
-            FaultCode::ReadBackDiffers,
-            format!("{id} comes to no end: it changes all the time"),
-        ))
+        let message = format!("{id} comes to no end: it changes all the time");
+        Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
     /// The next phase of the release. The caller records it before the request.
@@ -182,24 +173,22 @@ impl CallContext<'_> {
         if let AnnotationOwner::OtherNode(node) =
             self.annotation_owner(machine, restarted.node).await?
         {
-            return Err(state_disagrees(
-                machine,
-                &format!("it is {node}'s: decommission that first"),
-            ));
+            let instead = format!("it is {node}'s: decommission that first");
+            return Err(state_disagrees(machine, &instead));
         }
-        match release_decision::next_release_step(
+        match next_release_step(
             machine,
             letting,
             annotations::is_marked_for_release(machine, self.key()),
         ) {
-            release_decision::ReleaseStep::Released if machine.status == Status::Ready => {
+            ReleaseStep::Released if machine.status == Status::Ready => {
                 Ok(ReinstallPhase::Installing { requested_at: None })
             }
-            release_decision::ReleaseStep::Released => {
+            ReleaseStep::Released => {
                 Err(state_disagrees(machine, "commission it in MAAS, then retry"))
             }
-            release_decision::ReleaseStep::Wait => Ok(ReinstallPhase::Releasing(letting)),
-            release_decision::ReleaseStep::Request => {
+            ReleaseStep::Wait => Ok(ReinstallPhase::Releasing(letting)),
+            ReleaseStep::Request => {
                 // A machine that is not a node may be reinstalled under any MAAS owner.
                 if let Some(node) = restarted.node {
                     self.check_may_release(machine, node).await?;
@@ -207,10 +196,8 @@ impl CallContext<'_> {
                 let marked = self.mark_for_release(machine).await?;
                 Ok(ReinstallPhase::Releasing(ReleaseProgress::Requested { marked, at: now() }))
             }
-            release_decision::ReleaseStep::Unknown(message) => {
-                Err(Fault::new(FaultCode::OutcomeUnknown, message))
-            }
-            release_decision::ReleaseStep::Fail(fault) => Err(fault),
+            ReleaseStep::Unknown(message) => Err(Fault::new(FaultCode::OutcomeUnknown, message)),
+            ReleaseStep::Fail(fault) => Err(fault),
         }
     }
 
@@ -228,26 +215,24 @@ impl CallContext<'_> {
         checkpoint: &OrderCheckpoint,
         node: Option<&NodeId>,
     ) -> ProviderAnswer {
-        let OrderCheckpoint::Reinstall { phase: leg, .. } = checkpoint else {
+        let OrderCheckpoint::Reinstall { phase, .. } = checkpoint else {
             return ProviderAnswer::UnderWay;
         };
         let ours = annotations::annotation_owner(machine, self.key().run(), node)
             == AnnotationOwner::ThisRun;
-        match leg {
+        match phase {
             ReinstallPhase::Installing { .. } if ours && machine.status == Status::Deployed => {
                 done(machine, describe_state(machine))
             }
             ReinstallPhase::Installing { .. } => ProviderAnswer::UnderWay,
             ReinstallPhase::Releasing(letting) => {
                 let there = annotations::is_marked_for_release(machine, self.key());
-                match release_decision::next_release_step(machine, *letting, there) {
-                    release_decision::ReleaseStep::Unknown(message) => {
-                        ProviderAnswer::Unknown(message)
-                    }
-                    release_decision::ReleaseStep::Released
-                    | release_decision::ReleaseStep::Wait
-                    | release_decision::ReleaseStep::Request
-                    | release_decision::ReleaseStep::Fail(_) => ProviderAnswer::UnderWay,
+                match next_release_step(machine, *letting, there) {
+                    ReleaseStep::Unknown(message) => ProviderAnswer::Unknown(message),
+                    ReleaseStep::Released
+                    | ReleaseStep::Wait
+                    | ReleaseStep::Request
+                    | ReleaseStep::Fail(_) => ProviderAnswer::UnderWay,
                 }
             }
         }
@@ -258,13 +243,11 @@ impl CallContext<'_> {
         let Some(checkpoint) = self.checkpoints().stop().await? else {
             return Ok(ProviderAnswer::Stopped);
         };
-        if let (OrderCheckpoint::Reinstall { phase: leg, .. }, Some(machine)) =
-            (&checkpoint, &machine)
-        {
+        if let (OrderCheckpoint::Reinstall { phase, .. }, Some(machine)) = (&checkpoint, &machine) {
             let ours = annotations::annotation_owner(machine, self.key().run(), node)
                 == AnnotationOwner::ThisRun;
             let status = machine.status;
-            match leg {
+            match phase {
                 ReinstallPhase::Releasing(_)
                     if matches!(status, Status::Releasing | Status::DiskErasing) =>
                 {
@@ -334,10 +317,8 @@ impl StageExecutor<'_> {
         match self.call.annotation_owner(&machine, Some(&self.node.id())).await? {
             AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {}
             AnnotationOwner::OtherNode(_) | AnnotationOwner::Unmarked => {
-                return Err(state_disagrees(
-                    &machine,
-                    "somebody else has installed it: release it in MAAS",
-                ));
+                let instead = "somebody else has installed it: release it in MAAS";
+                return Err(state_disagrees(&machine, instead));
             }
         }
         if self.site.spec.datasource_retries == 0 {
@@ -350,7 +331,7 @@ impl StageExecutor<'_> {
     }
 
     async fn run_rounds(&self, checkpoint: OrderCheckpoint) -> CallResult {
-        let OrderCheckpoint::Reinstall { round, phase: mut leg } = checkpoint else {
+        let OrderCheckpoint::Reinstall { round, mut phase } = checkpoint else {
             return Err(checkpoint_mismatch());
         };
         let machine = self.locate().await?;
@@ -367,7 +348,7 @@ impl StageExecutor<'_> {
                 .write_line(format!("maas: {id} is installed anew, {round} of {most}"))
                 .await;
             let RoundResult { machine, phase: ended, installed } =
-                self.call.run_round(&restarted, (round, leg)).await?;
+                self.call.run_round(&restarted, (round, phase)).await?;
             if installed {
                 return Ok(done(
                     &machine,
@@ -390,7 +371,7 @@ impl StageExecutor<'_> {
             let before = OrderCheckpoint::Reinstall { round, phase: ended };
             let after = OrderCheckpoint::Reinstall { round: round + 1, phase: again };
             self.call.checkpoints().compare_and_swap(&before, &after).await?;
-            leg = again;
+            phase = again;
         }
         Err(Fault::new(FaultCode::DatasourceFailed, format!("{id} was not installed")))
     }

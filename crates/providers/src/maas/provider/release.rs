@@ -4,7 +4,7 @@ use super::annotations;
 use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{StageExecutor, check_unlocked, describe_state, done, state_disagrees};
 use super::power::PowerExecutor;
-use super::release_decision::{self, ReleaseProgress};
+use super::release_decision::{ReleaseProgress, ReleaseStep, next_release_step};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::power::PowerGoal;
@@ -57,47 +57,35 @@ impl StageExecutor<'_> {
                 let checkpoint = notes.begin(first).await?;
                 self.release_now(machine, checkpoint).await
             }
-            CallVerb::Follow => match (notes.recall().await?, self.try_locate().await?) {
-                (None, _) => Ok(ProviderAnswer::NeverStarted),
-                (Some(_), None) => Ok(gone()),
-                (Some(checkpoint), Some(machine)) => self.release_now(machine, checkpoint).await,
-            },
-            CallVerb::GetStatus => match (notes.recall().await?, self.try_locate().await?) {
-                (None, _) => Ok(ProviderAnswer::NeverStarted),
-                (Some(_), None) => Ok(gone()),
-                (Some(checkpoint), Some(machine)) => Ok(self.release_status(&machine, &checkpoint)),
-            },
+            verb @ (CallVerb::Follow | CallVerb::GetStatus) => {
+                match (notes.recall().await?, self.try_locate().await?) {
+                    (None, _) => Ok(ProviderAnswer::NeverStarted),
+                    (Some(_), None) => Ok(gone()),
+                    (Some(checkpoint), Some(machine)) if verb == CallVerb::Follow => {
+                        self.release_now(machine, checkpoint).await
+                    }
+                    (Some(before), Some(machine)) => Ok(self.release_status(&machine, &before)),
+                }
+            }
             CallVerb::Observe => Ok(match self.try_locate().await? {
                 None => gone(),
-                Some(machine) => match release_decision::next_release_step(
-                    &machine,
-                    ReleaseProgress::Begun,
-                    false,
-                ) {
-                    release_decision::ReleaseStep::Released => {
-                        done(&machine, describe_state(&machine))
-                    }
-                    release_decision::ReleaseStep::Wait
-                    | release_decision::ReleaseStep::Request
-                    | release_decision::ReleaseStep::Unknown(_)
-                    | release_decision::ReleaseStep::Fail(_) => {
-                        ProviderAnswer::Differs(describe_state(&machine))
-                    }
+                Some(machine) => match next_release_step(&machine, ReleaseProgress::Begun, false) {
+                    ReleaseStep::Released => done(&machine, describe_state(&machine)),
+                    ReleaseStep::Wait
+                    | ReleaseStep::Request
+                    | ReleaseStep::Unknown(_)
+                    | ReleaseStep::Fail(_) => ProviderAnswer::Differs(describe_state(&machine)),
                 },
             }),
             CallVerb::Stop => self.stop_releasing().await,
         }
     }
 
-    fn release_step(
-        &self,
-        machine: &Machine,
-        checkpoint: &OrderCheckpoint,
-    ) -> release_decision::ReleaseStep {
+    fn release_step(&self, machine: &Machine, checkpoint: &OrderCheckpoint) -> ReleaseStep {
         let OrderCheckpoint::Release { progress: letting } = checkpoint else {
-            return release_decision::ReleaseStep::Fail(checkpoint_mismatch());
+            return ReleaseStep::Fail(checkpoint_mismatch());
         };
-        release_decision::next_release_step(
+        next_release_step(
             machine,
             *letting,
             annotations::is_marked_for_release(machine, self.call.key()),
@@ -106,25 +94,25 @@ impl StageExecutor<'_> {
 
     fn release_status(&self, machine: &Machine, checkpoint: &OrderCheckpoint) -> ProviderAnswer {
         match self.release_step(machine, checkpoint) {
-            release_decision::ReleaseStep::Released => done(machine, describe_state(machine)),
-            release_decision::ReleaseStep::Unknown(message) => ProviderAnswer::Unknown(message),
-            release_decision::ReleaseStep::Wait
-            | release_decision::ReleaseStep::Request
-            | release_decision::ReleaseStep::Fail(_) => ProviderAnswer::UnderWay,
+            ReleaseStep::Released => done(machine, describe_state(machine)),
+            ReleaseStep::Unknown(message) => ProviderAnswer::Unknown(message),
+            ReleaseStep::Wait | ReleaseStep::Request | ReleaseStep::Fail(_) => {
+                ProviderAnswer::UnderWay
+            }
         }
     }
 
     async fn release_now(&self, machine: Machine, checkpoint: OrderCheckpoint) -> CallResult {
         match self.release_step(&machine, &checkpoint) {
-            release_decision::ReleaseStep::Released => {
+            ReleaseStep::Released => {
                 return Ok(done(&machine, describe_state(&machine)));
             }
-            release_decision::ReleaseStep::Fail(fault) => return Err(fault),
-            release_decision::ReleaseStep::Unknown(message) => {
+            ReleaseStep::Fail(fault) => return Err(fault),
+            ReleaseStep::Unknown(message) => {
                 return Err(Fault::new(FaultCode::OutcomeUnknown, message));
             }
-            release_decision::ReleaseStep::Wait => {}
-            release_decision::ReleaseStep::Request => {
+            ReleaseStep::Wait => {}
+            ReleaseStep::Request => {
                 self.call.check_may_release(&machine, &self.node.id()).await?;
                 let marked = self.call.mark_for_release(&machine).await?;
                 let requested = OrderCheckpoint::Release {
@@ -149,14 +137,12 @@ impl StageExecutor<'_> {
             match self.try_locate().await? {
                 None => return Ok(self.record_gone("MAAS has no record of it")),
                 Some(machine) => match self.release_step(&machine, &checkpoint) {
-                    release_decision::ReleaseStep::Released => {
+                    ReleaseStep::Released => {
                         return Ok(done(&machine, describe_state(&machine)));
                     }
-                    release_decision::ReleaseStep::Wait if self.is_past_deadline(&checkpoint) => {}
-                    release_decision::ReleaseStep::Wait => return Ok(ProviderAnswer::UnderWay),
-                    release_decision::ReleaseStep::Request
-                    | release_decision::ReleaseStep::Unknown(_)
-                    | release_decision::ReleaseStep::Fail(_) => {
+                    ReleaseStep::Wait if self.is_past_deadline(&checkpoint) => {}
+                    ReleaseStep::Wait => return Ok(ProviderAnswer::UnderWay),
+                    ReleaseStep::Request | ReleaseStep::Unknown(_) | ReleaseStep::Fail(_) => {
                         if self.call.is_in_flight(&checkpoint) {
                             return Ok(ProviderAnswer::UnderWay);
                         }

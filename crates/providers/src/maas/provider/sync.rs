@@ -65,10 +65,8 @@ impl StageExecutor<'_> {
         self.run_read_only(async {
             let machine = self.locate().await?;
             if machine.status != Status::Deployed {
-                return Err(state_disagrees(
-                    &machine,
-                    "hardware sync is looked for once it is Deployed",
-                ));
+                let instead = "hardware sync is looked for once it is Deployed";
+                return Err(state_disagrees(&machine, instead));
             }
             let version = self.call.maas().version().await?.version;
             let message = match (has_hardware_sync(&version), machine.enable_hw_sync) {

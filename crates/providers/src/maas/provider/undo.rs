@@ -4,7 +4,7 @@
 use super::annotations::{self, AnnotationOwner};
 use super::checkpoint::OrderCheckpoint;
 use super::executor::{MaasOwner, StageExecutor, describe_state, done, upstream_state};
-use super::release_decision::{self, ReleaseProgress};
+use super::release_decision::{ReleaseProgress, ReleaseStep, next_release_step};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::port::Target;
@@ -161,18 +161,16 @@ impl StageExecutor<'_> {
         machine: Machine,
         checkpoint: OrderCheckpoint,
     ) -> CallResult {
-        match release_decision::next_release_step(&machine, ReleaseProgress::Begun, false) {
-            release_decision::ReleaseStep::Request => {
+        match next_release_step(&machine, ReleaseProgress::Begun, false) {
+            ReleaseStep::Request => {
                 self.call
                     .checkpoints()
                     .compare_and_swap(&checkpoint, &OrderCheckpoint::Requested { at: now() })
                     .await?;
                 self.call.request_release(&machine, false).await?;
             }
-            release_decision::ReleaseStep::Released
-            | release_decision::ReleaseStep::Wait
-            | release_decision::ReleaseStep::Unknown(_) => {}
-            release_decision::ReleaseStep::Fail(fault) => return Err(fault),
+            ReleaseStep::Released | ReleaseStep::Wait | ReleaseStep::Unknown(_) => {}
+            ReleaseStep::Fail(fault) => return Err(fault),
         }
         let machine =
             self.call.wait_until(&machine.system_id, super::release::release_result).await?;
