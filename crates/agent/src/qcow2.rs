@@ -139,6 +139,3 @@ impl Window {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,13 +1,18 @@
 //! Images of every shape, generated cluster by cluster, and compared with the disk that they
 //! describe.
 
-use super::*;
-use crate::disk::tests::disk_with_old_content;
-use crate::image::tests::{FlakySource, sha256, timing_without_pauses};
+use crate::disk::disk_with_old_content;
+use crate::image::{FlakySource, sha256, timing_without_pauses};
+use agent::disk::DiskWriter;
+use agent::failure::DeployError;
+use agent::image::{ImageStream, ReadContext};
+use agent::qcow2::*;
+use agent::status::DeployStatus;
 use flate2::{Compress, FlushCompress};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fs;
+use wire::deploy::FailureCode;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StoredCluster {
@@ -223,11 +228,11 @@ fn truncated_images_are_refused() {
 #[test]
 fn changed_tables_are_detected() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
-    impl crate::image::ImageSource for Changing {
+    impl agent::image::ImageSource for Changing {
         fn open(
             &self,
             from: u64,
-        ) -> Result<Box<dyn std::io::Read + '_>, crate::deploy_client::RequestError> {
+        ) -> Result<Box<dyn std::io::Read + '_>, agent::deploy_client::RequestError> {
             *self.0.borrow_mut() += 1;
             let bytes = if *self.0.borrow() == 1 { &self.1 } else { &self.2 };
             Ok(Box::new(&bytes[from as usize..]))
