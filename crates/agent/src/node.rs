@@ -86,12 +86,8 @@ pub enum NotEnrolled {
 
 /// Runs the agent until it has uninstalled itself or the stop flag is set. An error means that its
 /// state cannot be stored.
-pub fn run(
-    config: &Config,
-    timing: &Timing,
-    stop_flag: &Arc<AtomicBool>,
-) -> Result<AgentEnd, String> {
-    let service = Service::open(config, timing, stop_flag)?;
+pub fn run(config: &Config, timing: &Timing, stop: &Arc<AtomicBool>) -> Result<AgentEnd, String> {
+    let service = Service::open(config, timing, stop)?;
     // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
     // Each iteration is one enrollment.

@@ -2,7 +2,7 @@
 
 use crate::args::{AdminCommand, MachineFlagArgs};
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::machine::effective_name;
 use crate::output::Screen;
 use crate::text::one_line;
@@ -11,11 +11,7 @@ use proto::v1::{
     SetRetiredRequest, SetRmaRequest,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: AdminCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: AdminCommand) -> Result<Exit> {
     let mut admin = client.admin();
     let (machine, done) = match command {
         AdminCommand::SetRma(MachineFlagArgs { machine_id, reason }) => {

@@ -2,14 +2,14 @@
 //! configuration names its controllers.
 
 use crate::args::{AgentCommand, AgentConfigArg};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
 use crate::text::one_line;
 use ::agent::node::config::EXAMPLE;
 use ::agent::node::{self, Config, NotEnrolled, Timing, UNIT};
 use std::sync::Arc;
 
-pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> {
+pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit> {
     match command {
         AgentCommand::Run(args) => {
             let config = load_config(&args)?;
@@ -31,7 +31,7 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-fn load_config(args: &AgentConfigArg) -> Result<Config, Failure> {
+fn load_config(args: &AgentConfigArg) -> Result<Config> {
     Config::load(&args.config).map_err(Failure::refused)
 }
 

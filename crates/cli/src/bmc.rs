@@ -2,7 +2,7 @@
 
 use crate::args::{BmcCommand, BmcTestArgs, BmcUnlockArgs};
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
@@ -12,18 +12,14 @@ use proto::v1::{BmcFinding, BmcReport, TestBmcRequest, UnlockBmcRequest};
 /// The width of the longest step name.
 const STEP_WIDTH: usize = "firmware updates".len();
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: BmcCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: BmcCommand) -> Result<Exit> {
     match command {
         BmcCommand::Test(args) => test(client, screen, args).await,
         BmcCommand::Unlock(args) => unlock(client, screen, args).await,
     }
 }
 
-async fn test(client: &Client, screen: &mut Screen, args: BmcTestArgs) -> Result<Exit, Failure> {
+async fn test(client: &Client, screen: &mut Screen, args: BmcTestArgs) -> Result<Exit> {
     let ca_pem = match &args.ca {
         None => String::new(),
         Some(path) => std::fs::read_to_string(path)
@@ -69,11 +65,7 @@ fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
     )
 }
 
-async fn unlock(
-    client: &Client,
-    screen: &mut Screen,
-    args: BmcUnlockArgs,
-) -> Result<Exit, Failure> {
+async fn unlock(client: &Client, screen: &mut Screen, args: BmcUnlockArgs) -> Result<Exit> {
     let request = UnlockBmcRequest { endpoint: args.endpoint };
     let done = client.call(client.hardware().unlock_bmc(request)).await?;
     screen.print_record(&done, |done| {

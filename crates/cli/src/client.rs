@@ -4,7 +4,7 @@
 //! same way. Each call carries the caller's name. If the server is unreachable, the error names the
 //! command that starts one.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use model::time::format_duration;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
@@ -109,7 +109,7 @@ impl Client {
     }
 
     /// Creates a client for this server. The connection is opened by the first call.
-    pub fn new(server: &str) -> Result<Self, Failure> {
+    pub fn new(server: &str) -> Result<Self> {
         let server = normalize_address(server)?;
         let endpoint = Endpoint::from_shared(server.clone())
             .map_err(|_| invalid_address(&server))?
@@ -124,7 +124,7 @@ impl Client {
     pub async fn call<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T> {
         self.call_within(CALL_TIMEOUT, call).await
     }
 
@@ -132,7 +132,7 @@ impl Client {
     pub async fn call_hardware<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T> {
         self.call_within(HARDWARE_TIMEOUT, call).await
     }
 
@@ -140,7 +140,7 @@ impl Client {
         &self,
         limit: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T> {
         match tokio::time::timeout(limit, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.failure(status)),
@@ -189,7 +189,7 @@ fn root_cause(status: &Status) -> String {
 }
 
 /// Accepts `host:port` as well as `http://host:port`.
-fn normalize_address(server: &str) -> Result<String, Failure> {
+fn normalize_address(server: &str) -> Result<String> {
     let server = server.trim();
     let host = match server.split_once("://") {
         Some(("http", rest)) => rest.trim_end_matches('/'),
@@ -206,8 +206,8 @@ fn invalid_address(server: &str) -> Failure {
 /// Fetches pages until the last one, or until `limit` items are read.
 pub async fn fetch_pages<T>(
     limit: Option<u32>,
-    mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String), Failure>,
-) -> Result<Vec<T>, Failure> {
+    mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String)>,
+) -> Result<Vec<T>> {
     let limit = limit.map_or(usize::MAX, |limit| limit as usize);
     let mut items = Vec::new();
     let mut token = String::new();
@@ -228,7 +228,7 @@ pub async fn fetch_pages<T>(
 }
 
 /// Builds a filter that selects one ID, combined with the filter `and`.
-pub fn build_id_filter(field: &str, id: &str, and: &str) -> Result<String, Failure> {
+pub fn build_id_filter(field: &str, id: &str, and: &str) -> Result<String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if id.is_empty() || !id.chars().all(legal) {
         return Err(Failure::refused(format!(

@@ -2,7 +2,7 @@
 
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
@@ -15,11 +15,7 @@ use proto::v1::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: ComponentCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: ComponentCommand) -> Result<Exit> {
     let ComponentCommand::Firmware(command) = command;
     match command {
         ComponentFirmwareCommand::Update(args) => update(client, screen, args).await,
@@ -60,11 +56,7 @@ fn select_devices(args: ComponentArgs) -> DeviceSelection {
 }
 
 /// Fails if a device is refused, because no operation upgrades it.
-async fn update(
-    client: &Client,
-    screen: &mut Screen,
-    args: ComponentUpdateArgs,
-) -> Result<Exit, Failure> {
+async fn update(client: &Client, screen: &mut Screen, args: ComponentUpdateArgs) -> Result<Exit> {
     let dry_run = args.dry_run;
     let request_id = match dry_run {
         true => String::new(),

@@ -2,7 +2,7 @@
 
 use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
 use crate::table::Table;
 use crate::text::one_line;
@@ -19,11 +19,7 @@ use std::path::Path;
 /// The maximum size of a secret, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: CredentialCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: CredentialCommand) -> Result<Exit> {
     match command {
         CredentialCommand::Set(args) => {
             let request =
@@ -54,12 +50,8 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-pub async fn run_trust(
-    client: &Client,
-    screen: &mut Screen,
-    command: TrustCommand,
-) -> Result<Exit, Failure> {
-    match command {
+pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand) -> Result<Exit> {
+    match trust {
         TrustCommand::List => {
             let identities = fetch_pages(None, async |page_size, page_token| {
                 let request = ListIdentitiesRequest { page_size, page_token };
@@ -119,7 +111,7 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
 
 /// Reads the secret from its file or from stdin. It is never an argument, because other users can
 /// read the arguments of a process.
-fn read_secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
+fn read_secret(args: CredentialSetArgs) -> Result<Secret> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
         return Ok(Secret::Kubeconfig(Kubeconfig { text: read_file(path)? }));
@@ -139,7 +131,7 @@ fn read_secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
     Ok(Secret::Password(Password { user, password }))
 }
 
-fn read_file(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String> {
     let wrong =
         |message: String| Failure::new(Exit::Refused, format!("{}: {message}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
@@ -147,12 +139,12 @@ fn read_file(path: &Path) -> Result<String, Failure> {
 }
 
 /// Returns the first line of a file, because editors end a file with a newline.
-fn read_first_line(path: &Path) -> Result<String, Failure> {
+fn read_first_line(path: &Path) -> Result<String> {
     Ok(read_file(path)?.lines().next().unwrap_or_default().to_string())
 }
 
 /// Reads a password from stdin. A terminal is refused, because it would echo the password.
-fn read_password() -> Result<String, Failure> {
+fn read_password() -> Result<String> {
     let wrong = |message: String| Failure::new(Exit::Refused, message);
     let input = std::io::stdin();
     if input.is_terminal() {

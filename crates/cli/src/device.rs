@@ -1,7 +1,7 @@
 //! The code that switches and power shelves share: how they are shown, and how they are changed.
 
 use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::health;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
@@ -123,9 +123,9 @@ const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
 /// Repeats a read-modify-write until no other client changed the object in between.
 pub async fn update_with_retry<T>(
-    mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>, Failure>,
+    mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>>,
     failure: impl Fn(tonic::Status) -> Failure,
-) -> Result<T, Failure> {
+) -> Result<T> {
     let mut tries = 0;
     loop {
         tries += 1;

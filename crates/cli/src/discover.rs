@@ -5,7 +5,7 @@
 
 use crate::args::DiscoverArgs;
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::hardware::power_name;
 use crate::output::Screen;
 use crate::text::one_line;
@@ -34,11 +34,7 @@ struct DiscoveryCounts {
     failed: usize,
 }
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    args: DiscoverArgs,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, args: DiscoverArgs) -> Result<Exit> {
     let request = DiscoverRequest {
         addresses: collect_addresses(&args.addresses)?,
         credential: args.credential,
@@ -129,7 +125,7 @@ fn format_summary(counts: &DiscoveryCounts) -> String {
     format!("{requested} probed: {} found{detail}{rest}", noun(counts.found(), "machine"))
 }
 
-fn print_result(screen: &mut Screen, result: &Discovered) -> Result<(), Failure> {
+fn print_result(screen: &mut Screen, result: &Discovered) -> Result<()> {
     clear_progress(screen);
     if !screen.is_human() {
         return match result.outcome() {
@@ -220,7 +216,7 @@ fn has_progress(screen: &Screen) -> bool {
 }
 
 /// The addresses from the command line and from the files that it names.
-fn collect_addresses(given: &[String]) -> Result<Vec<String>, Failure> {
+fn collect_addresses(given: &[String]) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for text in given {
         match Path::new(text) {
@@ -236,7 +232,7 @@ fn collect_addresses(given: &[String]) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn read_address_file(path: &Path) -> Result<String, Failure> {
+fn read_address_file(path: &Path) -> Result<String> {
     let wrong = |message: String| Failure::refused(format!("{}: {message}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut text = String::new();

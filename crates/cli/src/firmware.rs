@@ -2,7 +2,7 @@
 
 use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -14,11 +14,7 @@ use proto::v1::{
     SetFirmwareAvailableRequest,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: FirmwareCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand) -> Result<Exit> {
     match command {
         FirmwareCommand::Create(args) => create(client, screen, args).await?,
         FirmwareCommand::List(args) => list(client, screen, &args).await?,
@@ -63,11 +59,7 @@ fn format_change(one: &Firmware, dry_run: bool, what: &str) -> String {
     format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
 }
 
-async fn create(
-    client: &Client,
-    screen: &mut Screen,
-    args: FirmwareCreateArgs,
-) -> Result<(), Failure> {
+async fn create(client: &Client, screen: &mut Screen, args: FirmwareCreateArgs) -> Result<()> {
     let desired = match &args.file {
         Some(file) => {
             let syntax = FileSyntax::from_path(file).filter(|syntax| *syntax != FileSyntax::Csv);
@@ -102,11 +94,7 @@ async fn create(
     })
 }
 
-async fn list(
-    client: &Client,
-    screen: &mut Screen,
-    args: &FirmwareListArgs,
-) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: &FirmwareListArgs) -> Result<()> {
     let found = fetch_pages(args.limit, async |page_size, page_token| {
         let hardware_type = args.hardware_type.clone();
         let request = ListFirmwareRequest { hardware_type, page_size, page_token };
@@ -117,11 +105,7 @@ async fn list(
     screen.print_list(&found, table, "no firmware; make a record with `farrier firmware create`")
 }
 
-async fn history(
-    client: &Client,
-    screen: &mut Screen,
-    args: &FirmwareHistoryArgs,
-) -> Result<(), Failure> {
+async fn history(client: &Client, screen: &mut Screen, args: &FirmwareHistoryArgs) -> Result<()> {
     let found = fetch_pages(args.limit, async |page_size, page_token| {
         let device_id = args.device.clone();
         let request = ListFirmwareHistoryRequest { device_id, page_size, page_token };

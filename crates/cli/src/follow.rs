@@ -10,7 +10,7 @@ pub mod progress;
 pub mod summary;
 
 use crate::client::{Client, build_id_filter};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
 use crate::table::Tone;
 use crate::text::one_line;
@@ -49,7 +49,7 @@ pub async fn follow(
     screen: &mut Screen,
     start: FollowStart,
     timeout: Duration,
-) -> Result<Run, Failure> {
+) -> Result<Run> {
     let FollowStart { run_id, progress, log_offset } = start;
     let filter = build_id_filter("run_id", &run_id, "")?;
     let request = WatchRunsRequest { filter, ..Default::default() };
@@ -87,7 +87,7 @@ pub async fn follow(
 }
 
 /// Returns the size of a run's log in bytes, which is the offset of its end.
-pub async fn log_end(client: &Client, run_id: &str) -> Result<i64, Failure> {
+pub async fn log_end(client: &Client, run_id: &str) -> Result<i64> {
     let request = StreamRunLogsRequest { run_id: run_id.to_string(), offset: 0, no_follow: true };
     let mut stream = client.call(client.runs().stream_run_logs(request)).await?;
     let mut end = 0;
@@ -114,7 +114,7 @@ struct RunFollower<'a> {
 }
 
 impl RunFollower<'_> {
-    async fn run(&mut self) -> Result<Run, Failure> {
+    async fn run(&mut self) -> Result<Run> {
         loop {
             tokio::select! {
                 biased;
@@ -132,7 +132,7 @@ impl RunFollower<'_> {
     async fn handle_event(
         &mut self,
         message: Option<FeedMessage<RunEvent>>,
-    ) -> Result<Option<Run>, Failure> {
+    ) -> Result<Option<Run>> {
         let run = match message {
             Some(FeedMessage::Item(event)) => event.snapshot,
             Some(FeedMessage::Disconnected) => {
@@ -167,7 +167,7 @@ impl RunFollower<'_> {
 
     /// Prints a line of a step. The held log follows the start line; an empty line follows the end
     /// line.
-    fn print_step(&mut self, line: &ProgressLine) -> Result<(), Failure> {
+    fn print_step(&mut self, line: &ProgressLine) -> Result<()> {
         self.screen.print_toned_line(line.tone, &line.text)?;
         match line.position {
             LinePosition::Start => self.print_buffered_lines(|_, step| step == line.step),
@@ -176,7 +176,7 @@ impl RunFollower<'_> {
         }
     }
 
-    fn handle_log(&mut self, message: Option<FeedMessage<LogChunk>>) -> Result<(), Failure> {
+    fn handle_log(&mut self, message: Option<FeedMessage<LogChunk>>) -> Result<()> {
         match message {
             Some(FeedMessage::Item(chunk)) => {
                 for line in self.lines.push(&chunk) {
@@ -198,7 +198,7 @@ impl RunFollower<'_> {
         Ok(())
     }
 
-    fn print_log_line(&mut self, step: &str, line: String) -> Result<(), Failure> {
+    fn print_log_line(&mut self, step: &str, line: String) -> Result<()> {
         let unprinted = self.progress.is_start_unprinted(step)
             || self.unprinted_starts.iter().any(|name| name == step);
         if unprinted && self.held_lines.len() < MAX_HELD_LINES {
@@ -209,10 +209,7 @@ impl RunFollower<'_> {
     }
 
     /// Prints the held lines of the steps that `is_due` selects.
-    fn print_buffered_lines(
-        &mut self,
-        is_due: impl Fn(&Progress, &str) -> bool,
-    ) -> Result<(), Failure> {
+    fn print_buffered_lines(&mut self, is_due: impl Fn(&Progress, &str) -> bool) -> Result<()> {
         let claimed = std::mem::take(&mut self.held_lines);
         let (due, claimed): (Vec<_>, Vec<_>) =
             claimed.into_iter().partition(|(step, _)| is_due(&self.progress, step));
@@ -221,7 +218,7 @@ impl RunFollower<'_> {
     }
 
     /// Prints the notice once, even if both streams break.
-    fn print_connection_lost(&mut self) -> Result<(), Failure> {
+    fn print_connection_lost(&mut self) -> Result<()> {
         if self.events_lost || self.log_lost {
             return Ok(());
         }
@@ -229,7 +226,7 @@ impl RunFollower<'_> {
     }
 
     /// Reads the log until it ends or `grace` has passed. A reconnect restarts the grace period.
-    async fn drain_log(&mut self, grace: Duration) -> Result<(), Failure> {
+    async fn drain_log(&mut self, grace: Duration) -> Result<()> {
         let started = Instant::now();
         let mut until = started + grace;
         while self.log.is_some() {
@@ -246,7 +243,7 @@ impl RunFollower<'_> {
         Ok(())
     }
 
-    async fn finish(&mut self, run: Run) -> Result<Run, Failure> {
+    async fn finish(&mut self, run: Run) -> Result<Run> {
         self.drain_log(RUN_GRACE).await?;
         self.print_buffered_lines(|_, _| true)?;
         for line in self.lines.finish() {

@@ -2,7 +2,7 @@
 
 use crate::args::ConsoleLogArgs;
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
@@ -18,11 +18,7 @@ const MIB_PER_GIB: i64 = 1024;
 /// Disk sizes use decimal units.
 const BYTES_PER_GB: i64 = 1_000_000_000;
 
-pub async fn inspect(
-    client: &Client,
-    screen: &mut Screen,
-    machine_id: &str,
-) -> Result<Exit, Failure> {
+pub async fn inspect(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
     let request = InspectMachineRequest { machine_id: machine_id.to_string() };
     let observed = client.call_hardware(client.hardware().inspect_machine(request)).await?;
     let (wide, colors) = (screen.is_wide(), screen.color_mode());
@@ -34,7 +30,7 @@ pub async fn print_event_log(
     client: &Client,
     screen: &mut Screen,
     args: &ConsoleLogArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let since = args.since.map(|since| timestamp_before(SystemTime::now(), since));
     let mut entries = fetch_pages(Some(args.limit), async |page_size, page_token| {
         let machine_id = args.machine_id.clone();
@@ -53,11 +49,7 @@ pub async fn print_event_log(
 }
 
 /// Shows the current power state of a machine.
-pub async fn show_power(
-    client: &Client,
-    screen: &mut Screen,
-    machine_id: &str,
-) -> Result<Exit, Failure> {
+pub async fn show_power(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
     let request = GetPowerRequest { machine_id: machine_id.to_string() };
     let observed = client.call_hardware(client.hardware().get_power(request)).await?;
     screen.print_record(&observed, |observed| {

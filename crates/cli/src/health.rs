@@ -5,7 +5,7 @@ use crate::args::{
     HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
 };
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
@@ -14,11 +14,7 @@ use proto::v1::{
     RemoveHealthReportRequest, ReplaceHealthReportRequest,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: HealthCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: HealthCommand) -> Result<Exit> {
     let (health, dry_run) = match command {
         HealthCommand::List(args) => return list(client, screen, args).await,
         HealthCommand::Get(args) => {
@@ -51,7 +47,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit, Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit> {
     let HealthListArgs { source, class, limit } = args;
     let objects = fetch_pages(limit, async |page_size, page_token| {
         let (source, classification) = (source.clone(), class.clone());

@@ -2,17 +2,13 @@
 
 use crate::args::HistoryArgs;
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::{Cell, Table};
 use crate::time::Clock;
 use proto::v1::{HistoryEntry, ListHistoryRequest};
 
-pub async fn list(
-    client: &Client,
-    screen: &mut Screen,
-    args: &HistoryArgs,
-) -> Result<Exit, Failure> {
+pub async fn list(client: &Client, screen: &mut Screen, args: &HistoryArgs) -> Result<Exit> {
     let entries = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListHistoryRequest { id: args.id.clone(), page_size, page_token };
         let answer = client.call(client.explain().list_history(request)).await?;

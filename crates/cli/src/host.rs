@@ -2,7 +2,7 @@
 
 use crate::args::ReprovisionArgs;
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::format_pairs;
@@ -19,7 +19,7 @@ pub async fn reprovision(
     client: &Client,
     screen: &mut Screen,
     args: ReprovisionArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let machine_id = args.machine_id;
     if args.cancel {
         let dry_run = args.dry_run;

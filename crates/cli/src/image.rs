@@ -2,7 +2,7 @@
 
 use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure, eprint_quietly};
+use crate::exit::{Exit, Failure, Result, eprint_quietly};
 use crate::output::Screen;
 use crate::table::{Table, format_pairs};
 use crate::text::one_line;
@@ -24,11 +24,7 @@ const CHUNK_QUEUE: usize = 4;
 /// The magic number of a qcow2 file.
 const QCOW2_MAGIC: &[u8] = b"QFI\xfb";
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: ImageCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) -> Result<Exit> {
     match command {
         ImageCommand::Add(args) => {
             let image = build_image(client, args).await?;
@@ -75,7 +71,7 @@ pub async fn run_netboot(
     client: &Client,
     screen: &mut Screen,
     command: NetbootCommand,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let NetbootCommand::Config(args) = command;
     let request = GetNetbootConfigRequest { interface: args.interface, range: args.range };
     let config = client.call(client.images().get_netboot_config(request)).await?;
@@ -84,7 +80,7 @@ pub async fn run_netboot(
 }
 
 /// Builds the image from the arguments and uploads its files.
-async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
+async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
     if let Some(kernel) = &args.kernel {
@@ -131,7 +127,7 @@ fn unknown_kind(name: &str) -> Failure {
 }
 
 /// Many .img files are qcow2. Written to a disk unchanged, such an image would not boot.
-fn check_kind(path: &Path, kind: &str) -> Result<(), Failure> {
+fn check_kind(path: &Path, kind: &str) -> Result<()> {
     let mut start = [0; QCOW2_MAGIC.len()];
     let read = std::fs::File::open(path)
         .and_then(|mut file| std::io::Read::read(&mut file, &mut start))
@@ -155,7 +151,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Uploads a file, with a progress display if stderr is a terminal.
-async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, Failure> {
+async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact> {
     let unreadable = |error| unreadable(path, &error);
     let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let total = file.metadata().await.map_err(unreadable)?.len();

@@ -8,7 +8,7 @@ pub mod file;
 
 use crate::args::ImportArgs;
 use crate::client::Client;
-use crate::exit::{Exit, Failure, eprintln_quietly};
+use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use crate::machine::table;
 use crate::output::Screen;
 use crate::text::one_line;
@@ -33,7 +33,7 @@ pub struct ImportRow {
     pub machine: Machine,
 }
 
-pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit> {
     let rows = read_rows(&args.source)?;
     let total = rows.len();
     let mut answers = stream::iter(rows).map(|row| register(client, row)).buffered(CONCURRENCY);
@@ -64,7 +64,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
     Ok(Exit::Success)
 }
 
-async fn register(client: &Client, row: ImportRow) -> Result<Machine, Failure> {
+async fn register(client: &Client, row: ImportRow) -> Result<Machine> {
     let ImportRow { source: position, machine } = row;
     let name = machine.machine_id.clone();
     let request = RegisterMachineRequest { machine: Some(machine) };
@@ -87,7 +87,7 @@ fn show_progress(screen: &Screen, done: usize, total: usize) {
     }
 }
 
-fn print_summary(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failure> {
+fn print_summary(screen: &mut Screen, machines: &[Machine]) -> Result<()> {
     if !screen.is_human() {
         return screen.print_list(machines, table, "");
     }
@@ -103,7 +103,7 @@ fn print_summary(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failur
     ))
 }
 
-fn read_rows(source: &str) -> Result<Vec<ImportRow>, Failure> {
+fn read_rows(source: &str) -> Result<Vec<ImportRow>> {
     match source.parse::<u32>() {
         Ok(count @ 1..=MAX_SIMULATED) => Ok(simulated_fleet(count)),
         Ok(count) => Err(Failure::refused(format!(
@@ -121,7 +121,7 @@ fn read_rows(source: &str) -> Result<Vec<ImportRow>, Failure> {
 }
 
 /// Refuses duplicate IDs: the second machine would overwrite the first.
-fn check_unique_ids(rows: &[ImportRow]) -> Result<(), Failure> {
+fn check_unique_ids(rows: &[ImportRow]) -> Result<()> {
     let mut observed = std::collections::HashMap::new();
     for row in rows {
         if let Some(first) = observed.insert(&row.machine.machine_id, &row.source) {

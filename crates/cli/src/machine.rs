@@ -5,7 +5,7 @@ use crate::args::{
     MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
 };
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::hardware;
 use crate::health;
 use crate::host;
@@ -26,11 +26,7 @@ use proto::v1::{
 };
 use tonic_types::StatusExt;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: MachineCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) -> Result<Exit> {
     match command {
         MachineCommand::Register(args) => register(client, screen, args).await,
         MachineCommand::Get(args) => get(client, screen, &args.machine_id).await,
@@ -49,20 +45,20 @@ pub async fn run(
     }
 }
 
-pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure> {
+pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine> {
     let request = GetMachineRequest { machine_id: machine_id.to_string() };
     client.call(client.machines().get_machine(request)).await
 }
 
 /// Fetches the machine of a run; none if the run's target is not a machine.
-pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
+pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>> {
     match run.machine_id.as_str() {
         "" => Ok(None),
         id => fetch(client, id).await.map(Some),
     }
 }
 
-pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit, Failure> {
+pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
     let machine = fetch(client, machine_id).await?;
     let firmware = match screen.is_human() {
         true => host::firmware_section(client, machine_id).await,
@@ -73,7 +69,7 @@ pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Resu
     Ok(Exit::Success)
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
     let machines = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListMachinesRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.machines().list_machines(request)).await?;
@@ -88,11 +84,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     Ok(Exit::Success)
 }
 
-async fn register(
-    client: &Client,
-    screen: &mut Screen,
-    args: MachineRegisterArgs,
-) -> Result<Exit, Failure> {
+async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArgs) -> Result<Exit> {
     let mut machine =
         Machine { machine_id: args.machine_id.unwrap_or_default(), ..Default::default() };
     apply_spec(&mut machine, args.spec);
@@ -106,11 +98,7 @@ async fn register(
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
-async fn update(
-    client: &Client,
-    screen: &mut Screen,
-    args: MachineUpdateArgs,
-) -> Result<Exit, Failure> {
+async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -> Result<Exit> {
     let mut tries = 0;
     let machine = loop {
         tries += 1;
@@ -176,7 +164,7 @@ pub async fn reboot(
     client: &Client,
     screen: &mut Screen,
     args: &MachineOperationArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let request = RebootMachineRequest { machine_id, request_id };
         client.call(client.machines().reboot_machine(request)).await
@@ -184,11 +172,7 @@ pub async fn reboot(
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
-pub async fn reimage(
-    client: &Client,
-    screen: &mut Screen,
-    args: &ReimageArgs,
-) -> Result<Exit, Failure> {
+pub async fn reimage(client: &Client, screen: &mut Screen, args: &ReimageArgs) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let request =
             ReimageMachineRequest { machine_id, request_id, image_ref: args.image.clone() };
@@ -201,7 +185,7 @@ pub async fn enter_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: &EnterMaintenanceArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
         client.call(client.machines().enter_maintenance(request)).await
@@ -213,7 +197,7 @@ pub async fn exit_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: &ExitMaintenanceArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
         client.call(client.machines().exit_maintenance(request)).await
@@ -227,8 +211,8 @@ async fn start_operation(
     screen: &mut Screen,
     machine_id: &str,
     submit: &SubmitArgs,
-    call: impl AsyncFnOnce(String, String) -> Result<Operation, Failure>,
-) -> Result<Exit, Failure> {
+    call: impl AsyncFnOnce(String, String) -> Result<Operation>,
+) -> Result<Exit> {
     let before = if submit.wait.waits() { Some(fetch(client, machine_id).await?) } else { None };
     let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
     let operation = call(machine_id.to_string(), request_id).await?;

@@ -8,7 +8,7 @@ use crate::args::{
     NodeOperationArgs,
 };
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::operation::{
     AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report,
     request_id_unless_dry_run,
@@ -26,11 +26,7 @@ use proto::v1::{
 mod bootstrap;
 mod detail;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: NodeCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> Result<Exit> {
     match command {
         NodeCommand::List(args) => list(client, screen, &args).await?,
         NodeCommand::Get(args) => {
@@ -68,12 +64,12 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure> {
+pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail> {
     let request = GetNodeRequest { node_id: node_id.to_string() };
     client.call(client.nodes().get_node(request)).await
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<()> {
     let nodes = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListNodesRequest {
             page_size,
@@ -95,11 +91,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
     screen.print_list(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
 }
 
-async fn onboard(
-    client: &Client,
-    screen: &mut Screen,
-    args: NodeOnboardArgs,
-) -> Result<Exit, Failure> {
+async fn onboard(client: &Client, screen: &mut Screen, args: NodeOnboardArgs) -> Result<Exit> {
     let NodeOnboardArgs { machine_id, site, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
@@ -114,7 +106,7 @@ async fn decommission(
     client: &Client,
     screen: &mut Screen,
     args: NodeDecommissionArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let NodeDecommissionArgs { mode, without_maas, drain } = args;
     let NodeDrainArgs { node_id, without_agent, options } = drain;
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
@@ -130,7 +122,7 @@ async fn decommission(
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
-async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
+async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
     let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would drain {}", one_line(&node_id));
@@ -140,11 +132,7 @@ async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Res
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
-async fn retire(
-    client: &Client,
-    screen: &mut Screen,
-    args: NodeDrainArgs,
-) -> Result<Exit, Failure> {
+async fn retire(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
     let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would retire {}", one_line(&node_id));
@@ -161,7 +149,7 @@ async fn report_operation(
     screen: &mut Screen,
     answer: NodeOperation,
     (would, options): (&str, &NodeOperationArgs),
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     if options.dry_run {
         let colors = screen.color_mode();
         screen.print_record(&answer, |answer| format_preview(would, answer, colors))?;

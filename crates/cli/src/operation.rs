@@ -6,7 +6,7 @@
 
 use crate::args::{ListArgs, SubmitArgs, WaitArgs};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::follow::feed::is_terminal;
 use crate::follow::progress::Progress;
 use crate::follow::summary::{
@@ -112,7 +112,7 @@ pub fn target_label(kind: &str) -> &'static str {
 }
 
 /// Returns the given request ID, or generates one and prints it before it is used.
-pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
+pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<String> {
     if let Some(given) = given {
         return Ok(given.clone());
     }
@@ -127,7 +127,7 @@ pub fn request_id_unless_dry_run(
     screen: &mut Screen,
     dry_run: bool,
     submit: &SubmitArgs,
-) -> Result<String, Failure> {
+) -> Result<String> {
     match dry_run {
         true => Ok(submit.request_id.clone().unwrap_or_default()),
         false => choose_request_id(screen, submit.request_id.as_ref()),
@@ -140,7 +140,7 @@ pub async fn follow_or_report(
     screen: &mut Screen,
     accepted: AcceptedOperation,
     wait: &WaitArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
         return report_replay(client, screen, &accepted).await;
     }
@@ -163,7 +163,7 @@ async fn report_replay(
     client: &Client,
     screen: &mut Screen,
     accepted: &AcceptedOperation,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let run = &accepted.run;
     let phase = run.phase();
     screen.print_line(&format!(
@@ -186,7 +186,7 @@ pub async fn follow_to_end(
     screen: &mut Screen,
     accepted: AcceptedOperation,
     timeout: std::time::Duration,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let AcceptedOperation { run, record_kind, expected_end, origin, before } = accepted;
     let long_over = matches!(origin, RunOrigin::Watched) && is_terminal(run.phase());
     let during = match fetch_run_machine(client, &run).await {
@@ -245,7 +245,7 @@ async fn print_full_record(
     screen: &mut Screen,
     record_kind: RecordKind,
     run: &Run,
-) -> Result<(), Failure> {
+) -> Result<()> {
     if screen.is_human() {
         return Ok(());
     }
@@ -259,7 +259,7 @@ async fn print_full_record(
     }
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
     let operations = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListOperationsRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.operations().list_operations(request)).await?;

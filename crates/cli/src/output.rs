@@ -4,7 +4,7 @@
 //! `Screen` prints the requested format. Only a terminal gets colours. A reader that closes the
 //! pipe (`farrier list | head`) ends the command without an error.
 
-use crate::exit::{Failure, eprintln_quietly};
+use crate::exit::{Failure, Result, eprintln_quietly};
 use crate::table::{ColorMode, Table, Tone};
 use clap::ValueEnum;
 use erased_serde::Serialize;
@@ -61,7 +61,7 @@ impl Screen {
     }
 
     /// Prints a line for people; JSON and YAML output leave it out.
-    pub fn print_line(&mut self, line: &str) -> Result<(), Failure> {
+    pub fn print_line(&mut self, line: &str) -> Result<()> {
         if self.is_human() {
             self.print_raw(&format!("{line}\n"))?;
         }
@@ -69,13 +69,13 @@ impl Screen {
     }
 
     /// Like `print_line`, in the colour of `tone`.
-    pub fn print_toned_line(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
+    pub fn print_toned_line(&mut self, tone: Tone, line: &str) -> Result<()> {
         let line = self.colors.apply(tone, line);
         self.print_line(&line)
     }
 
     /// Prints a line that people must see: on stderr if stdout carries JSON or YAML.
-    pub fn print_notice(&mut self, line: &str) -> Result<(), Failure> {
+    pub fn print_notice(&mut self, line: &str) -> Result<()> {
         if self.is_human() {
             return self.print_line(line);
         }
@@ -84,7 +84,7 @@ impl Screen {
     }
 
     /// Prints text unchanged, without adding a line end.
-    pub fn print_raw(&mut self, text: &str) -> Result<(), Failure> {
+    pub fn print_raw(&mut self, text: &str) -> Result<()> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()?;
         Ok(())
@@ -95,7 +95,7 @@ impl Screen {
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let text = match self.format {
             Format::Table | Format::Wide => words(value),
             Format::Json => json(value)?,
@@ -110,7 +110,7 @@ impl Screen {
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
         none: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let (wide, colors) = (self.is_wide(), self.colors);
         let text = match self.format {
             Format::Table | Format::Wide => table(values, wide).render(colors),
@@ -129,7 +129,7 @@ impl Screen {
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         match self.format {
             Format::Table | Format::Wide => self.print_line(&words(value)),
             Format::Json => {
@@ -147,17 +147,17 @@ impl Screen {
 // The serializers take any message through a trait object: one copy of each in the binary, not one for
 // each of the API's messages.
 
-fn json(value: &dyn Serialize) -> Result<String, Failure> {
+fn json(value: &dyn Serialize) -> Result<String> {
     let mut text = serde_json::to_string_pretty(value).map_err(unserializable)?;
     text.push('\n');
     Ok(text)
 }
 
-fn json_line(value: &dyn Serialize) -> Result<String, Failure> {
+fn json_line(value: &dyn Serialize) -> Result<String> {
     Ok(serde_json::to_string(value).map_err(unserializable)? + "\n")
 }
 
-fn yaml(value: &dyn Serialize) -> Result<String, Failure> {
+fn yaml(value: &dyn Serialize) -> Result<String> {
     let mut text = serde_saphyr::to_string(&value).map_err(unserializable)?;
     if !text.ends_with('\n') {
         text.push('\n');

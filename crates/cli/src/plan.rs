@@ -2,7 +2,7 @@
 
 use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, format_pairs};
@@ -11,11 +11,7 @@ use proto::v1::{
     VerifyInCluster, step::Kind,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: PlanCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: PlanCommand) -> Result<Exit> {
     match command {
         PlanCommand::Get(args) => {
             let plan = client
@@ -29,7 +25,7 @@ pub async fn run(
     }
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
     let plans = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPlansRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.plans().list_plans(request)).await?;
@@ -40,11 +36,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     Ok(Exit::Success)
 }
 
-async fn create(
-    client: &Client,
-    screen: &mut Screen,
-    args: &PlanCreateArgs,
-) -> Result<Exit, Failure> {
+async fn create(client: &Client, screen: &mut Screen, args: &PlanCreateArgs) -> Result<Exit> {
     let syntax = FileSyntax::from_path(&args.file).filter(|syntax| *syntax != FileSyntax::Csv);
     let Some(syntax) = syntax else {
         let file = args.file.display();

@@ -4,7 +4,7 @@ use crate::args::{
     MachineOperationArgs, PowerAction, PowerArgs, PowerOffArgs, RunStartArgs, RunType,
 };
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::hardware;
 use crate::output::Screen;
 use crate::run;
@@ -14,7 +14,7 @@ const POWER_OFF_PLAN: &str = "plan-power-off-v1";
 const POWER_CYCLE_PLAN: &str = "plan-power-cycle-v1";
 
 /// Shows the power state, or starts the run that changes it.
-pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Result<Exit> {
     let PowerArgs { machine_id, action } = args;
     match start_args(&machine_id, action.unwrap_or(PowerAction::Status)) {
         None => hardware::show_power(client, screen, &machine_id).await,
@@ -45,7 +45,7 @@ pub async fn start_rma(
     client: &Client,
     screen: &mut Screen,
     args: MachineOperationArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     run::start(client, screen, default_plan_args(RunType::Rma, args)).await
 }
 
@@ -54,7 +54,7 @@ pub async fn start_exit_rma(
     client: &Client,
     screen: &mut Screen,
     args: MachineOperationArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     run::start(client, screen, default_plan_args(RunType::ExitRma, args)).await
 }
 

@@ -9,7 +9,7 @@ use crate::device::{
     DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
     update_with_retry,
 };
-use crate::exit::{Exit, Failure, eprintln_quietly};
+use crate::exit::{Exit, Result, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
@@ -24,11 +24,7 @@ use std::collections::BTreeSet;
 /// The response metadata with warnings for the user.
 const WARNING_METADATA: &str = "farrier-warning";
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: PowerShelfCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: PowerShelfCommand) -> Result<Exit> {
     match command {
         PowerShelfCommand::List(args) => list(client, screen, &args).await?,
         PowerShelfCommand::Get(args) => {
@@ -37,21 +33,13 @@ pub async fn run(
         }
         PowerShelfCommand::Register(args) => {
             let dry_run = args.dry_run;
-            print_change(
-                screen,
-                &register(client, args).await?,
-                DeviceChange::Registered,
-                dry_run,
-            )?;
+            let changed = register(client, args).await?;
+            print_change(screen, &changed, DeviceChange::Registered, dry_run)?;
         }
         PowerShelfCommand::Update(args) => {
             let dry_run = args.update.dry_run;
-            print_change(
-                screen,
-                &update_power_shelf(client, args).await?,
-                DeviceChange::Updated,
-                dry_run,
-            )?;
+            let changed = update_power_shelf(client, args).await?;
+            print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         PowerShelfCommand::Delete(args) => {
             let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
@@ -80,16 +68,16 @@ fn print_change(
     shelf: &PowerShelf,
     change: DeviceChange,
     dry_run: bool,
-) -> Result<(), Failure> {
+) -> Result<()> {
     screen.print_record(shelf, |shelf| format_change(&device_view(shelf), change, dry_run))
 }
 
-async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
+async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf> {
     let request = GetPowerShelfRequest { power_shelf_id };
     client.call(client.power_shelves().get_power_shelf(request)).await
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let shelves = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPowerShelvesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
@@ -103,7 +91,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
     screen.print_list(&shelves, rows, none)
 }
 
-async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf, Failure> {
+async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf> {
     let power_shelf_id = args.power_shelf_id.unwrap_or_default();
     let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
     apply_spec(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
@@ -114,10 +102,7 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
-async fn update_power_shelf(
-    client: &Client,
-    args: PowerShelfUpdateArgs,
-) -> Result<PowerShelf, Failure> {
+async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf> {
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
         let expected_version = shelf.status.take().map_or(0, |status| status.version);
@@ -137,7 +122,7 @@ async fn request_maintenance(
     screen: &mut Screen,
     args: PowerShelfMaintenanceArgs,
     operation: Operation,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let ids: BTreeSet<String> = args.power_shelf_ids.into_iter().collect();
     let count = ids.len();
     let request = PowerShelfMaintenanceRequest {

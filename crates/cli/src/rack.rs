@@ -5,7 +5,7 @@ mod maintenance;
 
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::health;
 use crate::machine::is_version_conflict;
 use crate::output::Screen;
@@ -22,11 +22,7 @@ use std::collections::BTreeMap;
 /// The maximum number of attempts when other clients change the rack concurrently.
 const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: RackCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> Result<Exit> {
     match command {
         RackCommand::Create(args) => {
             let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
@@ -57,7 +53,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
+async fn fetch(client: &Client, rack_id: &str) -> Result<Rack> {
     let request = GetRackRequest { rack_id: rack_id.to_string() };
     client.call(client.racks().get_rack(request)).await
 }
@@ -81,7 +77,7 @@ fn apply_spec(rack: &mut Rack, given: RackSpecArgs) {
     rack.labels.extend(given.labels);
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<()> {
     let labels: BTreeMap<String, String> = args
         .labels
         .iter()
@@ -106,7 +102,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 }
 
 /// The server replaces the record, so values that are not given are copied from the current one.
-async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<(), Failure> {
+async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
     let mut tries = 0;
     let rack = loop {
         tries += 1;
@@ -150,7 +146,7 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
     format!("would update {id}; nothing was changed\n{probes}\n{}", format_pairs(&facts))
 }
 
-async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
+async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<()> {
     let RackDeleteArgs { rack_id, force, dry_run } = args;
     let request = DeleteRackRequest { rack_id, force, dry_run };
     let rack = client.call(client.racks().delete_rack(request)).await?;

@@ -4,7 +4,7 @@ use crate::args::{
     CancelArgs, ListArgs, RunActionArgs, RunCommand, RunRestartArgs, RunStartArgs, RunWatchArgs,
 };
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::follow::log_end;
 use crate::follow::progress::Progress;
 use crate::follow::summary::{error_lines, phase_label};
@@ -25,11 +25,7 @@ use proto::v1::{
     RetryStepRequest, Run, StartRunRequest, StepStatus, WorkflowState, step_status::State,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: RunCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: RunCommand) -> Result<Exit> {
     match command {
         RunCommand::Start(args) => start(client, screen, args).await,
         RunCommand::Get(args) => get(client, screen, &args.run_id).await,
@@ -77,25 +73,21 @@ pub async fn run(
     }
 }
 
-pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
+pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run> {
     client.call(client.runs().get_run(GetRunRequest { run_id: run_id.to_string() })).await
 }
 
-fn print_run(screen: &mut Screen, run: &Run) -> Result<Exit, Failure> {
+fn print_run(screen: &mut Screen, run: &Run) -> Result<Exit> {
     screen.print_record(run, |run| describe(run, &Clock::system()))?;
     Ok(Exit::Success)
 }
 
-pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<Exit, Failure> {
+pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<Exit> {
     let run = fetch_run(client, run_id).await?;
     print_run(screen, &run)
 }
 
-pub async fn start(
-    client: &Client,
-    screen: &mut Screen,
-    args: RunStartArgs,
-) -> Result<Exit, Failure> {
+pub async fn start(client: &Client, screen: &mut Screen, args: RunStartArgs) -> Result<Exit> {
     let RunStartArgs { machine_id, kind, plan_id, params, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
     let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
@@ -122,7 +114,7 @@ async fn watch_one_or_all(
     client: &Client,
     screen: &mut Screen,
     args: RunWatchArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let Some(run_id) = args.run_id else {
         return watch::watch_runs(client, screen, args.filter, args.all).await;
     };
@@ -143,7 +135,7 @@ pub async fn cancel(
     screen: &mut Screen,
     args: &CancelArgs,
     record_kind: RecordKind,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let action = RunAction { run_id: &args.operation_id, reason: &args.reason, wait: &args.wait };
     let call = async |id: String, reason: String| match record_kind {
         RecordKind::Run => {
@@ -161,8 +153,8 @@ async fn start_action(
     client: &Client,
     screen: &mut Screen,
     args: &RunActionArgs,
-    call: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
-) -> Result<Exit, Failure> {
+    call: impl AsyncFnOnce(String, String) -> Result<Run>,
+) -> Result<Exit> {
     let action = RunAction { run_id: &args.run_id, reason: &args.reason, wait: &args.wait };
     apply_action(client, screen, action, (RecordKind::Run, ExpectedEnd::Succeeded), call).await
 }
@@ -180,8 +172,8 @@ async fn apply_action(
     screen: &mut Screen,
     action: RunAction<'_>,
     (record_kind, expected_end): (RecordKind, ExpectedEnd),
-    call: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
-) -> Result<Exit, Failure> {
+    call: impl AsyncFnOnce(String, String) -> Result<Run>,
+) -> Result<Exit> {
     let mut before = None;
     let mut origin = RunOrigin::Acted { printed: Progress::default(), log_offset: 0 };
     if action.wait.waits() {
@@ -207,8 +199,8 @@ async fn restart_run(
     client: &Client,
     screen: &mut Screen,
     args: &RunRestartArgs,
-    call: impl AsyncFnOnce(String, String, String) -> Result<Run, Failure>,
-) -> Result<Exit, Failure> {
+    call: impl AsyncFnOnce(String, String, String) -> Result<Run>,
+) -> Result<Exit> {
     let mut before = None;
     if args.submit.wait.waits() {
         let old = fetch_run(client, &args.run_id).await?;
@@ -226,18 +218,14 @@ async fn restart_run(
     follow_or_report(client, screen, accepted, &args.submit.wait).await
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
     let runs = fetch_runs(client, &args.filter, args.limit).await?;
     print_runs(screen, &runs, RunListColumn::Target)?;
     Ok(Exit::Success)
 }
 
 /// Fetches the runs that match, newest first.
-pub async fn fetch_runs(
-    client: &Client,
-    filter: &str,
-    limit: Option<u32>,
-) -> Result<Vec<Run>, Failure> {
+pub async fn fetch_runs(client: &Client, filter: &str, limit: Option<u32>) -> Result<Vec<Run>> {
     fetch_pages(limit, async |page_size, page_token| {
         let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
         let answer = client.call(client.runs().list_runs(request)).await?;
@@ -271,7 +259,7 @@ impl RunListColumn {
     }
 }
 
-pub fn print_runs(screen: &mut Screen, runs: &[Run], column: RunListColumn) -> Result<(), Failure> {
+pub fn print_runs(screen: &mut Screen, runs: &[Run], column: RunListColumn) -> Result<()> {
     let clock = Clock::system();
     screen.print_list(runs, |runs, wide| table(runs, column, wide, &clock), "no runs match")
 }

@@ -1,13 +1,13 @@
 //! `farrier serve`: the configuration file, overridden by the command line, and the start message.
 
 use crate::args::{ServeArgs, SimSpeed};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 
 use server::ServeError;
 use server::config::{Config, Speed};
 use std::io::Write;
 
-pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
+pub async fn run(args: ServeArgs) -> Result<Exit> {
     let (demo, print) = (args.demo, args.print_config);
     let config = build_config(args).map_err(Failure::refused)?;
     if print {

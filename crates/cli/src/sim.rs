@@ -2,7 +2,7 @@
 
 use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
@@ -10,11 +10,7 @@ use proto::v1::{
     AddFaultRequest, ClearFaultsRequest, ListEffectsRequest, ListFaultsRequest, SimEffect, SimFault,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: SimCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
         SimCommand::Fault(SimFaultCommand::Add(args)) => {
             let request = AddFaultRequest { fault: Some(fault_rule(args)) };

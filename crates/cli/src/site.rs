@@ -3,7 +3,7 @@
 use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::device::update_with_retry;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
@@ -14,11 +14,7 @@ use proto::v1::{
 };
 use std::path::Path;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: SiteCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> Result<Exit> {
     match command {
         SiteCommand::Put(args) => {
             let SitePutArgs { site_id, spec } = *args;
@@ -52,13 +48,13 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-async fn fetch(client: &Client, site_id: String) -> Result<Site, Failure> {
+async fn fetch(client: &Client, site_id: String) -> Result<Site> {
     client.call(client.sites().get_site(GetSiteRequest { site_id })).await
 }
 
 /// The server replaces the settings, so values that are not given are copied from the current
 /// record.
-async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure> {
+async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
     let attempt = async || {
         let mut site = fetch(client, args.site_id.clone()).await?;
         let version = Some(site.version);
@@ -77,7 +73,7 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site, Fail
 }
 
 /// Overwrites the settings that are given.
-fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
+fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<()> {
     let spec = site.spec.get_or_insert_default();
     let network = spec.network.get_or_insert_default();
     let texts = [
@@ -108,7 +104,7 @@ fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read_cloud_init(path: &Path) -> Result<String, Failure> {
+fn read_cloud_init(path: &Path) -> Result<String> {
     std::fs::read_to_string(path)
         .map_err(|error| Failure::refused(format!("--cloud-init {}: {error}", path.display())))
 }
@@ -118,7 +114,7 @@ fn format_change(site: &Site, what: &str) -> String {
     format!("{id} {what}\n\nNext: farrier site check {id}\n")
 }
 
-async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen) -> Result<()> {
     let sites = fetch_pages(None, async |page_size, page_token| {
         let request = ListSitesRequest { page_size, page_token };
         let page = client.call(client.sites().list_sites(request)).await?;

@@ -8,7 +8,7 @@ use crate::device::{
     DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
     update_with_retry,
 };
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::time::Clock;
 use proto::v1::{
@@ -16,11 +16,7 @@ use proto::v1::{
     RetrySwitchRequest, Switch, UpdateSwitchRequest,
 };
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: SwitchCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: SwitchCommand) -> Result<Exit> {
     match command {
         SwitchCommand::List(args) => list(client, screen, &args).await?,
         SwitchCommand::Get(args) => {
@@ -32,21 +28,13 @@ pub async fn run(
         }
         SwitchCommand::Register(args) => {
             let dry_run = args.dry_run;
-            print_change(
-                screen,
-                &register(client, args).await?,
-                DeviceChange::Registered,
-                dry_run,
-            )?;
+            let changed = register(client, args).await?;
+            print_change(screen, &changed, DeviceChange::Registered, dry_run)?;
         }
         SwitchCommand::Update(args) => {
             let dry_run = args.update.dry_run;
-            print_change(
-                screen,
-                &update_switch(client, args).await?,
-                DeviceChange::Updated,
-                dry_run,
-            )?;
+            let changed = update_switch(client, args).await?;
+            print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         SwitchCommand::Delete(args) => {
             let SwitchActionArgs { switch_id, dry_run } = args;
@@ -69,15 +57,15 @@ fn print_change(
     switch: &Switch,
     change: DeviceChange,
     dry_run: bool,
-) -> Result<(), Failure> {
+) -> Result<()> {
     screen.print_record(switch, |switch| format_change(&device_view(switch), change, dry_run))
 }
 
-async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
+async fn fetch(client: &Client, switch_id: String) -> Result<Switch> {
     client.call(client.switches().get_switch(GetSwitchRequest { switch_id })).await
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let switches = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListSwitchesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.switches().list_switches(request)).await?;
@@ -87,14 +75,11 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
     let rows = |switches: &[Switch], wide| {
         table("SWITCH_ID", &switches.iter().map(device_view).collect::<Vec<_>>(), wide)
     };
-    screen.print_list(
-        &switches,
-        rows,
-        "no switches; register one with `farrier switch register sw-…`",
-    )
+    let none = "no switches; register one with `farrier switch register sw-…`";
+    screen.print_list(&switches, rows, none)
 }
 
-async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, Failure> {
+async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
     let mut switch = Switch { switch_id: args.switch_id.unwrap_or_default(), ..Default::default() };
     apply_spec(switch.spec.get_or_insert_with(DeviceSpec::default), &mut switch.labels, args.spec);
     let request = RegisterSwitchRequest { switch: Some(switch), dry_run: args.dry_run };
@@ -103,7 +88,7 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, F
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
-async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Failure> {
+async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch> {
     let attempt = async || {
         let mut switch = fetch(client, args.switch_id.clone()).await?;
         let expected_version = switch.status.take().map_or(0, |status| status.version);

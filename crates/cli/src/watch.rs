@@ -2,7 +2,7 @@
 
 use crate::args::WatchArgs;
 use crate::client::{Client, build_id_filter};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{
     self, FeedMessage, FeedSource, OperationEventSource, ReconnectPolicy, RunEventSource,
@@ -29,7 +29,7 @@ pub async fn watch_operations(
     client: &Client,
     screen: &mut Screen,
     args: WatchArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let filter = match &args.machine_id {
         Some(machine_id) => {
             // An unknown machine ID would be watched forever without an event.
@@ -50,7 +50,7 @@ pub async fn watch_runs(
     screen: &mut Screen,
     filter: String,
     all: bool,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
     let source = RunEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
@@ -62,7 +62,7 @@ async fn print_stream<S: FeedSource>(
     screen: &mut Screen,
     source: S,
     format_event: impl Fn(&S::Item) -> String,
-) -> Result<Exit, Failure>
+) -> Result<Exit>
 where
     S::Item: Serialize,
 {

@@ -2,14 +2,14 @@
 //! fault code.
 
 use crate::client::Client;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::format_pairs;
 use crate::text::{one_line, printable};
 use crate::time::Clock;
 use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
 
-pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result<Exit, Failure> {
+pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result<Exit> {
     let explanation = client.call(client.explain().explain(ExplainRequest { id })).await?;
     screen.print_record(&explanation, |explanation| {
         format_explanation(explanation, &Clock::system())
@@ -17,11 +17,7 @@ pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result
     Ok(Exit::Success)
 }
 
-pub async fn show_fault_page(
-    client: &Client,
-    screen: &mut Screen,
-    code: String,
-) -> Result<Exit, Failure> {
+pub async fn show_fault_page(client: &Client, screen: &mut Screen, code: String) -> Result<Exit> {
     let page = client.call(client.explain().get_fault_page(GetFaultPageRequest { code })).await?;
     screen.print_record(&page, format_fault_page)?;
     Ok(Exit::Success)

@@ -9,7 +9,7 @@ use crate::args::{
     WorkflowListArgs,
 };
 use crate::client::{Client, build_id_filter};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::node;
 use crate::output::Screen;
 use crate::run::{self, RunListColumn};
@@ -19,11 +19,7 @@ use model::plan::RunType;
 /// The prefix of node IDs; no other ID starts with it.
 const NODE_PREFIX: &str = "node-";
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    command: WorkflowCommand,
-) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, command: WorkflowCommand) -> Result<Exit> {
     let resolve = async |id: String| resolve_operation_id(client, id).await;
     let command = match command {
         WorkflowCommand::List(args) => return list(client, screen, &args).await,
@@ -57,7 +53,7 @@ pub async fn run(
 }
 
 /// Resolves an ID to an operation ID: a node ID becomes the newest operation on the node.
-async fn resolve_operation_id(client: &Client, id: String) -> Result<String, Failure> {
+async fn resolve_operation_id(client: &Client, id: String) -> Result<String> {
     if !id.starts_with(NODE_PREFIX) {
         return Ok(id);
     }
@@ -71,11 +67,7 @@ async fn resolve_operation_id(client: &Client, id: String) -> Result<String, Fai
     }
 }
 
-async fn list(
-    client: &Client,
-    screen: &mut Screen,
-    args: &WorkflowListArgs,
-) -> Result<Exit, Failure> {
+async fn list(client: &Client, screen: &mut Screen, args: &WorkflowListArgs) -> Result<Exit> {
     let node_filter = node_operations_filter(&args.states);
     let runs = match &args.node {
         None => run::fetch_runs(client, &node_filter, args.limit).await?,

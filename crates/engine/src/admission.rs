@@ -24,7 +24,9 @@ use model::refusal::{Refusal, RefusalKind};
 use model::run::{Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
 use model::time::Timestamp;
-use store::{Cause, ClaimedRun, Enqueue, NewEvent, Result, StoreError, Tx, TxFuture};
+use store::{
+    Cause, ClaimedRun, Enqueue, NewEvent, Result, StoreError, Tx, TxBody, TxInput, TxOutput,
+};
 
 /// The epoch of a run that is claimed by the transaction that creates it.
 pub(crate) const FIRST_EPOCH: i64 = 1;
@@ -119,17 +121,13 @@ pub(crate) fn reused(run: &Run) -> Refusal {
 impl Engine {
     /// Commits a request that may create runs. `claims` is the run that this replica claims as it
     /// creates it.
-    pub(crate) async fn admit<I, T>(
+    pub(crate) async fn admit<I: TxInput, T: TxOutput>(
         &self,
         name: &'static str,
         claims: Option<RunId>,
         input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, (T, Created)> + Send + Sync + 'static,
-    ) -> Result<T>
-    where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
-    {
+        body: impl TxBody<I, (T, Created)>,
+    ) -> Result<T> {
         let engine = self.clone();
         let written = async move {
             let (value, created) = engine.store().retry_write(name, input, body).await?;
@@ -174,12 +172,6 @@ pub(crate) fn no_run(id: &RunId) -> Refusal {
     Refusal::not_found("operation", id, "farrier ops")
 }
 
-pub(crate) fn event(
-    cause: Cause,
-    actor: &str,
-    message: String,
-    line: &str,
-    at: Timestamp,
-) -> NewEvent {
-    NewEvent { cause, actor: actor.into(), message, decided_by: line.into(), at }
+pub(crate) fn event(cause: Cause, by: &str, text: String, line: &str, at: Timestamp) -> NewEvent {
+    NewEvent { cause, actor: by.into(), message: text, decided_by: line.into(), at }
 }

@@ -129,8 +129,8 @@ pub(crate) async fn halt_run(
     if run.ended() {
         return Ok(());
     }
-    let requester = Requester { by: event.actor.clone(), reason: reason.into() };
-    match apply_action(&run, action, &requester, event.at)? {
+    let who = Requester { by: event.actor.clone(), reason: reason.into() };
+    match apply_action(&run, action, &who, event.at)? {
         ActionResult::Unchanged => Ok(()),
         ActionResult::Recorded(progress, note)
         | ActionResult::Changed(progress, note)

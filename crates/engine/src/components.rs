@@ -168,11 +168,7 @@ fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
     }
 }
 
-async fn find(
-    tx: &mut Tx,
-    target: &TargetId,
-    request: &DeviceQuery<'_>,
-) -> Result<UpgradeCandidate> {
+async fn find(tx: &mut Tx, target: &TargetId, query: &DeviceQuery<'_>) -> Result<UpgradeCandidate> {
     let missing = || StoreError::from(unknown(target));
     let id = target.as_str();
     let (rack, facts, active_run, gate) = match target.kind {
@@ -188,20 +184,20 @@ async fn find(
             (rack, switch.facts, active_run, Ok(()))
         }
         TargetKind::PowerShelf => {
-            let found = match request.lock {
+            let found = match query.lock {
                 true => tx.record_locked::<PowerShelf>(id).await?,
                 false => tx.record::<PowerShelf>(id).await?,
             };
             let shelf = found.ok_or_else(missing)?;
-            let gate = admit_shelf(&shelf, request.force);
+            let gate = admit_shelf(&shelf, query.force);
             (shelf.head.rack, shelf.facts, shelf.head.active_run, gate)
         }
         TargetKind::Rack => return Err(missing()),
     };
-    let requested = desired_firmware(tx, rack.as_ref(), request.firmware).await?;
-    let made = match request.request_id {
+    let requested = desired_firmware(tx, rack.as_ref(), query.firmware).await?;
+    let made = match query.request_id {
         "" => None,
-        request_id => made(tx, target, rack.as_ref(), (request_id, request.firmware)).await?,
+        request_id => made(tx, target, rack.as_ref(), (request_id, query.firmware)).await?,
     };
     Ok(UpgradeCandidate {
         target: target.clone(),

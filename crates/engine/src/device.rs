@@ -23,7 +23,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
-use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx};
+use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, StoreError, Tx};
 
 /// The most devices of a kind that are counted for the metric of overdue ones.
 const MAX_OVERDUE: usize = 1_000;
@@ -80,12 +80,7 @@ impl Devices {
         self.put(device, actor, Known::At(version)).await
     }
 
-    async fn put<D: Device>(
-        &self,
-        device: DescribedDevice,
-        actor: String,
-        known: Known,
-    ) -> Result<D> {
+    async fn put<D: Device>(&self, device: DescribedDevice, by: String, known: Known) -> Result<D> {
         let id = match device.id.as_str() {
             "" => D::name(self.0.now(), self.0.random()),
             id => id.to_string(),
@@ -97,25 +92,18 @@ impl Devices {
             (None, Known::At(_)) => PlacedSpec::default(),
         };
         let (labels, now) = (device.labels, self.0.now());
-        let put = PutDevice { id, spec, new_spec, labels, actor, known, now };
+        let put = PutDevice { id, spec, new_spec, labels, actor: by, known, now };
         self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
     }
 
     /// Checks the provider, as for machines. A refusal names the device's field.
     fn with_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
         let checked = self.0.machines().with_provider(MachineSpec::from(placed.spec.clone()));
-        let provider = checked.map_err(|error| match error {
-            store::StoreError::Refused(refusal) => {
-                let renamed =
-                    |text: String| text.replace("machine.spec", &format!("{}.spec", D::FIELD));
-                let field = refusal.field.map(renamed);
-                store::StoreError::Refused(Refusal {
-                    field,
-                    message: renamed(refusal.message),
-                    ..refusal
-                })
-            }
-            other => other,
+        let renamed = |text: String| text.replace("machine.spec", &format!("{}.spec", D::FIELD));
+        let provider = checked.map_err(|error| {
+            let StoreError::Refused(refusal) = error else { return error };
+            let (field, message) = (refusal.field.map(renamed), renamed(refusal.message));
+            StoreError::Refused(Refusal { field, message, ..refusal })
         })?;
         Ok(PlacedSpec { spec: DeviceSpec { provider: provider.provider, ..placed.spec }, ..placed })
     }
@@ -133,35 +121,33 @@ impl Devices {
         limit: usize,
     ) -> Result<RecordPage<D>> {
         let input = (filter, after, limit);
-        self.0
-            .store()
-            .scan(input, |(filter, after, limit), tx| {
-                Box::pin(tx.records(filter, after.as_deref(), *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        });
+        found.await
     }
 
     /// Marks a device for deletion. It is deleted when no run holds it.
-    pub async fn delete<D: Device>(&self, id: &str, requester: Requester) -> Result<D> {
-        self.change(id, DeviceAction::Delete, requester).await
+    pub async fn delete<D: Device>(&self, id: &str, who: Requester) -> Result<D> {
+        self.change(id, DeviceAction::Delete, who).await
     }
 
     /// Retries the failed transition.
-    pub async fn retry<D: Device>(&self, id: &str, requester: Requester) -> Result<D> {
-        self.change(id, DeviceAction::Retry, requester).await
+    pub async fn retry<D: Device>(&self, id: &str, who: Requester) -> Result<D> {
+        self.change(id, DeviceAction::Retry, who).await
     }
 
     async fn change<D: Device>(
         &self,
         id: &str,
         requested: DeviceAction,
-        requester: Requester,
+        who: Requester,
     ) -> Result<D> {
-        let input = (id.to_string(), requested, requester, self.0.now());
+        let input = (id.to_string(), requested, who, self.0.now());
         self.0
             .store()
-            .retry_write("change_device", input, |(id, requested, requester, now), tx| {
-                Box::pin(change_device::<D>(tx, id, *requested, requester, *now))
+            .retry_write("change_device", input, |(id, requested, who, now), tx| {
+                Box::pin(change_device::<D>(tx, id, *requested, who, *now))
             })
             .await
     }
@@ -357,7 +343,7 @@ async fn change_device<D: Device>(
     tx: &mut Tx,
     id: &str,
     requested: DeviceAction,
-    requester: &Requester,
+    who: &Requester,
     now: Timestamp,
 ) -> Result<D> {
     let found = tx.record_locked::<D>(id).await?;
@@ -374,7 +360,7 @@ async fn change_device<D: Device>(
         }
     };
     if device != before {
-        let event = event(Cause::Request, &requester.by, message.into(), here!(), now);
+        let event = event(Cause::Request, &who.by, message.into(), here!(), now);
         tx.update_and_enqueue(&mut device, &event)?;
     }
     Ok(device)

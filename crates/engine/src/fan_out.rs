@@ -10,10 +10,10 @@ mod child_status;
 
 pub(crate) use child_status::{child_runs, failed_child, has_active_children};
 
-use crate::Engine;
 use crate::admission::{Admission, Created, Holds, time_after_runs};
 use crate::claims::halt_run;
 use crate::rack::load_device_power;
+use crate::{Engine, FaultResult};
 use child_status::{
     ChildStatus, ChildStatuses, LoggedStatuses, all_done, counted, failure, read_child_statuses,
     some_of, to_begin,
@@ -67,7 +67,7 @@ impl FanOut {
         parent: &Arc<Parent>,
         call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
+    ) -> FaultResult<ProviderAnswer> {
         match call.verb {
             CallVerb::Perform if !parent.group.skip_if_all_hold.is_empty() => {
                 match self.observe_goal(parent, call, journal).await {
@@ -88,7 +88,7 @@ impl FanOut {
                 })
             }
             CallVerb::Observe => self.observe_children(call, &parent.group, journal).await,
-            CallVerb::Stop => self.stop_children(parent, &call.key).await,
+            CallVerb::Stop => self.stop_all(parent, &call.key).await,
         }
     }
 
@@ -99,7 +99,7 @@ impl FanOut {
         parent: &Arc<Parent>,
         call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
+    ) -> FaultResult<ProviderAnswer> {
         // A turn that waits for children must not use up a slot that they need.
         let _waits = self.0.scheduler().mark_waiting();
         let mut reported = LoggedStatuses::default();
@@ -223,11 +223,7 @@ impl FanOut {
 
     /// Requests that every active child stops and waits until all have: other runs may take a
     /// stopped child's device.
-    async fn stop_children(
-        &self,
-        parent: &Arc<Parent>,
-        key: &EffectKey,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
+    async fn stop_all(&self, parent: &Arc<Parent>, key: &EffectKey) -> FaultResult<ProviderAnswer> {
         let timeouts = Instant::now() + STOP_TIMEOUT;
         loop {
             let input = (Arc::clone(parent), key.clone(), self.0.now());
@@ -253,7 +249,7 @@ impl FanOut {
         call: &ProviderCall,
         group: &ChildRunGroup,
         journal: &Journal,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
+    ) -> FaultResult<ProviderAnswer> {
         let mut desired = Vec::new();
         for part in &group.child_runs {
             for step in &part.steps {
@@ -299,7 +295,7 @@ impl FanOut {
         target: &Target,
         call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
+    ) -> FaultResult<ProviderAnswer> {
         match self.0.providers().get(&target.spec.provider) {
             Some(provider) => provider.call(target, call, journal).await,
             None => Err(no_provider(&target.spec.provider)),

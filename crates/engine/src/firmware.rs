@@ -33,15 +33,14 @@ pub struct FirmwareCatalog(pub(crate) Engine);
 
 impl FirmwareCatalog {
     /// Adds a record to the catalogue. Idempotent.
-    pub async fn create(&self, firmware: Firmware, requester: Requester) -> Result<Firmware> {
+    pub async fn create(&self, firmware: Firmware, who: Requester) -> Result<Firmware> {
         let firmware = Firmware { created_at: self.0.now(), ..firmware.checked()? };
-        let input = (firmware, requester);
-        self.0
-            .store()
-            .retry_write("create_firmware", input, |(firmware, requester), tx| {
-                Box::pin(create(tx, firmware, requester))
-            })
-            .await
+        let input = (firmware, who);
+        let written =
+            self.0.store().retry_write("create_firmware", input, |(firmware, who), tx| {
+                Box::pin(create(tx, firmware, who))
+            });
+        written.await
     }
 
     pub async fn get(&self, id: &FirmwareId) -> Result<Firmware> {
@@ -57,25 +56,23 @@ impl FirmwareCatalog {
         limit: i64,
     ) -> Result<Vec<Firmware>> {
         let input = (hardware_type, after.to_string(), limit);
-        self.0
-            .store()
-            .scan(input, |(hardware_type, after, limit), tx| {
-                Box::pin(tx.firmware_list(hardware_type.as_deref(), after, *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(hardware_type, after, limit), tx| {
+            Box::pin(tx.firmware_list(hardware_type.as_deref(), after, *limit))
+        });
+        found.await
     }
 
     pub async fn change(
         &self,
         id: FirmwareId,
         change: FirmwareChange,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Firmware> {
-        let input = (id, change, requester, self.0.now());
+        let input = (id, change, who, self.0.now());
         self.0
             .store()
-            .retry_write("change_firmware", input, |(id, change, requester, now), tx| {
-                Box::pin(change_one(tx, id, *change, requester, *now))
+            .retry_write("change_firmware", input, |(id, change, who, now), tx| {
+                Box::pin(change_one(tx, id, *change, who, *now))
             })
             .await
     }
@@ -88,12 +85,10 @@ impl FirmwareCatalog {
         limit: i64,
     ) -> Result<Vec<AppliedFirmware>> {
         let input = (device, before, limit);
-        self.0
-            .store()
-            .scan(input, |(device, before, limit), tx| {
-                Box::pin(tx.applied(device.as_ref(), before.as_ref(), *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(device, before, limit), tx| {
+            Box::pin(tx.applied(device.as_ref(), before.as_ref(), *limit))
+        });
+        found.await
     }
 }
 
@@ -101,7 +96,7 @@ pub(crate) fn no_firmware(id: &FirmwareId) -> Refusal {
     Refusal::not_found("firmware", id, "farrier firmware list")
 }
 
-async fn create(tx: &mut Tx, firmware: &Firmware, requester: &Requester) -> Result<Firmware> {
+async fn create(tx: &mut Tx, firmware: &Firmware, who: &Requester) -> Result<Firmware> {
     let id = &firmware.id;
     if let Some(known) = tx.firmware(id).await? {
         if known.same_as(firmware) {
@@ -115,7 +110,7 @@ async fn create(tx: &mut Tx, firmware: &Firmware, requester: &Requester) -> Resu
             .into());
     }
     let message = format!("created for hardware type {}", firmware.hardware_type);
-    let event = event(Cause::Request, &requester.by, message, here!(), firmware.created_at);
+    let event = event(Cause::Request, &who.by, message, here!(), firmware.created_at);
     if firmware.is_default {
         step_down(tx, firmware, &event).await?;
     }
@@ -138,7 +133,7 @@ async fn change_one(
     tx: &mut Tx,
     id: &FirmwareId,
     change: FirmwareChange,
-    requester: &Requester,
+    who: &Requester,
     now: Timestamp,
 ) -> Result<Firmware> {
     let found = tx.firmware(id).await?.ok_or_else(|| no_firmware(id))?;
@@ -160,7 +155,7 @@ async fn change_one(
     if unchanged {
         return Ok(after);
     }
-    let event = event(Cause::Request, &requester.by, message, here!(), now);
+    let event = event(Cause::Request, &who.by, message, here!(), now);
     match change {
         FirmwareChange::MakeDefault => {
             step_down(tx, &after, &event).await?;

@@ -27,12 +27,10 @@ impl HealthReports {
         limit: usize,
     ) -> Result<Vec<ObjectReports>> {
         let input = (filter, after.to_string(), limit);
-        self.0
-            .store()
-            .scan(input, |(filter, after, limit), tx| {
-                Box::pin(tx.health_list(filter, after, *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.health_list(filter, after, *limit))
+        });
+        found.await
     }
 
     /// Changes the report of one source. Idempotent.
@@ -41,17 +39,12 @@ impl HealthReports {
         object: &TargetId,
         source: String,
         change: ReportChange,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Reports> {
         let source = model::health::source("source", &source)?;
         let change = change.checked()?;
-        let change = ChangeHealth {
-            object: object.clone(),
-            source,
-            change,
-            who: requester,
-            now: self.0.now(),
-        };
+        let change =
+            ChangeHealth { object: object.clone(), source, change, who, now: self.0.now() };
         self.0
             .store()
             .retry_write("change_health", change, |change, tx| Box::pin(change.run(tx)))

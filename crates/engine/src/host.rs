@@ -71,12 +71,12 @@ impl Hosts {
     }
 
     /// Withdraws the request to a host. An active run is stopped first.
-    pub async fn cancel(&self, machine: &MachineId, requester: Requester) -> Result<HostView> {
-        let input = (machine.clone(), requester, self.moment());
+    pub async fn cancel(&self, machine: &MachineId, who: Requester) -> Result<HostView> {
+        let input = (machine.clone(), who, self.moment());
         self.0
             .store()
-            .retry_write("cancel_reprovision", input, |(machine, requester, at), tx| {
-                Box::pin(cancel(tx, machine, requester, at))
+            .retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
+                Box::pin(cancel(tx, machine, who, at))
             })
             .await
     }
@@ -205,14 +205,9 @@ fn gate(
 
 /// Sets the alert when the host leaves Ready and removes it when the host is Ready again, in the
 /// commit that changes the state.
-pub(crate) async fn alert(
-    tx: &mut Tx,
-    before: &Host,
-    after: &Host,
-    event: &NewEvent,
-) -> Result<()> {
-    let machine = TargetId::from(&after.machine());
-    match (before.is_ready(), after.is_ready()) {
+pub(crate) async fn alert(tx: &mut Tx, old: &Host, new: &Host, event: &NewEvent) -> Result<()> {
+    let machine = TargetId::from(&new.machine());
+    match (old.is_ready(), new.is_ready()) {
         (true, false) => {
             let classes = [AlertClass::PreventAllocations, AlertClass::SuppressExternalAlerting];
             let alert = Alert {
@@ -318,12 +313,7 @@ impl Request {
     }
 }
 
-async fn cancel(
-    tx: &mut Tx,
-    id: &MachineId,
-    requester: &Requester,
-    at: &Moment,
-) -> Result<HostView> {
+async fn cancel(tx: &mut Tx, id: &MachineId, who: &Requester, at: &Moment) -> Result<HostView> {
     let found = tx.record_locked::<Host>(id.as_str()).await?;
     let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
     let mut host = found.unwrap_or_else(|| Host::new(id, at.now));
@@ -334,7 +324,7 @@ async fn cancel(
     host.admit_withdrawal(operation.as_ref())?;
     if host.request.take().is_some() {
         let message = "nobody wants its firmware upgraded any more".to_string();
-        let event = event(Cause::Request, &requester.by, message, here!(), at.now);
+        let event = event(Cause::Request, &who.by, message, here!(), at.now);
         tx.update_and_enqueue(&mut host, &event)?;
     }
     view(tx, host, &machine, at).await

@@ -25,14 +25,12 @@ pub struct Images(pub(crate) Engine);
 
 impl Images {
     /// Adds an image to the catalogue. Idempotent.
-    pub async fn add(&self, image: Image, requester: Requester) -> Result<Image> {
+    pub async fn add(&self, image: Image, who: Requester) -> Result<Image> {
         let image = Image { created_at: self.0.now(), ..image.checked()? };
-        self.0
-            .store()
-            .retry_write("add_image", (image, requester), |(image, requester), tx| {
-                Box::pin(add(tx, image, requester))
-            })
-            .await
+        let written = self.0.store().retry_write("add_image", (image, who), |(image, who), tx| {
+            Box::pin(add(tx, image, who))
+        });
+        written.await
     }
 
     pub async fn get(&self, name: &str) -> Result<Image> {
@@ -46,14 +44,12 @@ impl Images {
         self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.images(after, *limit))).await
     }
 
-    pub async fn delete(&self, name: &str, requester: Requester) -> Result<DeletedImage> {
-        let input = (name.to_string(), requester, self.0.now());
-        self.0
-            .store()
-            .retry_write("delete_image", input, |(name, requester, now), tx| {
-                Box::pin(delete(tx, name, requester, *now))
-            })
-            .await
+    pub async fn delete(&self, name: &str, who: Requester) -> Result<DeletedImage> {
+        let input = (name.to_string(), who, self.0.now());
+        let written = self.0.store().retry_write("delete_image", input, |(name, who, now), tx| {
+            Box::pin(delete(tx, name, who, *now))
+        });
+        written.await
     }
 }
 
@@ -61,7 +57,7 @@ fn no_image(name: &str) -> Refusal {
     Refusal::not_found("image", name, "farrier image list")
 }
 
-async fn add(tx: &mut Tx, image: &Image, requester: &Requester) -> Result<Image> {
+async fn add(tx: &mut Tx, image: &Image, who: &Requester) -> Result<Image> {
     if let Some(known) = tx.image(&image.name).await? {
         if known.body == image.body {
             return Ok(known);
@@ -75,17 +71,12 @@ async fn add(tx: &mut Tx, image: &Image, requester: &Requester) -> Result<Image>
             .into());
     }
     let message = format!("{} image added", image.body.kind());
-    let event = event(Cause::Request, &requester.by, message, here!(), image.created_at);
+    let event = event(Cause::Request, &who.by, message, here!(), image.created_at);
     tx.insert_image(image, &event).await?;
     Ok(image.clone())
 }
 
-async fn delete(
-    tx: &mut Tx,
-    name: &str,
-    requester: &Requester,
-    now: Timestamp,
-) -> Result<DeletedImage> {
+async fn delete(tx: &mut Tx, name: &str, who: &Requester, now: Timestamp) -> Result<DeletedImage> {
     let image = tx.image(name).await?.ok_or_else(|| no_image(name))?;
     if tx.image_in_use(name).await? {
         let message = format!("the image {} is being installed", name);
@@ -93,7 +84,7 @@ async fn delete(
             .next("farrier ops --filter phase=RUNNING")
             .into());
     }
-    let event = event(Cause::Request, &requester.by, "deleted".into(), here!(), now);
+    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
     tx.delete_image(name, &event).await?;
     let mut orphans: Vec<Artifact> = image.body.artifacts().into_iter().cloned().collect();
     let mut after = String::new();

@@ -6,8 +6,6 @@
 //! `turn` is the kernel, `watch` streams events and logs, `retention` deletes expired rows. The
 //! engine contains no vendor protocol and no SQL.
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
-
 pub mod admission;
 mod claims;
 pub mod clock;
@@ -51,3 +49,6 @@ pub use run::Runs;
 pub use scheduler::Scheduler;
 pub use settings::{NodeSettings, Settings};
 pub use site::{SiteDescription, Sites};
+
+/// The result of work whose failure is a fault of the run.
+pub(crate) type FaultResult<T> = Result<T, model::fault::Fault>;

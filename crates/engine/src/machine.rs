@@ -76,9 +76,9 @@ impl Machines {
         id: MachineId,
         condition: ConditionType,
         status: bool,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Machine> {
-        let flag = Flag { id, condition, status, who: requester, now: self.0.now() };
+        let flag = Flag { id, condition, status, who, now: self.0.now() };
         self.0.store().retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx))).await
     }
 
@@ -94,12 +94,10 @@ impl Machines {
         limit: i64,
     ) -> Result<MachinePage> {
         let input = (filter, after, limit);
-        self.0
-            .store()
-            .scan_one(input, |(filter, after, limit), tx| {
-                Box::pin(tx.machines(filter, after.as_deref(), *limit))
-            })
-            .await
+        let found = self.0.store().scan_one(input, |(filter, after, limit), tx| {
+            Box::pin(tx.machines(filter, after.as_deref(), *limit))
+        });
+        found.await
     }
 }
 

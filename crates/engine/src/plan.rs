@@ -57,12 +57,10 @@ impl Plans {
     /// Creates a plan. Idempotent: the same plan returns the existing one.
     pub async fn create(&self, plan: Plan) -> Result<Plan> {
         let input = (plan, self.0.now());
-        self.0
-            .store()
-            .retry_write("create_plan", input, |(plan, now), tx| {
-                Box::pin(create_plan(tx, plan, *now))
-            })
-            .await
+        let written = self.0.store().retry_write("create_plan", input, |(plan, now), tx| {
+            Box::pin(create_plan(tx, plan, *now))
+        });
+        written.await
     }
 }
 

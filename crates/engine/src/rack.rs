@@ -64,14 +64,12 @@ pub struct Racks(pub(crate) Engine);
 
 impl Racks {
     /// Creates a rack. Idempotent: the same description returns the existing rack.
-    pub async fn create(&self, described: RackDescription, by: String) -> Result<Rack> {
-        let input = (described, by, self.0.now());
-        self.0
-            .store()
-            .retry_write("create_rack", input, |(described, by, now), tx| {
-                Box::pin(create(tx, described, by, *now))
-            })
-            .await
+    pub async fn create(&self, desired: RackDescription, by: String) -> Result<Rack> {
+        let input = (desired, by, self.0.now());
+        let written = self.0.store().retry_write("create_rack", input, |(desired, by, now), tx| {
+            Box::pin(create(tx, desired, by, *now))
+        });
+        written.await
     }
 
     pub async fn get(&self, id: &RackId) -> Result<RackView> {
@@ -104,12 +102,10 @@ impl Racks {
         limit: usize,
     ) -> Result<RecordPage<Rack>> {
         let input = (filter, after, limit);
-        self.0
-            .store()
-            .read(input, |(filter, after, limit), tx| {
-                Box::pin(list(tx, filter, after.clone(), *limit))
-            })
-            .await
+        let found = self.0.store().read(input, |(filter, after, limit), tx| {
+            Box::pin(list(tx, filter, after.clone(), *limit))
+        });
+        found.await
     }
 
     /// Replaces labels, hardware type and expected counts, if `version` is the current one or none.
@@ -239,18 +235,13 @@ pub(crate) async fn resolve_firmware(
     Ok(resolve(named, found, default, kind))
 }
 
-async fn create(
-    tx: &mut Tx,
-    described: &RackDescription,
-    by: &str,
-    now: Timestamp,
-) -> Result<Rack> {
-    let RackDescription { id, labels, spec } = described.clone();
+async fn create(tx: &mut Tx, desired: &RackDescription, by: &str, now: Timestamp) -> Result<Rack> {
+    let RackDescription { id, labels, spec } = desired.clone();
     if let Some(known) = tx.record::<Rack>(id.as_str()).await? {
         if known.spec == spec && known.head.labels == labels && !known.head.deleted {
             return Ok(known);
         }
-        let message = format!("{id} exists already, and is described in another way");
+        let message = format!("{id} exists already, and is desired in another way");
         return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", message)
             .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
             .into());

@@ -211,16 +211,10 @@ impl RetentionWorker {
         }
     }
 
-    async fn ended_runs(
-        &self,
-        before: Timestamp,
-        after: EndedRunPosition,
-    ) -> Result<Vec<EndedRun>> {
+    async fn ended_runs(&self, until: Timestamp, after: EndedRunPosition) -> Result<Vec<EndedRun>> {
         let store = self.engine.store();
         store
-            .scan((before, after), |(before, after), tx| {
-                Box::pin(tx.ended_runs(*before, after, PAGE))
-            })
+            .scan((until, after), |(until, after), tx| Box::pin(tx.ended_runs(*until, after, PAGE)))
             .await
     }
 

@@ -21,8 +21,8 @@ pub struct Runs(pub(crate) Engine);
 
 impl Runs {
     /// Cancel, retry, resume, adopt, mark manual.
-    pub async fn act(&self, id: RunId, action: Action, requester: Requester) -> Result<Run> {
-        let act = ActionTransaction { id, action, who: requester, now: self.0.now() };
+    pub async fn act(&self, id: RunId, action: Action, who: Requester) -> Result<Run> {
+        let act = ActionTransaction { id, action, who, now: self.0.now() };
         self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
     }
 
@@ -31,19 +31,12 @@ impl Runs {
         Ok(found.ok_or_else(|| no_run(id))?)
     }
 
-    pub async fn list(
-        &self,
-        filter: Filter,
-        before: Option<String>,
-        limit: i64,
-    ) -> Result<RunPage> {
-        let input = (filter, before, limit);
-        self.0
-            .store()
-            .scan_one(input, |(filter, before, limit), tx| {
-                Box::pin(tx.runs(filter, before.as_deref(), *limit))
-            })
-            .await
+    pub async fn list(&self, filter: Filter, until: Option<String>, limit: i64) -> Result<RunPage> {
+        let input = (filter, until, limit);
+        let found = self.0.store().scan_one(input, |(filter, until, limit), tx| {
+            Box::pin(tx.runs(filter, until.as_deref(), *limit))
+        });
+        found.await
     }
 
     pub(crate) async fn log_page(

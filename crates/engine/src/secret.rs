@@ -11,6 +11,7 @@ pub use cipher::Cipher;
 pub(crate) use cipher::checksum;
 pub use deployment::BootOffer;
 
+use crate::FaultResult;
 use crate::clock::Clock;
 use crate::node::agents::issue;
 use async_trait::async_trait;
@@ -75,12 +76,7 @@ impl SecretStore {
     }
 
     /// Stores a secret and replaces the one of the same name.
-    pub async fn set(
-        &self,
-        name: &str,
-        secret: &Secret,
-        requester: Requester,
-    ) -> Result<CredentialInfo> {
+    pub async fn set(&self, name: &str, secret: &Secret, who: Requester) -> Result<CredentialInfo> {
         text::check_name("name", name)?;
         let (kind, login) = kind_and_login(secret);
         let sealed = self.cipher.seal(name, secret)?;
@@ -88,8 +84,8 @@ impl SecretStore {
         let now = (self.clock)();
         let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
         self.store
-            .retry_write("set_credential", (row, requester), |(row, requester), tx| {
-                Box::pin(set_credential(tx, row, requester))
+            .retry_write("set_credential", (row, who), |(row, who), tx| {
+                Box::pin(set_credential(tx, row, who))
             })
             .await
     }
@@ -102,11 +98,11 @@ impl SecretStore {
         Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
     }
 
-    pub async fn delete(&self, name: &str, requester: Requester) -> Result<CredentialInfo> {
-        let input = (name.to_string(), requester, (self.clock)());
+    pub async fn delete(&self, name: &str, who: Requester) -> Result<CredentialInfo> {
+        let input = (name.to_string(), who, (self.clock)());
         self.store
-            .retry_write("delete_credential", input, |(name, requester, now), tx| {
-                Box::pin(delete_credential(tx, name, requester, *now))
+            .retry_write("delete_credential", input, |(name, who, now), tx| {
+                Box::pin(delete_credential(tx, name, who, *now))
             })
             .await
     }
@@ -155,26 +151,21 @@ fn kind_and_login(secret: &Secret) -> (&'static str, &str) {
     }
 }
 
-fn request_event(
-    requester: &Requester,
-    message: String,
-    decided_by: &str,
-    at: Timestamp,
-) -> NewEvent {
+fn request_event(who: &Requester, message: String, decided_by: &str, at: Timestamp) -> NewEvent {
     let cause = Cause::Request;
-    NewEvent { cause, actor: requester.by.clone(), message, decided_by: decided_by.into(), at }
+    NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
 }
 
 async fn set_credential(
     tx: &mut Tx,
     row: &CredentialRow,
-    requester: &Requester,
+    who: &Requester,
 ) -> Result<CredentialInfo> {
     let known = tx.credential(&row.name).await?.map(|known| known.version);
     let last = tx.last_credential_version(&row.name).await?;
     let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
     let message = format!("{} of {:?} set", row.kind, row.login);
-    let event = request_event(requester, message, here!(), row.updated_at);
+    let event = request_event(who, message, here!(), row.updated_at);
     tx.put_credential(&row, known, &event).await?;
     Ok(row.into())
 }
@@ -182,13 +173,13 @@ async fn set_credential(
 async fn delete_credential(
     tx: &mut Tx,
     name: &str,
-    requester: &Requester,
+    who: &Requester,
     now: Timestamp,
 ) -> Result<CredentialInfo> {
     let known = tx.credential(name).await?;
     let unknown = || Refusal::not_found("credential", name, "farrier credential list");
     let known = known.ok_or_else(unknown)?;
-    let event = request_event(requester, "deleted".into(), here!(), now);
+    let event = request_event(who, "deleted".into(), here!(), now);
     tx.delete_credential(name, known.version, &event).await?;
     Ok(known.into())
 }
@@ -229,23 +220,19 @@ async fn find_or_issue_token(
 
 #[async_trait]
 impl ProviderStateStore for SecretStore {
-    async fn credential(&self, name: &str) -> std::result::Result<Credential, Fault> {
+    async fn credential(&self, name: &str) -> FaultResult<Credential> {
         let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
         let row = row.await.map_err(database_fault)?.ok_or_else(|| no_credential(name))?;
         let secret = self.cipher.open(name, &row.sealed)?;
         Ok(Credential { name: row.name, version: row.version, secret })
     }
 
-    async fn identity(&self, peer: &str) -> std::result::Result<Option<String>, Fault> {
+    async fn identity(&self, peer: &str) -> FaultResult<Option<String>> {
         let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.identity(peer)));
         Ok(found.await.map_err(database_fault)?.map(|row| row.identity))
     }
 
-    async fn trust_on_first_use(
-        &self,
-        peer: &str,
-        identity: &str,
-    ) -> std::result::Result<String, Fault> {
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> FaultResult<String> {
         let (peer, identity) = (peer.to_string(), identity.to_string());
         let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
         self.store
@@ -254,7 +241,7 @@ impl ProviderStateStore for SecretStore {
             .map_err(database_fault)
     }
 
-    async fn lockout(&self, peer: &str) -> std::result::Result<Option<Lockout>, Fault> {
+    async fn lockout(&self, peer: &str) -> FaultResult<Option<Lockout>> {
         let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.lockout(peer)));
         let reported = |LockoutRow { credential, version, message, .. }| Lockout {
             credential,
@@ -264,7 +251,7 @@ impl ProviderStateStore for SecretStore {
         Ok(found.await.map_err(database_fault)?.map(reported))
     }
 
-    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> std::result::Result<(), Fault> {
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> FaultResult<()> {
         let Lockout { credential, version, message } = lockout.clone();
         let row =
             LockoutRow { peer: peer.into(), credential, version, message, since: (self.clock)() };
@@ -274,16 +261,12 @@ impl ProviderStateStore for SecretStore {
             .map_err(database_fault)
     }
 
-    async fn checkpoint(&self, key: &EffectKey) -> std::result::Result<Option<Checkpoint>, Fault> {
+    async fn checkpoint(&self, key: &EffectKey) -> FaultResult<Option<Checkpoint>> {
         let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.checkpoint(key)));
         found.await.map_err(database_fault)?.map(|row| parse_checkpoint(key, &row)).transpose()
     }
 
-    async fn begin(
-        &self,
-        key: &EffectKey,
-        first: &Checkpoint,
-    ) -> std::result::Result<Option<Checkpoint>, Fault> {
+    async fn begin(&self, key: &EffectKey, first: &Checkpoint) -> FaultResult<Option<Checkpoint>> {
         let first = match first {
             Checkpoint::Begun(body) => CheckpointRow { barred: false, body: body.to_string() },
             Checkpoint::Barred => CheckpointRow { barred: true, body: "null".into() },
@@ -300,15 +283,16 @@ impl ProviderStateStore for SecretStore {
         key: &EffectKey,
         before: &Value,
         after: &Value,
-    ) -> std::result::Result<bool, Fault> {
+    ) -> FaultResult<bool> {
         let input = (key.clone(), before.to_string(), after.to_string(), (self.clock)());
-        let swapped = self.store.write("swap_checkpoint", input, |(key, before, after, now), tx| {
-            Box::pin(tx.swap_checkpoint(key, before, after, *now))
-        });
+        let swapped =
+            self.store.write("swap_checkpoint", input, |(key, before, after, now), tx| {
+                Box::pin(tx.swap_checkpoint(key, before, after, *now))
+            });
         swapped.await.map_err(database_fault)
     }
 
-    async fn pin(&self, peer: &str, identity: Option<&str>) -> std::result::Result<(), Fault> {
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> FaultResult<()> {
         let input = (peer.to_string(), identity.map(String::from), (self.clock)());
         let pinned = self.store.write("replace_identity", input, |(peer, identity, now), tx| {
             Box::pin(replace_identity(tx, peer, identity.clone(), *now))
@@ -316,7 +300,7 @@ impl ProviderStateStore for SecretStore {
         pinned.await.map_err(database_fault)
     }
 
-    async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
+    async fn image(&self, name: &str) -> FaultResult<Image> {
         let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.image(name)));
         found.await.map_err(database_fault)?.ok_or_else(|| no_image(name))
     }
@@ -325,15 +309,18 @@ impl ProviderStateStore for SecretStore {
         &self,
         one: &Deployment,
         note: &Value,
-    ) -> std::result::Result<Option<Deployment>, Fault> {
+    ) -> FaultResult<Option<Deployment>> {
         self.open_deployment(one, note).await.map_err(|error| match error {
             // Another machine has the same MAC address.
             StoreError::Refused(refusal) => Fault::new(FaultCode::EffectFailed, refusal.message),
-            other => database_fault(other),
+            other
+            @ (StoreError::Unavailable(_) | StoreError::Conflict | StoreError::Corrupt(_)) => {
+                database_fault(other)
+            }
         })
     }
 
-    async fn deployment(&self, key: &EffectKey) -> std::result::Result<Option<Deployment>, Fault> {
+    async fn deployment(&self, key: &EffectKey) -> FaultResult<Option<Deployment>> {
         self.find_deployment(DeploymentLookup::Key(key.clone())).await.map_err(database_fault)
     }
 
@@ -341,25 +328,25 @@ impl ProviderStateStore for SecretStore {
         &self,
         key: &EffectKey,
         to: DeploymentCommand,
-    ) -> std::result::Result<Option<Deployment>, Fault> {
+    ) -> FaultResult<Option<Deployment>> {
         self.command_deployment(key, to).await.map_err(database_fault)
     }
 
-    async fn deployment_token(&self, key: &EffectKey) -> std::result::Result<SecretString, Fault> {
+    async fn deployment_token(&self, key: &EffectKey) -> FaultResult<SecretString> {
         Ok(self.deployment_token(key).into())
     }
 
-    async fn site(&self, id: &SiteId) -> std::result::Result<Site, Fault> {
+    async fn site(&self, id: &SiteId) -> FaultResult<Site> {
         let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())));
         found.await.map_err(database_fault)?.ok_or_else(|| no_site(id))
     }
 
-    async fn node(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
+    async fn node(&self, id: &NodeId) -> FaultResult<Node> {
         let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
         found.await.map_err(database_fault)?.ok_or_else(|| no_node(id))
     }
 
-    async fn enrollment_token(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
+    async fn enrollment_token(&self, id: &NodeId) -> FaultResult<SecretString> {
         let input = (self.clone(), id.clone(), (self.clock)());
         let ticket = self.store.retry_write("issue_enrollment", input, |(secrets, id, now), tx| {
             Box::pin(find_or_issue_token(tx, secrets, id, *now))
@@ -369,10 +356,7 @@ impl ProviderStateStore for SecretStore {
     }
 }
 
-fn parse_checkpoint(
-    key: &EffectKey,
-    row: &CheckpointRow,
-) -> std::result::Result<Checkpoint, Fault> {
+fn parse_checkpoint(key: &EffectKey, row: &CheckpointRow) -> FaultResult<Checkpoint> {
     if row.barred {
         return Ok(Checkpoint::Barred);
     }

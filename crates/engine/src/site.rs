@@ -30,7 +30,7 @@ impl Sites {
         &self,
         site: SiteDescription,
         version: Option<i64>,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Site> {
         let spec = site.spec.clone().checked()?;
         text::check_labels("site.labels", &site.labels)?;
@@ -40,12 +40,8 @@ impl Sites {
             let instead = format!("use one of: {names}");
             return Err(Refusal::invalid("site.spec.provider", problem, instead).into());
         }
-        let put = PutSite {
-            site: SiteDescription { spec, ..site },
-            version,
-            who: requester,
-            now: self.0.now(),
-        };
+        let put =
+            PutSite { site: SiteDescription { spec, ..site }, version, who, now: self.0.now() };
         let site =
             self.0.store().retry_write("put_site", put, |put, tx| Box::pin(put.run(tx))).await?;
         self.0.nodes().probe_sites_soon();
@@ -68,23 +64,19 @@ impl Sites {
 
     pub async fn list(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
         let input = (RecordFilter::default(), after, limit);
-        self.0
-            .store()
-            .scan(input, |(all, after, limit), tx| {
-                Box::pin(tx.records(all, after.as_deref(), *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(all, after, limit), tx| {
+            Box::pin(tx.records(all, after.as_deref(), *limit))
+        });
+        found.await
     }
 
     /// Deletes a site that has no nodes.
-    pub async fn delete(&self, id: &SiteId, requester: Requester) -> Result<Site> {
-        let input = (id.clone(), requester, self.0.now());
-        self.0
-            .store()
-            .retry_write("delete_site", input, |(id, requester, now), tx| {
-                Box::pin(delete(tx, id, requester, *now))
-            })
-            .await
+    pub async fn delete(&self, id: &SiteId, who: Requester) -> Result<Site> {
+        let input = (id.clone(), who, self.0.now());
+        let written = self.0.store().retry_write("delete_site", input, |(id, who, now), tx| {
+            Box::pin(delete(tx, id, who, *now))
+        });
+        written.await
     }
 }
 
@@ -133,14 +125,14 @@ fn in_use(message: String) -> Refusal {
     Refusal::precondition("SITE_IN_USE", message).next("farrier node list")
 }
 
-async fn delete(tx: &mut Tx, id: &SiteId, requester: &Requester, now: Timestamp) -> Result<Site> {
+async fn delete(tx: &mut Tx, id: &SiteId, who: &Requester, now: Timestamp) -> Result<Site> {
     let found = tx.record_locked::<Site>(id.as_str()).await?;
     let site = found.ok_or_else(|| no_site(id))?;
     if let Some(node) = tx.live_node_of_site(id).await? {
         let message = format!("{node} belongs to {}: decommission it first", id);
         return Err(in_use(message).into());
     }
-    let event = event(Cause::Request, &requester.by, "deleted".into(), here!(), now);
+    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
     tx.delete_site_answer(id)?;
     tx.remove_record(&site, &event)?;
     Ok(site)

@@ -6,29 +6,23 @@
 //! without a write.
 
 mod commit;
+mod executor;
 
 use crate::Engine;
-use crate::fan_out::{Parent, no_provider};
 use crate::log_buffer::{LogBuffer, logged};
-use crate::node::stage::StageContext;
 use commit::DecisionCommit;
 use futures_util::FutureExt;
-use model::effect::{CallVerb, Executor, ProviderAnswer, ProviderCall};
+use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::firmware::applied_by_step;
-use model::id::{MachineId, NodeId};
-use model::machine::MachineSpec;
-use model::node::NodeStage;
-use model::power_shelf::PowerShelf;
 use model::run::{AfterCommit, CallResult, Decision, Run, decide};
-use model::switch::Switch;
-use model::target::{TargetId, TargetKind};
+use model::target::TargetKind;
 use model::time::Timestamp;
-use providers::{Journal, Provider, Providers, Target};
+use providers::{Journal, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ClaimOutcome, ClaimedRun, Result, StoreError, Tx};
+use store::{ClaimOutcome, ClaimedRun, Result, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -50,6 +44,8 @@ enum TurnEnd {
     /// after a backoff.
     Unwritable,
 }
+
+type TurnResult<T> = std::result::Result<T, TurnEnd>;
 
 /// One claimed run.
 pub(crate) struct Turn {
@@ -87,9 +83,9 @@ impl Turn {
         }
     }
 
-    async fn advance_until_idle(&mut self) -> std::result::Result<(), TurnEnd> {
+    async fn advance_until_idle(&mut self) -> TurnResult<()> {
         let mut given: Option<CallResult> = None;
-        let mut order_in_hand = None;
+        let mut open_call = None;
         loop {
             let now = self.engine.now();
             let policy = self.engine.policy();
@@ -99,7 +95,7 @@ impl Turn {
                 // The stored run has changed: decide again with the same answer. If its open call
                 // differs, this turn's commit took effect although it was reported lost, and the
                 // answer must not be applied to the next call.
-                if self.claimed.run.open_call() != order_in_hand {
+                if self.claimed.run.open_call() != open_call {
                     given = None;
                 }
                 continue;
@@ -107,7 +103,7 @@ impl Turn {
             match decision.then {
                 AfterCommit::CallProvider(call, limit) => {
                     self.ensure_fresh_lease().await?;
-                    order_in_hand = Some((call.key.clone(), call.verb));
+                    open_call = Some((call.key.clone(), call.verb));
                     given = Some(self.make_call(call, limit).await?);
                 }
                 AfterCommit::IdleUntil(_) | AfterCommit::Idle => return Ok(()),
@@ -117,7 +113,7 @@ impl Turn {
 
     /// Renews a lease that may have expired while the turn waited for the database, and reloads the
     /// run: another worker may have claimed it. No call is made under a stale lease.
-    async fn ensure_fresh_lease(&mut self) -> std::result::Result<(), TurnEnd> {
+    async fn ensure_fresh_lease(&mut self) -> TurnResult<()> {
         while !self.engine.scheduler().lease_is_fresh() {
             if let Err(error) = self.engine.scheduler().renew_lease().await {
                 tracing::warn!(%error, "lease renewal failed; the provider call waits");
@@ -130,11 +126,7 @@ impl Turn {
     }
 
     /// Writes a decision. False when the stored run had changed; it has then been reloaded.
-    async fn commit(
-        &mut self,
-        decision: &Decision,
-        now: Timestamp,
-    ) -> std::result::Result<bool, TurnEnd> {
+    async fn commit(&mut self, decision: &Decision, now: Timestamp) -> TurnResult<bool> {
         let hold = match decision.then {
             AfterCommit::CallProvider(..) => ClaimOutcome::Keep,
             AfterCommit::IdleUntil(at) => ClaimOutcome::Release(Some(at)),
@@ -194,16 +186,9 @@ impl Turn {
         let facts = decision.facts.as_ref();
         let applied = facts.and_then(|facts| applied_by_step(&self.claimed.run, facts, now));
         let commit = |lines| {
-            let (decision, applied) = (decision.clone(), applied.clone());
-            let commit = DecisionCommit {
-                decision,
-                applied_firmware: applied,
-                epoch,
-                wakes,
-                hold,
-                lines,
-                now,
-            };
+            let (decision, applied_firmware) = (decision.clone(), applied.clone());
+            let commit =
+                DecisionCommit { decision, applied_firmware, epoch, wakes, hold, lines, now };
             self.engine.store().write("commit", commit, |commit, tx| Box::pin(commit.run(tx)))
         };
         let lines = self.log_buffer.waiting().to_vec();
@@ -220,7 +205,7 @@ impl Turn {
     }
 
     /// Reads the stored run. Fails when the claim is lost.
-    async fn reload(&mut self) -> std::result::Result<(), TurnEnd> {
+    async fn reload(&mut self) -> TurnResult<()> {
         let id = self.claimed.run.spec.id.clone();
         loop {
             let stored =
@@ -242,7 +227,7 @@ impl Turn {
     }
 
     /// Waits for the database, unless the process stops.
-    async fn pause(&self, wait: Duration) -> std::result::Result<(), TurnEnd> {
+    async fn pause(&self, wait: Duration) -> TurnResult<()> {
         tokio::select! {
             () = tokio::time::sleep(wait) => Ok(()),
             () = self.engine.stopped() => Err(TurnEnd::Released),
@@ -250,25 +235,17 @@ impl Turn {
     }
 
     /// Makes a provider call whose intent is committed, and waits for the answer.
-    async fn make_call(
-        &mut self,
-        call: ProviderCall,
-        limit: Duration,
-    ) -> std::result::Result<CallResult, TurnEnd> {
-        let given = self.execute_call(call.clone(), limit).await?;
+    async fn make_call(&mut self, call: ProviderCall, limit: Duration) -> TurnResult<CallResult> {
+        let given = self.execute(call.clone(), limit).await?;
         if let CallResult::Answered(CallVerb::GetStatus, Ok(ProviderAnswer::Done(_))) = &given {
             // The effect ended while no worker followed it. Following fetches the rest of its log;
             // it starts nothing, and its answer is ignored.
-            self.execute_call(ProviderCall { verb: CallVerb::Follow, ..call }, limit).await?;
+            self.execute(ProviderCall { verb: CallVerb::Follow, ..call }, limit).await?;
         }
         Ok(given)
     }
 
-    async fn execute_call(
-        &mut self,
-        mut call: ProviderCall,
-        limit: Duration,
-    ) -> std::result::Result<CallResult, TurnEnd> {
+    async fn execute(&mut self, mut call: ProviderCall, limit: Duration) -> TurnResult<CallResult> {
         let verb = call.verb;
         let executor = match self.executor(&call, limit).await? {
             Ok(executor) => executor,
@@ -316,10 +293,10 @@ impl Turn {
         .record(started.elapsed().as_secs_f64());
         let result = match answered {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(Fault::new(
-                FaultCode::WorkerPanicked,
-                format!("the provider panicked at step {step}"),
-            )),
+            Ok(Err(_)) => {
+                let message = format!("the provider panicked at step {step}");
+                Err(Fault::new(FaultCode::WorkerPanicked, message))
+            }
             Err(_) => {
                 let message = format!("no answer within {}", model::time::format_duration(limit));
                 Err(Fault::new(FaultCode::StepTimeout, message))
@@ -340,7 +317,7 @@ impl Turn {
         call: &mut ProviderCall,
         step: &str,
         attempt: u32,
-    ) -> std::result::Result<(), TurnEnd> {
+    ) -> TurnResult<()> {
         let store = self.engine.store().clone();
         while let Err(error) = self.log_buffer.find_end(&store).await {
             tracing::warn!(%error, "reading the end of the log failed; retrying");
@@ -353,80 +330,6 @@ impl Turn {
             call.log_offset_bytes = logged(&store, &id, step, attempt).await.unwrap_or_default();
         }
         Ok(())
-    }
-
-    /// The executor of a call: a provider, or the engine itself.
-    async fn executor(
-        &mut self,
-        call: &ProviderCall,
-        limit: Duration,
-    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, TurnEnd> {
-        match call.effect.facts().executor {
-            Executor::ChildRuns(group) => {
-                let (run, epoch, group) =
-                    (self.claimed.run.clone(), self.claimed.epoch, group.clone());
-                let parent = Parent { run, epoch, group, woken_up: Notify::new() };
-                Ok(Ok(CallExecutor::ChildRuns(self.engine.clone(), Arc::new(parent))))
-            }
-            Executor::NodeRecord { stage, node } => Ok(Ok(self.stage_executor(stage, node, limit))),
-            Executor::NodeAgent { stage, node, site_provider } => {
-                match self.engine.providers().is_simulated(site_provider) {
-                    false => Ok(Ok(self.stage_executor(stage, node, limit))),
-                    true => self.provider_executor(Some(site_provider), Providers::get).await,
-                }
-            }
-            Executor::SiteProvider(name) => {
-                self.provider_executor(Some(name), Providers::get).await
-            }
-            Executor::ClusterProvider => {
-                self.provider_executor(None, Providers::cluster_provider).await
-            }
-            Executor::TargetProvider => self.provider_executor(None, Providers::get).await,
-        }
-    }
-
-    fn stage_executor(&self, stage: NodeStage, node: &NodeId, limit: Duration) -> CallExecutor {
-        let (run, node) = (self.claimed.run.clone(), node.clone());
-        let work = StageContext { run, stage, node, limit, woken_up: Notify::new() };
-        CallExecutor::Stage(self.engine.clone(), Arc::new(work))
-    }
-
-    /// The provider that `find` returns for this name, or for the target's own provider.
-    async fn provider_executor(
-        &mut self,
-        name: Option<&str>,
-        find: for<'a> fn(&'a Providers, &str) -> Option<&'a Arc<dyn Provider>>,
-    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, TurnEnd> {
-        let target = match self.target().await? {
-            Ok(target) => target,
-            Err(fault) => return Ok(Err(fault)),
-        };
-        let name = name.unwrap_or(&target.spec.provider);
-        Ok(match find(self.engine.providers(), name).cloned() {
-            Some(provider) => Ok(CallExecutor::Provider(provider, Box::new(target))),
-            None => Err(no_provider(name)),
-        })
-    }
-
-    /// The target of the run, read once per turn.
-    async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, TurnEnd> {
-        if let Some(target) = &self.target {
-            return Ok(Ok(target.clone()));
-        }
-        let id = self.claimed.run.spec.target.clone();
-        loop {
-            match self.engine.find_target(&id).await {
-                Ok(target) => {
-                    self.target = Some(target.clone());
-                    return Ok(Ok(target));
-                }
-                Err(fault) if fault.code == FaultCode::DatabaseUnreachable => {
-                    tracing::warn!(target = %id, %fault, "reading the target failed; retrying");
-                    self.pause(DATABASE_RETRY).await?;
-                }
-                Err(fault) => return Ok(Err(fault)),
-            }
-        }
     }
 
     fn record_metrics(&self, after: &Run) {
@@ -444,74 +347,6 @@ impl Turn {
                 .record(started.since(after.spec.created_at).as_secs_f64());
         }
     }
-}
-
-/// The component that executes a call.
-enum CallExecutor {
-    Provider(Arc<dyn Provider>, Box<Target>),
-    ChildRuns(Engine, Arc<Parent>),
-    Stage(Engine, Arc<StageContext>),
-}
-
-impl CallExecutor {
-    async fn execute(
-        &self,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> std::result::Result<ProviderAnswer, Fault> {
-        match self {
-            Self::Provider(provider, target) => provider.call(target, call, journal).await,
-            Self::ChildRuns(engine, parent) => {
-                engine.fan_out().execute(parent, call, journal).await
-            }
-            Self::Stage(engine, work) => engine.nodes().execute_stage(work, call, journal).await,
-        }
-    }
-
-    /// Reports that the run was woken during the call.
-    fn notify(&self) {
-        match self {
-            Self::Provider(..) => {}
-            Self::ChildRuns(_, parent) => parent.woken_up.notify_one(),
-            Self::Stage(_, work) => work.woken_up.notify_one(),
-        }
-    }
-}
-
-impl Engine {
-    /// The target as it is passed to a provider.
-    pub(crate) async fn find_target(&self, id: &TargetId) -> std::result::Result<Target, Fault> {
-        let found = match id.kind {
-            TargetKind::Machine => {
-                let machine = self.store().machine(&MachineId::trusted(&id.id)).await;
-                machine.map(|found| found.map(|machine| machine.spec))
-            }
-            TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                self.store().read(id.clone(), |id, tx| Box::pin(load_device_spec(tx, id))).await
-            }
-        };
-        match found {
-            Ok(Some(spec)) => Ok(Target { id: id.clone(), spec }),
-            Ok(None) => {
-                let message = format!("{} {id} is not there any more", id.kind.noun());
-                Err(Fault::new(FaultCode::MachineGone, message))
-            }
-            Err(error) => {
-                Err(Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}")))
-            }
-        }
-    }
-}
-
-/// The connection data of a device that is not a machine.
-async fn load_device_spec(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
-    let id = target.id.as_str();
-    Ok(match target.kind {
-        TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
-        TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
-        // A rack is no device: its operations only have child runs.
-        TargetKind::Machine | TargetKind::Rack => None,
-    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

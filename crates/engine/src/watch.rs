@@ -434,13 +434,11 @@ struct OutageRetry {
 impl OutageRetry {
     async fn wait_or_fail(&mut self, error: StoreError) -> Result<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        match error {
-            StoreError::Unavailable(_) if since.elapsed() < OUTAGE_TIMEOUT => {
-                tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
-                Ok(())
-            }
-            lasting => Err(lasting),
+        if !matches!(error, StoreError::Unavailable(_)) || since.elapsed() >= OUTAGE_TIMEOUT {
+            return Err(error);
         }
+        tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
+        Ok(())
     }
 }
 

@@ -36,6 +36,10 @@ use engine::secret::SecretStore;
 use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
+use tonic::{Response, Status};
+
+/// The response of a service, or its gRPC status.
+type Answer<T> = Result<Response<T>, Status>;
 
 /// The state that the gRPC services share. Every service is implemented on this type.
 #[derive(Clone)]

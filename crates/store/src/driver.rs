@@ -5,8 +5,8 @@ pub(crate) mod postgres;
 pub(crate) mod sqlite;
 mod transaction;
 
-pub use transaction::TxFuture;
 use transaction::{Job, ReadConsistency, Transaction, TransactionEnd};
+pub use transaction::{TxBody, TxFuture, TxInput, TxOutput};
 
 use crate::hook::{TransactionHook, TransactionPoint};
 use crate::signal::{Signal, SignalBus};
@@ -96,16 +96,12 @@ impl Store {
     /// before the commit (a savepoint in a group, a deadlock), so it takes its input by shared
     /// reference and has no effect outside the transaction. `name` identifies the transaction to
     /// the fault injector of the tests.
-    pub async fn write<I, T>(
+    pub async fn write<I: TxInput, T: TxOutput>(
         &self,
         name: &'static str,
         input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
-    where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
-    {
+        body: impl TxBody<I, T>,
+    ) -> Result<T> {
         let job = Transaction::new(input, body);
         self.commit(name, job.clone()).await?;
         job.result()
@@ -113,30 +109,22 @@ impl Store {
 
     /// Like [`Store::write`], and runs the body again after a conflict, so that its gates are
     /// checked against the rows that are stored now.
-    pub async fn retry_write<I, T>(
+    pub async fn retry_write<I: TxInput, T: TxOutput>(
         &self,
         name: &'static str,
         input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
-    where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
-    {
+        body: impl TxBody<I, T>,
+    ) -> Result<T> {
         let job = Transaction::new(input, body);
         self.commit_retrying(name, job.clone()).await?;
         job.result()
     }
 
     /// Runs a short read-only body on one consistent snapshot.
-    pub async fn read<I, T>(
-        &self,
-        input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
+    pub async fn read<I, T>(&self, input: I, body: impl TxBody<I, T>) -> Result<T>
     where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
+        I: TxInput,
+        T: TxOutput,
     {
         let job = Transaction::new(input, body);
         self.run_read(&*job, ReadConsistency::Snapshot).await?;
@@ -144,14 +132,10 @@ impl Store {
     }
 
     /// Like [`Store::read`] for a body of one statement, which is consistent by itself.
-    pub async fn read_one<I, T>(
-        &self,
-        input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
+    pub async fn read_one<I, T>(&self, input: I, body: impl TxBody<I, T>) -> Result<T>
     where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
+        I: TxInput,
+        T: TxOutput,
     {
         let job = Transaction::new(input, body);
         self.run_read(&*job, ReadConsistency::Statement).await?;
@@ -159,14 +143,10 @@ impl Store {
     }
 
     /// Like [`Store::read`] for a read that may take milliseconds: it does not block other tasks.
-    pub async fn scan<I, T>(
-        &self,
-        input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
+    pub async fn scan<I, T>(&self, input: I, body: impl TxBody<I, T>) -> Result<T>
     where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
+        I: TxInput,
+        T: TxOutput,
     {
         let job = Transaction::new(input, body);
         self.run_scan(job.clone(), ReadConsistency::Snapshot).await?;
@@ -174,14 +154,10 @@ impl Store {
     }
 
     /// Like [`Store::read_one`] for a read that may take milliseconds.
-    pub async fn scan_one<I, T>(
-        &self,
-        input: I,
-        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
-    ) -> Result<T>
+    pub async fn scan_one<I, T>(&self, input: I, body: impl TxBody<I, T>) -> Result<T>
     where
-        I: Send + Sync + 'static,
-        T: Send + 'static,
+        I: TxInput,
+        T: TxOutput,
     {
         let job = Transaction::new(input, body);
         self.run_scan(job.clone(), ReadConsistency::Statement).await?;

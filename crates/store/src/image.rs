@@ -30,21 +30,16 @@ impl Tx {
         let body = serde_json::to_string(image)?;
         let values = values![image.name.as_str(), body, image.created_at];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.append_image_event(&image.name, "ADDED", event).await
+        self.add_image_event(&image.name, "ADDED", event).await
     }
 
     pub async fn delete_image(&mut self, name: &str, event: &NewEvent) -> Result<()> {
         let sql = "DELETE FROM images WHERE name = $1";
         self.queue_write(Statement::new(sql, values![name]), ExpectedRows::One)?;
-        self.append_image_event(name, "DELETED", event).await
+        self.add_image_event(name, "DELETED", event).await
     }
 
-    async fn append_image_event(
-        &mut self,
-        name: &str,
-        label: &str,
-        event: &NewEvent,
-    ) -> Result<()> {
+    async fn add_image_event(&mut self, name: &str, label: &str, event: &NewEvent) -> Result<()> {
         let version = self.last_version(&object(name)).await? + 1;
         let reported = self.object_event("image", &object(name), version, label, event);
         self.queue_write(reported, ExpectedRows::One)?;

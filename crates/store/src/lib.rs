@@ -4,8 +4,6 @@
 //! caller. One set of statements serves both databases; the differences are in `driver/sqlite.rs`
 //! and `driver/postgres.rs`. The store decides nothing: it writes all of a transaction or nothing.
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
-
 mod checkpoint;
 mod credential;
 mod deployment;
@@ -35,7 +33,7 @@ pub use checkpoint::CheckpointRow;
 pub use credential::CredentialRow;
 pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
-pub use driver::{Options, Store, Tx, TxFuture};
+pub use driver::{Options, Store, Tx, TxBody, TxFuture, TxInput, TxOutput};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
 pub use firmware::AppliedPosition;

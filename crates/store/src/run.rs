@@ -64,15 +64,11 @@ impl Tx {
     }
 
     /// The run that a request id created on a target.
-    pub async fn run_of_request(
-        &mut self,
-        target: &TargetId,
-        request_id: &str,
-    ) -> Result<Option<Run>> {
+    pub async fn run_of_request(&mut self, target: &TargetId, id: &str) -> Result<Option<Run>> {
         let sql = format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 AND r.request_id = $2"
         );
-        let row = self.query_one(&sql, values![target.key(), request_id]).await?;
+        let row = self.query_one(&sql, values![target.key(), id]).await?;
         row.as_ref().map(run).transpose()
     }
 
@@ -91,16 +87,12 @@ impl Tx {
     }
 
     /// The runs with this request id on these targets: the child runs of a group.
-    pub async fn runs_of_request(
-        &mut self,
-        targets: &[TargetId],
-        request_id: &str,
-    ) -> Result<Vec<Run>> {
+    pub async fn runs_of_request(&mut self, targets: &[TargetId], id: &str) -> Result<Vec<Run>> {
         let sql = self.dialect().fill_placeholders(&format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id {{among $1}} \
              AND r.request_id = $2"
         ));
-        let rows = self.query(&sql, values![keys(targets)?, request_id]).await?;
+        let rows = self.query(&sql, values![keys(targets)?, id]).await?;
         rows.iter().map(run).collect()
     }
 

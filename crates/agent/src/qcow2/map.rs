@@ -175,14 +175,9 @@ impl MapBuilder<'_> {
 
     /// The file may end inside the last extent, where only zeros or the rest of a sector would
     /// follow.
-    fn add_extent(
-        &mut self,
-        host: u64,
-        length: u64,
-        content: ExtentContent,
-    ) -> Result<(), Failure> {
-        let length = self.file_size.saturating_sub(host).min(length);
-        if length == 0 {
+    fn add_extent(&mut self, host: u64, size: u64, content: ExtentContent) -> Result<(), Failure> {
+        let size = self.file_size.saturating_sub(host).min(size);
+        if size == 0 {
             return Err(Failure::image_broken(format!(
                 "byte {host} lies outside of the image; is the file whole?"
             )));
@@ -193,7 +188,7 @@ impl MapBuilder<'_> {
             );
             return Err(Failure::image_broken(message));
         }
-        self.map.extents.push(Extent { host, length: length as u32, content });
+        self.map.extents.push(Extent { host, length: size as u32, content });
         Ok(())
     }
 

@@ -2,7 +2,6 @@
 
 use agent::confined_fs::*;
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 

@@ -5,7 +5,6 @@ use agent::failure::DeployError;
 use agent::status::DeployStatus;
 use proptest::prelude::*;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A disk full of old content.

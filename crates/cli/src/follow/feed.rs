@@ -174,63 +174,49 @@ fn start_stream<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Strea
     answer.into_inner()
 }
 
-/// The events of runs.
-pub struct RunEventSource {
-    pub client: Client,
-    pub request: WatchRunsRequest,
+/// A feed of events that continues after the cursor of its request.
+macro_rules! event_source {
+    ($doc:literal, $name:ident, $request:ty, $event:ty, $service:ident, $watch:ident) => {
+        #[doc = $doc]
+        pub struct $name {
+            pub client: Client,
+            pub request: $request,
+        }
+
+        impl FeedSource for $name {
+            type Item = $event;
+
+            async fn open(&mut self) -> Result<Streaming<$event>, Status> {
+                let answer = self.client.$service().$watch(self.request.clone()).await?;
+                Ok(start_stream(&mut self.request.cursor, answer))
+            }
+
+            fn advance(&mut self, event: &$event) {
+                self.request.cursor.clone_from(&event.cursor);
+            }
+
+            fn reset_position(&mut self) -> bool {
+                // After a reset, also show what ended while the client was disconnected.
+                self.request.skip_ended = false;
+                !std::mem::take(&mut self.request.cursor).is_empty()
+            }
+
+            async fn is_complete(&mut self) -> Result<bool, Status> {
+                Ok(false)
+            }
+        }
+    };
 }
 
-impl FeedSource for RunEventSource {
-    type Item = RunEvent;
-
-    async fn open(&mut self) -> Result<Streaming<RunEvent>, Status> {
-        let answer = self.client.runs().watch_runs(self.request.clone()).await?;
-        Ok(start_stream(&mut self.request.cursor, answer))
-    }
-
-    fn advance(&mut self, event: &RunEvent) {
-        self.request.cursor.clone_from(&event.cursor);
-    }
-
-    fn reset_position(&mut self) -> bool {
-        // After a reset, also show the runs that ended while the client was disconnected.
-        self.request.skip_ended = false;
-        !std::mem::take(&mut self.request.cursor).is_empty()
-    }
-
-    async fn is_complete(&mut self) -> Result<bool, Status> {
-        Ok(false)
-    }
-}
-
-/// The events of operations.
-pub struct OperationEventSource {
-    pub client: Client,
-    pub request: WatchOperationsRequest,
-}
-
-impl FeedSource for OperationEventSource {
-    type Item = OperationEvent;
-
-    async fn open(&mut self) -> Result<Streaming<OperationEvent>, Status> {
-        let answer = self.client.operations().watch_operations(self.request.clone()).await?;
-        Ok(start_stream(&mut self.request.cursor, answer))
-    }
-
-    fn advance(&mut self, event: &OperationEvent) {
-        self.request.cursor.clone_from(&event.cursor);
-    }
-
-    fn reset_position(&mut self) -> bool {
-        // After a reset, also show the operations that ended while the client was disconnected.
-        self.request.skip_ended = false;
-        !std::mem::take(&mut self.request.cursor).is_empty()
-    }
-
-    async fn is_complete(&mut self) -> Result<bool, Status> {
-        Ok(false)
-    }
-}
+event_source!("The events of runs.", RunEventSource, WatchRunsRequest, RunEvent, runs, watch_runs);
+event_source!(
+    "The events of operations.",
+    OperationEventSource,
+    WatchOperationsRequest,
+    OperationEvent,
+    operations,
+    watch_operations
+);
 
 /// The log of one run.
 pub struct RunLogSource {

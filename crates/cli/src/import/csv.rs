@@ -4,7 +4,7 @@
 //! pass. This module checks only that a cell can be parsed; the server validates the values.
 
 use super::ImportRow;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::text::one_line;
 use csv::StringRecord;
 use proto::v1::{Machine, MachineSpec};
@@ -59,7 +59,7 @@ impl Column {
 }
 
 /// All machines of the file, or all its errors.
-pub fn parse_rows(path: &Path, text: &str) -> Result<Vec<ImportRow>, Failure> {
+pub fn parse_rows(path: &Path, text: &str) -> Result<Vec<ImportRow>> {
     let file = path.display().to_string();
     // Spreadsheets write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -203,7 +203,7 @@ fn parse_macs(value: &str) -> Result<Vec<String>, String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<ImportRow>, Failure> {
+    fn parse(text: &str) -> Result<Vec<ImportRow>> {
         parse_rows(Path::new("fleet.csv"), text)
     }
 

@@ -6,7 +6,7 @@
 
 use super::ImportRow;
 use super::csv;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::text::printable;
 use proto::v1::Machine;
 use serde::Deserialize;
@@ -43,7 +43,7 @@ struct Machines {
 }
 
 /// All machines of a file, or its error.
-pub fn read_rows(path: &Path) -> Result<Vec<ImportRow>, Failure> {
+pub fn read_rows(path: &Path) -> Result<Vec<ImportRow>> {
     let Some(syntax) = FileSyntax::from_path(path) else {
         let shown = path.display();
         return Err(Failure::refused(format!(
@@ -57,7 +57,7 @@ pub fn read_rows(path: &Path) -> Result<Vec<ImportRow>, Failure> {
     }
 }
 
-pub fn read_file(path: &Path) -> Result<String, Failure> {
+pub fn read_file(path: &Path) -> Result<String> {
     let wrong = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
     let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
     if size > MAX_BYTES {
@@ -66,7 +66,7 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
-fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>, Failure> {
+fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>> {
     let machines: Vec<Machine> = match is_list(text) {
         true => parse_as(path, text, syntax)?,
         false => parse_as::<Machines>(path, text, syntax)?.machines,
@@ -94,11 +94,7 @@ fn is_list(text: &str) -> bool {
 }
 
 /// Parses the whole file as one value.
-pub fn parse_as<T: DeserializeOwned>(
-    path: &Path,
-    text: &str,
-    syntax: FileSyntax,
-) -> Result<T, Failure> {
+pub fn parse_as<T: DeserializeOwned>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T> {
     let parsed = match syntax {
         FileSyntax::Yaml => from_yaml(text),
         FileSyntax::Json | FileSyntax::Csv => from_json(text),
@@ -131,7 +127,7 @@ fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    fn parse(name: &str, text: &str) -> Result<Vec<ImportRow>, Failure> {
+    fn parse(name: &str, text: &str) -> Result<Vec<ImportRow>> {
         let path = Path::new(name);
         parse_machines(path, text, FileSyntax::from_path(path).unwrap())
     }

@@ -2,7 +2,7 @@
 
 use crate::args::NodeBootstrapArgs;
 use crate::client::Client;
-use crate::exit::{Failure, eprintln_quietly};
+use crate::exit::{Failure, Result, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
@@ -15,11 +15,7 @@ use std::path::{Path, PathBuf};
 /// Only the owner may read and write the file.
 const OWNER_ONLY: u32 = 0o600;
 
-pub async fn run(
-    client: &Client,
-    screen: &mut Screen,
-    args: NodeBootstrapArgs,
-) -> Result<(), Failure> {
+pub async fn run(client: &Client, screen: &mut Screen, args: NodeBootstrapArgs) -> Result<()> {
     // The token is shown only once, so the file is created before the token is requested.
     let position = args.to.clone().map(ConfigFile::create).transpose()?;
     let bundle = match request_bundle(client, args).await {
@@ -54,7 +50,7 @@ pub async fn run(
     }
 }
 
-async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
+async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle> {
     let expires_in_seconds =
         args.expires_in.map(|scenario| i64::try_from(scenario.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {
@@ -78,7 +74,7 @@ struct ConfigFile {
 }
 
 impl ConfigFile {
-    fn create(path: PathBuf) -> Result<Self, Failure> {
+    fn create(path: PathBuf) -> Result<Self> {
         let opened = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&path);
         match opened {
             Ok(file) => Ok(Self { path, file }),

@@ -6,7 +6,7 @@ use crate::args::{
     RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
 use crate::client::{Client, build_id_filter};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::follow::summary::phase_label;
 use crate::operation::{
     AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, follow_to_end,
@@ -36,7 +36,7 @@ pub async fn run(
     client: &Client,
     screen: &mut Screen,
     command: RackMaintenanceCommand,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     match command {
         RackMaintenanceCommand::Start(args) => start(client, screen, args).await,
         RackMaintenanceCommand::Status(args) => {
@@ -54,7 +54,7 @@ async fn start(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceStartArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let activities = requested_activities(&args)?;
     let scope = RackMaintenanceScope {
         machine_ids: args.machines,
@@ -80,7 +80,7 @@ pub async fn reprovision(
     client: &Client,
     screen: &mut Screen,
     args: RackReprovisionArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
@@ -95,9 +95,7 @@ pub async fn reprovision(
 }
 
 /// The requested activities. An option implies its activity. An empty list means all activities.
-fn requested_activities(
-    args: &RackMaintenanceStartArgs,
-) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
+fn requested_activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>> {
     let by_setting = [
         (RackActivityArg::Firmware, !args.firmware_version.is_empty()),
         (RackActivityArg::Power, args.power.is_some()),
@@ -143,7 +141,7 @@ async fn report_operation(
     screen: &mut Screen,
     answer: RackMaintenanceOnDemandResponse,
     (dry_run, submit): (bool, &SubmitArgs),
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     if dry_run {
         let colors = screen.color_mode();
         screen.print_record(&answer, |answer| match &answer.preview {
@@ -208,7 +206,7 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     text
 }
 
-async fn fetch_statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
+async fn fetch_statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>> {
     let request = GetRackMaintenanceStatusRequest { id: id.to_string() };
     let answer = client.call(client.racks().get_rack_maintenance_status(request)).await?;
     Ok(answer.operations)
@@ -296,7 +294,7 @@ fn state_cell(state: &str) -> Cell {
 }
 
 /// The active operations that an ID refers to; an operation ID refers to itself.
-async fn active_operation_ids(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
+async fn active_operation_ids(client: &Client, id: &str) -> Result<Vec<String>> {
     if !id.starts_with(RACK_PREFIX) {
         return Ok(vec![id.to_string()]);
     }
@@ -310,7 +308,7 @@ async fn watch_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceWatchArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let going = active_operation_ids(client, &args.id).await?;
     let [id] = going.as_slice() else {
         let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
@@ -332,7 +330,7 @@ async fn cancel_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceCancelArgs,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let going = active_operation_ids(client, &args.id).await?;
     let operation_id = match going.as_slice() {
         [] => return Err(Failure::refused(format!("{} has nothing to cancel", args.id))),
@@ -355,7 +353,7 @@ async fn preview_cancel(
     screen: &mut Screen,
     operation_id: String,
     reason: String,
-) -> Result<Exit, Failure> {
+) -> Result<Exit> {
     let found = fetch_statuses(client, &operation_id).await?;
     let request = CancelOperationRequest { operation_id, reason, dry_run: true };
     let operation = client.call(client.machines().cancel_operation(request)).await?;

@@ -172,7 +172,10 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     );
     let both = "power-shelf maintenance power-off --id ps-1 ps-2";
     let (message, _) = typed(url, &format!("{both} --dry-run"), 2);
-    assert!(message.contains("Affected machines:\n  m-1  (m-1 is READY and in service)"), "{message}");
+    assert!(
+        message.contains("Affected machines:\n  m-1  (m-1 is READY and in service)"),
+        "{message}"
+    );
     assert!(message.contains("Would be refused:"), "{message}");
     let (_, message) = typed(url, both, 2);
     assert!(

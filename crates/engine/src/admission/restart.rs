@@ -34,22 +34,21 @@ impl Runs {
         parent: RunId,
         mode: RestartMode,
         request_id: String,
-        requester: Requester,
+        who: Requester,
     ) -> Result<StartedRun> {
         let parent = self.get(&parent).await?;
         if let Some(rack) = parent.spec.target.rack() {
-            let started =
-                self.0.racks().restart(rack, &parent, (mode, request_id), requester).await?;
+            let started = self.0.racks().restart(rack, &parent, (mode, request_id), who).await?;
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
             return Ok(StartedRun { run, new: started.new });
         }
         if RunType::NODES.contains(&parent.spec.run_type) {
-            return self.0.nodes().restart(&parent.spec.id, mode, request_id, requester).await;
+            return self.0.nodes().restart(&parent.spec.id, mode, request_id, who).await;
         }
         // A child run was admitted by its parent, not by the gates of its machine.
         let on_machine = parent.spec.target.machine().filter(|_| parent.spec.parent_run.is_none());
         let Some(machine_id) = on_machine else {
-            return self.restart_on_device(&parent.spec.id, mode, request_id, requester).await;
+            return self.restart_on_device(&parent.spec.id, mode, request_id, who).await;
         };
         let start = StartRequest {
             machine_id,
@@ -57,7 +56,7 @@ impl Runs {
             run_type: parent.spec.run_type,
             plan_id: Some(parent.spec.plan_id),
             params: parent.spec.params,
-            initiator: requester.by,
+            initiator: who.by,
         };
         self.start_on_machine(start, Origin::Restart { parent: parent.spec.id, mode }).await
     }
@@ -67,9 +66,9 @@ impl Runs {
         parent: &RunId,
         mode: RestartMode,
         request_id: String,
-        requester: Requester,
+        who: Requester,
     ) -> Result<StartedRun> {
-        let (parent, by) = (parent.clone(), requester.by);
+        let (parent, by) = (parent.clone(), who.by);
         let id = RunId::new(self.0.now(), self.0.random());
         let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.0.now() };
         self.0

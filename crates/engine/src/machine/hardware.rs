@@ -4,7 +4,7 @@
 //! from what was found, so concurrent discoveries register it once.
 
 use super::Machines;
-use crate::{DescribedMachine, Engine};
+use crate::{DescribedMachine, Engine, FaultResult};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use model::effect::Capability;
 use model::fault::{Fault, FaultCode};
@@ -101,21 +101,18 @@ pub enum RegistrationStatus {
 }
 
 impl Machines {
-    pub async fn inspect(&self, id: &MachineId) -> std::result::Result<Inspection, HardwareError> {
+    pub async fn inspect(&self, id: &MachineId) -> HardwareResult<Inspection> {
         let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.inspect(&target)).await
     }
 
     /// The newest entries of the BMC's event log, newest first.
-    pub async fn event_log(
-        &self,
-        id: &MachineId,
-    ) -> std::result::Result<Vec<LogEntry>, HardwareError> {
+    pub async fn event_log(&self, id: &MachineId) -> HardwareResult<Vec<LogEntry>> {
         let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.event_log(&target, MAX_LOG)).await
     }
 
-    pub async fn power(&self, id: &MachineId) -> std::result::Result<PowerState, HardwareError> {
+    pub async fn power(&self, id: &MachineId) -> HardwareResult<PowerState> {
         let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.power_now(&target)).await
     }
@@ -123,7 +120,7 @@ impl Machines {
     async fn provider_and_target(
         &self,
         id: &MachineId,
-    ) -> std::result::Result<(Arc<dyn Provider>, Target), HardwareError> {
+    ) -> HardwareResult<(Arc<dyn Provider>, Target)> {
         let machine = self.get(id).await?;
         let name = &machine.spec.provider;
         let provider =
@@ -132,10 +129,7 @@ impl Machines {
     }
 
     /// The provider for BMC discovery: the named one, or the first that can.
-    fn discovery_provider(
-        &self,
-        name: &str,
-    ) -> std::result::Result<Arc<dyn Provider>, HardwareError> {
+    fn discovery_provider(&self, name: &str) -> HardwareResult<Arc<dyn Provider>> {
         let names = self.0.providers().names();
         let able =
             |name: &str| self.0.providers().get(name).filter(|one| one.bmc_discovery().is_some());
@@ -153,10 +147,7 @@ impl Machines {
 
     /// Tests the connection to a BMC. The result has its peer name and the registered machine, if
     /// any.
-    pub async fn test_bmc(
-        &self,
-        approach: &BmcAccess,
-    ) -> std::result::Result<BmcTestResult, HardwareError> {
+    pub async fn test_bmc(&self, approach: &BmcAccess) -> HardwareResult<BmcTestResult> {
         let provider = self.discovery_provider("")?;
         let discovery = able(&*provider)?;
         let peer = discovery.peer(&approach.endpoint).unwrap_or_else(|_| approach.endpoint.clone());
@@ -177,7 +168,7 @@ impl Machines {
     }
 
     /// The name of a BMC in pins and lockouts.
-    pub fn bmc_peer(&self, endpoint: &str) -> std::result::Result<String, HardwareError> {
+    pub fn bmc_peer(&self, endpoint: &str) -> HardwareResult<String> {
         let provider = self.discovery_provider("")?;
         Ok(able(&*provider)?.peer(endpoint).map_err(|fault| {
             let instead = "write 10.1.0.7, https://10.1.0.7 or ipmi://10.1.0.7";
@@ -189,7 +180,7 @@ impl Machines {
     pub async fn discover(
         &self,
         search: DiscoveryRequest,
-    ) -> std::result::Result<BoxStream<'static, Result<DiscoveryResult>>, HardwareError> {
+    ) -> HardwareResult<BoxStream<'static, Result<DiscoveryResult>>> {
         let provider = self.discovery_provider(&search.provider)?;
         let credential = able(&*provider)?.credential(&search.credential).await?;
         let clerk = DiscoveryRecorder {
@@ -253,17 +244,15 @@ impl BmcTestResult {
     pub fn next(&self) -> String {
         let peer = &self.peer;
         if let Some(fault) = &self.report.ended_by {
-            return match fault.code {
-                FaultCode::LoginRefused => {
-                    format!("farrier bmc unlock {peer}   # once the credential is right")
-                }
-                FaultCode::IdentityChanged => {
-                    format!(
-                        "farrier trust forget {peer}   # if its certificate was changed on purpose"
-                    )
-                }
-                FaultCode::CredentialMissing => "farrier credential list".into(),
-                code => format!("farrier fault {}", code.as_str()),
+            let (refused, changed) = (FaultCode::LoginRefused, FaultCode::IdentityChanged);
+            return if fault.code == refused {
+                format!("farrier bmc unlock {peer}   # once the credential is right")
+            } else if fault.code == changed {
+                format!("farrier trust forget {peer}   # if its certificate was changed on purpose")
+            } else if fault.code == FaultCode::CredentialMissing {
+                "farrier credential list".into()
+            } else {
+                format!("farrier fault {}", fault.code.as_str())
             };
         }
         match (&self.report.chosen, &self.machine_match) {
@@ -278,6 +267,7 @@ impl BmcTestResult {
     }
 }
 
+type HardwareResult<T> = std::result::Result<T, HardwareError>;
 type Surveyed = std::result::Result<(String, BmcProbeResult), tokio::task::JoinError>;
 
 async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> BmcProbeResult {
@@ -370,16 +360,13 @@ impl DiscoveryRecorder {
 
 async fn within<T>(
     target: &Target,
-    probe: impl Future<Output = std::result::Result<T, Fault>>,
-) -> std::result::Result<T, HardwareError> {
+    probe: impl Future<Output = FaultResult<T>>,
+) -> HardwareResult<T> {
     let looked = timeout(QUERY_TIMEOUT, probe).await;
     Ok(looked.map_err(|_| late(target.machine_id().as_str()))??)
 }
 
-fn inspector<'a>(
-    provider: &'a dyn Provider,
-    target: &Target,
-) -> std::result::Result<&'a dyn Inspector, HardwareError> {
+fn inspector<'a>(provider: &'a dyn Provider, target: &Target) -> HardwareResult<&'a dyn Inspector> {
     let able = provider.capabilities().contains(&Capability::Inspect);
     let Target { id: machine_id, spec } = target;
     provider.inspector().filter(|_| able).ok_or_else(|| {
@@ -391,7 +378,7 @@ fn inspector<'a>(
     })
 }
 
-fn able(provider: &dyn Provider) -> std::result::Result<&dyn BmcDiscovery, HardwareError> {
+fn able(provider: &dyn Provider) -> HardwareResult<&dyn BmcDiscovery> {
     let none =
         || Refusal::precondition("NO_BMC_DISCOVERY", "no provider of this server finds BMCs");
     Ok(provider.bmc_discovery().ok_or_else(none)?)

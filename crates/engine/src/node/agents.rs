@@ -70,7 +70,7 @@ pub struct DispatchedTask {
     pub left: Duration,
 }
 
-type AgentResult<T> = Result<std::result::Result<T, EnrollmentRefusal>>;
+pub(super) type AgentResult<T> = Result<std::result::Result<T, EnrollmentRefusal>>;
 
 /// The API for agents. Tokens are derived in the secret store.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl Agents {
         &self,
         machine: MachineId,
         scenario: Duration,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Bundle> {
         check_token_lifetime(scenario)?;
         let engine = &self.engine;
@@ -98,7 +98,7 @@ impl Agents {
             node: NodeId::new(engine.now(), engine.random()),
             secrets: self.secrets.clone(),
             token_lifetime: scenario,
-            who: requester,
+            who,
             now: engine.now(),
         };
         let made = engine.store().retry_write("make_node", make, |make, tx| Box::pin(make.run(tx)));
@@ -118,19 +118,13 @@ impl Agents {
         node: &NodeId,
         scenario: Duration,
         stored: SessionPolicy,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Bundle> {
         check_token_lifetime(scenario)?;
         let engine = &self.engine;
         let (node, secrets, now) = (node.clone(), self.secrets.clone(), engine.now());
-        let issue = Issue {
-            node,
-            secrets,
-            token_lifetime: scenario,
-            session_policy: stored,
-            who: requester,
-            now,
-        };
+        let issue =
+            Issue { node, secrets, token_lifetime: scenario, session_policy: stored, who, now };
         let issued =
             engine.store().retry_write("issue_token", issue, |issue, tx| Box::pin(issue.run(tx)));
         let (node, ticket) = issued.await?;
@@ -139,10 +133,10 @@ impl Agents {
 
     pub async fn enroll(&self, token: &str, applicant: EnrollingAgent) -> AgentResult<NodeId> {
         let engine = &self.engine;
-        let requester = EnrollingAgent { session: checksum(&applicant.session), ..applicant };
+        let who = EnrollingAgent { session: checksum(&applicant.session), ..applicant };
         let enroll = Enroll {
             token: checksum(token),
-            who: requester,
+            who,
             providers: engine.providers().clone(),
             run: RunId::new(engine.now(), engine.random()),
             now: engine.now(),
@@ -427,10 +421,7 @@ fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
 }
 
 /// The node of an agent's session, while the session is valid.
-pub(super) async fn node_of_session(
-    tx: &mut Tx,
-    session: &str,
-) -> Result<std::result::Result<NodeId, EnrollmentRefusal>> {
+pub(super) async fn node_of_session(tx: &mut Tx, session: &str) -> AgentResult<NodeId> {
     Ok(tx.node_of_session(session).await?.ok_or(EnrollmentRefusal::SessionUnknown))
 }
 

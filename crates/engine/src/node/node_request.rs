@@ -26,12 +26,12 @@ impl Nodes {
         &self,
         id: &NodeId,
         ask: NodeRequest,
-        requester: Requester,
+        who: Requester,
     ) -> Result<Node> {
         let ask = ApplyNodeRequest {
             id: id.clone(),
             request: ask,
-            who: requester,
+            who,
             run: RunId::new(self.0.now(), self.0.random()),
             providers: self.0.providers().clone(),
             limits: self.0.settings().nodes.heartbeat_limits,

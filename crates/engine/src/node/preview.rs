@@ -92,8 +92,8 @@ impl Nodes {
 
 /// The stage of a step. Cluster steps are recognised by the name of their stage.
 fn stage_of(step: &RunStep) -> Option<NodeStage> {
-    match &step.effect {
-        Effect::Stage { stage, .. } => Some(*stage),
-        _ => NodeStage::parse(&step.name),
+    if let Effect::Stage { stage, .. } = &step.effect {
+        return Some(*stage);
     }
+    NodeStage::parse(&step.name)
 }

@@ -210,8 +210,8 @@ impl Nodes {
                 self.try_act(run, Action::Adopt, Requester { by, reason }).await
             }
             DriftAction::MarkManual(run, why) => {
-                let requester = Requester { by, reason: why.clone() };
-                self.try_act(run, Action::MarkManual, requester).await
+                let who = Requester { by, reason: why.clone() };
+                self.try_act(run, Action::MarkManual, who).await
             }
             DriftAction::Nothing
             | DriftAction::Count(_)
@@ -221,8 +221,8 @@ impl Nodes {
     }
 
     /// A refused action is decided again in the next pass.
-    async fn try_act(&self, run: &RunId, action: Action, requester: Requester) -> Result<()> {
-        match self.0.runs().act(run.clone(), action, requester).await {
+    async fn try_act(&self, run: &RunId, action: Action, who: Requester) -> Result<()> {
+        match self.0.runs().act(run.clone(), action, who).await {
             Ok(_) => Ok(()),
             Err(StoreError::Refused(refusal)) => {
                 tracing::debug!(%run, %refusal, "an action of the reconciler was refused");

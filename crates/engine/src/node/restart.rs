@@ -18,12 +18,12 @@ impl Nodes {
         parent: &RunId,
         mode: RestartMode,
         request_id: String,
-        requester: Requester,
+        who: Requester,
     ) -> Result<StartedRun> {
         let (id, owner) =
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| id.clone());
-        let (parent, by, now) = (parent.clone(), requester.by, self.0.now());
+        let (parent, by, now) = (parent.clone(), who.by, self.0.now());
         let restart = RestartOnNode { parent, mode, request_id, by, id, owner, now };
         self.0
             .admit("restart_on_node", claims, restart, |restart, tx| Box::pin(restart.run(tx)))

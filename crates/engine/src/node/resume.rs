@@ -27,10 +27,10 @@ pub struct ResumedNode {
 impl Nodes {
     /// Wakes the run of a node and enqueues a stale task of its agent again. A failed run is
     /// resumed.
-    pub async fn resume(&self, id: &NodeId, requester: Requester) -> Result<ResumedNode> {
-        let input = (id.clone(), requester.clone(), self.0.now());
-        let found = self.0.store().retry_write("resume_node", input, |(id, requester, now), tx| {
-            Box::pin(resume(tx, id, requester, *now))
+    pub async fn resume(&self, id: &NodeId, who: Requester) -> Result<ResumedNode> {
+        let input = (id.clone(), who.clone(), self.0.now());
+        let found = self.0.store().retry_write("resume_node", input, |(id, who, now), tx| {
+            Box::pin(resume(tx, id, who, *now))
         });
         match found.await? {
             Found::Going(resumed) => {
@@ -38,7 +38,7 @@ impl Nodes {
                 Ok(*resumed)
             }
             Found::Ended(node, run) => {
-                self.0.runs().act(run.clone(), Action::Resume, requester).await?;
+                self.0.runs().act(run.clone(), Action::Resume, who).await?;
                 Ok(ResumedNode { node: *node, run, task: ResumeResult::None, reopened: true })
             }
         }
@@ -50,12 +50,7 @@ enum Found {
     Ended(Box<Node>, RunId),
 }
 
-async fn resume(
-    tx: &mut Tx,
-    node_id: &NodeId,
-    requester: &Requester,
-    now: Timestamp,
-) -> Result<Found> {
+async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Requester, now: Timestamp) -> Result<Found> {
     let found = tx.record_locked::<Node>(node_id.as_str()).await?;
     let mut node = found.ok_or_else(|| no_node(node_id))?;
     let run = match &node.workflow {
@@ -77,7 +72,7 @@ async fn resume(
             if resumed == ResumeResult::Requeued {
                 tx.update_task(&TaskRow { task, version })?;
                 let message = "its task is in the queue again".to_string();
-                let event = event(Cause::Request, &requester.by, message, here!(), now);
+                let event = event(Cause::Request, &who.by, message, here!(), now);
                 tx.update_record(&mut node, &event)?;
             }
             resumed

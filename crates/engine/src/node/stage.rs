@@ -4,6 +4,7 @@
 //! as its id, so it is created once. The worker enqueues it, waits for it, and enqueues it again
 //! when the agent becomes silent.
 
+use crate::FaultResult;
 use crate::node::Nodes;
 use model::effect::{CallOutcome, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
@@ -35,7 +36,7 @@ pub(crate) struct StageContext {
     pub woken_up: Notify,
 }
 
-type StageResult = std::result::Result<ProviderAnswer, Fault>;
+type StageResult = FaultResult<ProviderAnswer>;
 
 impl Nodes {
     /// Executes one provider call for a stage.
@@ -52,7 +53,7 @@ impl Nodes {
         }
     }
 
-    async fn node_now(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
+    async fn node_now(&self, id: &NodeId) -> FaultResult<Node> {
         let found =
             self.0.store().read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
         let found = found.await.map_err(unread)?;
@@ -81,13 +82,19 @@ impl Nodes {
             (NodeStage::DisableNode, _) => Ok(done(format!("{id} takes no more work"))),
             (NodeStage::RetireGpuaasNode, _) => match node.state {
                 NodeState::Retired | NodeState::Removing => Ok(done(format!("{id} is retired"))),
-                state if call.verb == CallVerb::Observe => {
-                    Ok(ProviderAnswer::Differs(format!("{id} is {state}")))
-                }
-                state => Err(Fault::new(
-                    FaultCode::StateDisagrees,
-                    format!("{id} is {state}, not retired"),
-                )),
+                state @ (NodeState::BootstrapIssued
+                | NodeState::Enrolling
+                | NodeState::Active
+                | NodeState::Offline
+                | NodeState::Quarantined
+                | NodeState::Draining
+                | NodeState::Deleted) => match call.verb {
+                    CallVerb::Observe => Ok(ProviderAnswer::Differs(format!("{id} is {state}"))),
+                    CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop => {
+                        let message = format!("{id} is {state}, not retired");
+                        Err(Fault::new(FaultCode::StateDisagrees, message))
+                    }
+                },
             },
             (NodeStage::CleanupSecrets, CallVerb::Observe | CallVerb::GetStatus) => {
                 let has = self.has_agent(id).await.map_err(unread)?;
@@ -210,11 +217,7 @@ impl Nodes {
     }
 
     /// Why the stage needs no task. A task that exists already is waited for.
-    async fn needless(
-        &self,
-        work: &StageContext,
-        key: &EffectKey,
-    ) -> std::result::Result<Option<String>, Fault> {
+    async fn needless(&self, work: &StageContext, key: &EffectKey) -> FaultResult<Option<String>> {
         if self.task_now(key).await?.is_some() {
             return Ok(None);
         }
@@ -230,7 +233,7 @@ impl Nodes {
 
     /// Enqueues a task. While the database does not confirm, it repeats with the same key: another
     /// key could run the task twice. The deadline of the step ends it.
-    async fn enqueue_task(&self, task: Task) -> std::result::Result<Task, Fault> {
+    async fn enqueue_task(&self, task: Task) -> FaultResult<Task> {
         loop {
             let desired = self
                 .0
@@ -244,7 +247,7 @@ impl Nodes {
     }
 
     /// Stops a task, or bars its key if it was never enqueued.
-    async fn bar(&self, task: Task) -> std::result::Result<Task, Fault> {
+    async fn bar(&self, task: Task) -> FaultResult<Task> {
         let barred =
             self.0.store().retry_write("bar_task", task, |task, tx| Box::pin(bar_task(tx, task)));
         barred.await.map_err(unread)
@@ -272,7 +275,7 @@ impl Nodes {
         }
     }
 
-    async fn task_now(&self, key: &EffectKey) -> std::result::Result<Option<Task>, Fault> {
+    async fn task_now(&self, key: &EffectKey) -> FaultResult<Option<Task>> {
         let found = self.0.store().read(key.clone(), |key, tx| Box::pin(tx.task(key)));
         Ok(found.await.map_err(unread)?.map(|row| row.task))
     }
@@ -328,17 +331,19 @@ impl Nodes {
     async fn too_late(&self, work: &StageContext, task: &Task) -> StageResult {
         let ended = self.bar(task.stop()).await?;
         let (id, kind) = (&work.node, task.kind.as_str());
-        match (ended.state, ended.dispatched) {
-            (TaskState::Done, _) => Ok(done(ended.said)),
-            (_, 0) => Err(Fault::new(
-                FaultCode::AgentSilent,
-                format!("the agent of {id} did not take {kind}"),
-            )),
-            _ => Err(Fault::new(
-                FaultCode::TaskFailed,
-                format!("{kind} did not end in its time on {id}"),
-            )),
+        if ended.state == TaskState::Done {
+            return Ok(done(ended.said));
         }
+        Err(match ended.dispatched {
+            0 => {
+                let message = format!("the agent of {id} did not take {kind}");
+                Fault::new(FaultCode::AgentSilent, message)
+            }
+            _ => {
+                let message = format!("{kind} did not end in its time on {id}");
+                Fault::new(FaultCode::TaskFailed, message)
+            }
+        })
     }
 }
 

@@ -1,11 +1,11 @@
 //! The transactions on agent tasks: find, take, renew, report.
 
-use super::agents::{DispatchedTask, node_of_session};
+use super::agents::{AgentResult, DispatchedTask, node_of_session};
 use model::node::TaskKind;
 use model::node::enroll::EnrollmentRefusal;
 use model::node::task::{LEASE, Task, TaskInstruction};
 use model::time::Timestamp;
-use store::{Result, TaskRow, Tx};
+use store::{TaskRow, Tx};
 
 /// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,10 +16,7 @@ pub struct TaskReport {
     pub log: String,
 }
 
-pub(super) async fn has_task(
-    tx: &mut Tx,
-    session: &str,
-) -> Result<std::result::Result<bool, EnrollmentRefusal>> {
+pub(super) async fn has_task(tx: &mut Tx, session: &str) -> AgentResult<bool> {
     match node_of_session(tx, session).await? {
         Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
         Err(denied) => Ok(Err(denied)),
@@ -30,7 +27,7 @@ pub(super) async fn take_task(
     tx: &mut Tx,
     session: &str,
     now: Timestamp,
-) -> Result<std::result::Result<Option<DispatchedTask>, EnrollmentRefusal>> {
+) -> AgentResult<Option<DispatchedTask>> {
     let node = match node_of_session(tx, session).await? {
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
@@ -50,11 +47,7 @@ pub(super) async fn take_task(
 }
 
 /// The task with this key, if it belongs to the node of the session.
-async fn own_task(
-    tx: &mut Tx,
-    session: &str,
-    key: &str,
-) -> Result<std::result::Result<TaskRow, EnrollmentRefusal>> {
+async fn own_task(tx: &mut Tx, session: &str, key: &str) -> AgentResult<TaskRow> {
     let node = match node_of_session(tx, session).await? {
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
@@ -69,7 +62,7 @@ pub(super) async fn renew_task(
     key: &str,
     log: &str,
     now: Timestamp,
-) -> Result<std::result::Result<TaskInstruction, EnrollmentRefusal>> {
+) -> AgentResult<TaskInstruction> {
     let row = match own_task(tx, session, key).await? {
         Ok(row) => row,
         Err(denied) => return Ok(Err(denied)),
@@ -93,7 +86,7 @@ pub(super) async fn report_task(
     session: &str,
     report: &TaskReport,
     now: Timestamp,
-) -> Result<std::result::Result<Option<TaskKind>, EnrollmentRefusal>> {
+) -> AgentResult<Option<TaskKind>> {
     let TaskReport { key, ok, message: text, log } = report;
     let row = match own_task(tx, session, key).await? {
         Ok(row) => row,

@@ -45,12 +45,10 @@ impl Nodes {
         limit: usize,
     ) -> Result<RecordPage<Node>> {
         let input = (filter, after, limit);
-        self.0
-            .store()
-            .scan(input, |(filter, after, limit), tx| {
-                Box::pin(tx.records(filter, after.as_deref(), *limit))
-            })
-            .await
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        });
+        found.await
     }
 }
 

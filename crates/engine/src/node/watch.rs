@@ -107,11 +107,7 @@ impl Nodes {
         }
     }
 
-    async fn watch_once(
-        &self,
-        probe: Option<ReconcileMode>,
-        listening_since: Timestamp,
-    ) -> Result<()> {
+    async fn watch_once(&self, probe: Option<ReconcileMode>, since: Timestamp) -> Result<()> {
         let (index, count) = self.0.scheduler().shard().await;
         let ours = |id: &str| fnv1a(id, 0) % count == index;
         let sites: Vec<Site> =
@@ -124,7 +120,7 @@ impl Nodes {
         for site in sites.into_iter().map(Some).chain(alone) {
             // A failure of one site does not affect the others.
             let id = site.as_ref().map(Site::id);
-            match self.judge_silence(site, listening_since).await {
+            match self.judge_silence(site, since).await {
                 Ok(one) => judged.push(one),
                 Err(error) => tracing::warn!(?id, %error, "assessing heartbeats failed"),
             }

@@ -70,7 +70,7 @@ impl Racks {
         rack_id: RackId,
         parent: &Run,
         (mode, request_id): (RestartMode, String),
-        requester: Requester,
+        who: Requester,
     ) -> Result<MaintenanceStartResult> {
         restart(parent, mode)?;
         let params = &parent.spec.params;
@@ -79,7 +79,7 @@ impl Racks {
             request: request_from_params(params),
             trigger: MaintenanceTrigger::OnDemand,
             request_id,
-            by: requester.by,
+            by: who.by,
             reference: params.get(REFERENCE).cloned().unwrap_or_default(),
             force_reason: None,
             dry_run: false,

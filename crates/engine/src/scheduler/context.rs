@@ -30,24 +30,14 @@ async fn device_context<D: Device>(
 }
 
 impl LoadContext for PowerShelf {
-    async fn load_context(
-        &self,
-        tx: &mut Tx,
-        fresh: RunId,
-        _now: Timestamp,
-    ) -> Result<DeviceContext> {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _: Timestamp) -> Result<DeviceContext> {
         let against = shelves::find_refusal(tx, self).await?.map(|refusal| refusal.message);
         Ok(DeviceContext { against, ..device_context(tx, self, self.waits_for(), fresh).await? })
     }
 }
 
 impl LoadContext for Switch {
-    async fn load_context(
-        &self,
-        tx: &mut Tx,
-        fresh: RunId,
-        _now: Timestamp,
-    ) -> Result<DeviceContext> {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _: Timestamp) -> Result<DeviceContext> {
         device_context(tx, self, self.waits_for(), fresh).await
     }
 }
@@ -57,7 +47,7 @@ impl LoadContext for Rack {
         &self,
         tx: &mut Tx,
         fresh: RunId,
-        _now: Timestamp,
+        _: Timestamp,
     ) -> Result<rack::RackTurnInput> {
         racks::load_turn_input(tx, self, fresh, RackLimits::default()).await
     }
@@ -71,8 +61,8 @@ impl LoadContext for Node {
     async fn load_context(
         &self,
         tx: &mut Tx,
-        _fresh: RunId,
-        _now: Timestamp,
+        _: RunId,
+        _: Timestamp,
     ) -> Result<node::NodeTurnInput> {
         let run = match &self.workflow {
             Some(id) => tx.run(id).await?,
@@ -93,7 +83,7 @@ impl LoadContext for Host {
         &self,
         tx: &mut Tx,
         fresh: RunId,
-        _now: Timestamp,
+        _: Timestamp,
     ) -> Result<host::HostTurnInput> {
         // The machine is locked until the turn ends, so that its gate is still open when a run
         // starts.

@@ -164,12 +164,9 @@ mod tests {
         let cipher = Cipher::new(&[7; KEY_BYTES]);
         let sealed = cipher.seal("bmc", &password()).unwrap();
         assert!(!sealed.windows(6).any(|part| part == b"s3cret"));
-        match cipher.open("bmc", &sealed).unwrap() {
-            Secret::Password { user, password } => {
-                assert_eq!((user.as_str(), password.expose_secret()), ("root", "s3cret"));
-            }
-            other => panic!("{other:?}"),
-        }
+        let opened = cipher.open("bmc", &sealed).unwrap();
+        let Secret::Password { user, password: opened } = opened else { panic!("{opened:?}") };
+        assert_eq!((user.as_str(), opened.expose_secret()), ("root", "s3cret"));
         let mut broken = sealed.clone();
         broken[NONCE_BYTES + 1] ^= 1;
         for (cipher, name, bytes) in [
@@ -202,10 +199,9 @@ mod tests {
         let cipher = Cipher::new(&[7; KEY_BYTES]);
         let key = Secret::MaasKey { key: "consumer:token:s3cret".to_string().into() };
         let sealed = cipher.seal("maas", &key).unwrap();
-        match cipher.open("maas", &sealed).unwrap() {
-            Secret::MaasKey { key } => assert_eq!(key.expose_secret(), "consumer:token:s3cret"),
-            other => panic!("{other:?}"),
-        }
+        let opened = cipher.open("maas", &sealed).unwrap();
+        let Secret::MaasKey { key } = opened else { panic!("{opened:?}") };
+        assert_eq!(key.expose_secret(), "consumer:token:s3cret");
     }
 
     #[test]

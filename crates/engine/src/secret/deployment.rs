@@ -16,6 +16,9 @@ use model::time::Timestamp;
 use serde_json::Value;
 use store::{DeploymentLookup, DeploymentRow, Result, Tx};
 
+/// The answer to a deploy agent, or why it is refused.
+type ClaimResult<T> = Result<std::result::Result<T, ClaimRefusal>>;
+
 /// A deployment that a machine boots, and its token.
 #[derive(Clone)]
 pub struct BootOffer {
@@ -78,7 +81,7 @@ impl SecretStore {
         token: &str,
         session: &str,
         macs: Vec<String>,
-    ) -> Result<std::result::Result<Deployment, ClaimRefusal>> {
+    ) -> ClaimResult<Deployment> {
         let claim = DeploymentClaim { macs, session: checksum(session) };
         let input = (checksum(token), claim, (self.clock)());
         self.store
@@ -93,7 +96,7 @@ impl SecretStore {
         &self,
         session: &str,
         report: DeploymentReport,
-    ) -> Result<std::result::Result<DeploymentInstruction, ClaimRefusal>> {
+    ) -> ClaimResult<DeploymentInstruction> {
         let input = (checksum(session), report, (self.clock)());
         self.store
             .retry_write("report_deployment", input, |(session, report, now), tx| {
@@ -102,11 +105,8 @@ impl SecretStore {
             .await
     }
 
-    pub(super) async fn find_deployment(
-        &self,
-        shown: DeploymentLookup,
-    ) -> Result<Option<Deployment>> {
-        let found = self.store.read(shown, |shown, tx| Box::pin(tx.deployment(shown))).await?;
+    pub(super) async fn find_deployment(&self, by: DeploymentLookup) -> Result<Option<Deployment>> {
+        let found = self.store.read(by, |by, tx| Box::pin(tx.deployment(by))).await?;
         Ok(found.map(|row| row.deployment))
     }
 
@@ -159,7 +159,7 @@ async fn claim_deployment(
     token: &str,
     claim: &DeploymentClaim,
     now: Timestamp,
-) -> Result<std::result::Result<Deployment, ClaimRefusal>> {
+) -> ClaimResult<Deployment> {
     let Some(mut row) = tx.deployment(&DeploymentLookup::Token(token.to_string())).await? else {
         return Ok(Err(ClaimRefusal::TokenUnknown));
     };
@@ -175,7 +175,7 @@ async fn report_deployment(
     session: &str,
     report: &DeploymentReport,
     now: Timestamp,
-) -> Result<std::result::Result<DeploymentInstruction, ClaimRefusal>> {
+) -> ClaimResult<DeploymentInstruction> {
     let Some(mut row) = tx.deployment(&DeploymentLookup::Session(session.to_string())).await?
     else {
         return Ok(Err(ClaimRefusal::SessionUnknown));

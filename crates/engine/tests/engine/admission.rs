@@ -4,7 +4,7 @@
 use crate::nodes::{
     self, DAY, agents, decommission_request, enrolling_agent, onboard_request, requester,
 };
-use crate::racks::{RackFixture, add_firmware, firmware, maintenance_request};
+use crate::rack_fixture::{RackFixture, add_firmware, firmware, maintenance_request};
 use crate::test_env::{TestEnv, simulate};
 use engine::Engine;
 use engine::admission::{StartRequest, StartedRun};

@@ -1,6 +1,8 @@
 //! Component firmware in simulated time: devices through their rack, shelves directly, and hosts.
 
-use crate::racks::{self, RackFixture, add_firmware, firmware, machines, power};
+use crate::rack_fixture::{
+    RackFixture, add_firmware, firmware, machines, maintenance_request, power,
+};
 use crate::test_env::simulate;
 use engine::components::{FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome};
 use engine::rack::MaintenanceStart;
@@ -238,8 +240,7 @@ fn a_reused_request_id_is_refused() {
     simulate(async {
         let fixture = rack_fixture().await;
         let on = power(MaintenanceScope::default(), PowerSequence::On);
-        let start =
-            MaintenanceStart { request_id: "on-1".into(), ..racks::maintenance_request(on) };
+        let start = MaintenanceStart { request_id: "on-1".into(), ..maintenance_request(on) };
         let run = fixture.engine().racks().maintain(start).await.expect("accepted").run;
         fixture.wait_until_ended(&run.expect("an operation").spec.id).await;
         for ids in [&["m-1"], &["sw-1"]] {

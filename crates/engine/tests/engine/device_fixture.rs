@@ -6,7 +6,7 @@ use crate::device_records::{
     retry_on_conflict,
 };
 use crate::node_scenarios::{self, NodeAction};
-use crate::racks::{add_firmware, firmware};
+use crate::rack_fixture::{add_firmware, firmware};
 use crate::test_env::TestEnv;
 use engine::host::Reprovision;
 use engine::rack::{MaintenanceStart, RackDescription};

@@ -34,6 +34,7 @@ mod node_scenarios;
 mod node_supervision;
 mod nodes;
 mod rack_failures;
+mod rack_fixture;
 mod racks;
 mod retention;
 mod scenario;

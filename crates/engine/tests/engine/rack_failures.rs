@@ -1,6 +1,6 @@
 //! Racks in simulated time: failures of fabric and validation, refusals, and settings.
 
-use crate::racks::{RackFixture, machines, maintenance_request, power, requester};
+use crate::rack_fixture::{RackFixture, machines, maintenance_request, power, requester};
 use crate::test_env::simulate;
 use engine::Settings;
 use engine::components::{FirmwareUpdate, UpdateOutcome};
@@ -143,8 +143,8 @@ fn an_empty_rack_has_nothing_to_maintain() {
 fn a_shelf_run_has_no_rack_status() {
     simulate(async {
         let fixture = RackFixture::ready().await;
-        let newer = crate::racks::firmware("fw-2", "3.0", false, true);
-        crate::racks::add_firmware(&fixture.env.store, newer).await;
+        let newer = crate::rack_fixture::firmware("fw-2", "3.0", false, true);
+        crate::rack_fixture::add_firmware(&fixture.env.store, newer).await;
         let update = FirmwareUpdate {
             targets: vec![TargetId::parse("ps-1").expect("an id")],
             firmware: Some(FirmwareId::trusted("fw-2")),

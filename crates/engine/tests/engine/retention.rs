@@ -90,10 +90,12 @@ async fn old_runs_are_deleted_except_the_latest() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let runs = with_three_runs(&store, &sim).await;
+    // The later engines may add events of their own, so only events before this one are old.
+    let machine = store.machine(&MachineId::trusted("m-1")).await.unwrap().unwrap();
     let stored = Retention { runs: Some(90 * DAY), events: Some(30 * DAY), ..never() };
     let engine = engine_in_days(&store, &sim, 89, stored.clone()).await;
     wait_until("the end of old events", async || {
-        engine.history("m-1", 0, 100).await.unwrap().len() == 1
+        engine.history("m-1", 0, 100).await.unwrap()[0].version >= machine.version
     })
     .await;
     assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
@@ -110,7 +112,6 @@ async fn old_runs_are_deleted_except_the_latest() {
         assert!(engine.history(id.as_str(), 0, 10).await.is_err());
     }
     // The machine works as before, and its request ids are free again.
-    let machine = engine.machines().get(&MachineId::trusted("m-1")).await.unwrap();
     let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
     let run = wait_for_run(&engine, &run.spec.id, Run::ended).await;
     let history = engine.history("m-1", 0, 100).await.unwrap();

@@ -43,11 +43,7 @@ pub(super) async fn power_shelf(
     show::<PowerShelf>(&console, TargetId::from(&id), &requested).await
 }
 
-async fn show<D: Device>(
-    console: &Console,
-    target: TargetId,
-    requested: &QueryParams,
-) -> PageResult {
+async fn show<D: Device>(console: &Console, target: TargetId, query: &QueryParams) -> PageResult {
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let device = engine.devices().get::<D>(target.as_str()).await?;
@@ -57,7 +53,7 @@ async fn show<D: Device>(
         engine.runs().list(Filter::parse(&of_device, FilterSubject::Run)?, None, RECENT).await?;
     let head = device.head();
     let history =
-        history::read_history(engine, target.as_str(), head.version, history::before(requested))
+        history::read_history(engine, target.as_str(), head.version, history::before(query))
             .await?;
     let now = engine.now();
     let name = device.state_name();

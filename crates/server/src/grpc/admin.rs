@@ -1,17 +1,15 @@
 //! AdminService: conditions that only an administrator sets, each with a reason.
 
-use super::GrpcServices;
 use super::convert::{initiator, machine};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use model::condition::ConditionType;
 use model::id::MachineId;
 use model::run::actions::Requester;
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
-
-type Answer = Result<Response<v1::Machine>, Status>;
+use tonic::{Request, Response};
 
 impl GrpcServices {
     async fn set_condition(
@@ -20,41 +18,40 @@ impl GrpcServices {
         (machine_id, reason): (&str, &str),
         condition: ConditionType,
         status: bool,
-    ) -> Answer {
-        let id = MachineId::parse(machine_id).map_err(refusal_status)?;
-        let reason = text::check_reason("reason", reason).map_err(refusal_status)?;
+    ) -> Answer<v1::Machine> {
+        let id = MachineId::parse(machine_id).or_status()?;
+        let reason = text::check_reason("reason", reason).or_status()?;
         let requester = Requester { by: initiator(metadata), reason };
-        let done = self
-            .engine
-            .machines()
-            .flag(id, condition, status, requester)
-            .await
-            .map_err(store_error_status)?;
+        let done =
+            self.engine.machines().flag(id, condition, status, requester).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 }
 
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
-    async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer {
+    async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer<v1::Machine> {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Rma, true).await
     }
 
-    async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer {
+    async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer<v1::Machine> {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Rma, false).await
     }
 
-    async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer {
+    async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer<v1::Machine> {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Retired, true).await
     }
 
-    async fn clear_retired(&self, request: Request<v1::ClearRetiredRequest>) -> Answer {
+    async fn clear_retired(
+        &self,
+        request: Request<v1::ClearRetiredRequest>,
+    ) -> Answer<v1::Machine> {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Retired, false).await
@@ -63,7 +60,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     async fn clear_needs_intervention(
         &self,
         request: Request<v1::ClearNeedsInterventionRequest>,
-    ) -> Answer {
+    ) -> Answer<v1::Machine> {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await

@@ -1,9 +1,9 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
-use super::GrpcServices;
 use super::convert::{force_reason, initiator};
 use super::rack::convert::{affected_machine_ids, gate};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::components::{
     ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome,
 };
@@ -13,9 +13,7 @@ use model::refusal::Refusal;
 use model::target::TargetId;
 use model::text;
 use proto::v1;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::component_service_server::ComponentService for GrpcServices {
@@ -24,8 +22,8 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         request: Request<v1::UpdateComponentFirmwareRequest>,
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
         let by = initiator(request.metadata());
-        let update = update_from(request.into_inner(), by).map_err(refusal_status)?;
-        let done = self.engine.components().update(update).await.map_err(store_error_status)?;
+        let update = update_from(request.into_inner(), by).or_status()?;
+        let done = self.engine.components().update(update).await.or_status()?;
         let results = done.into_iter().map(result).collect();
         Ok(Response::new(v1::UpdateComponentFirmwareResponse { results }))
     }
@@ -37,14 +35,9 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
-        let targets = targets.map_err(refusal_status)?;
-        let firmware = firmware_from(&requested.target_version).map_err(refusal_status)?;
-        let found = self
-            .engine
-            .components()
-            .status(&targets, firmware)
-            .await
-            .map_err(store_error_status)?;
+        let targets = targets.or_status()?;
+        let firmware = firmware_from(&requested.target_version).or_status()?;
+        let found = self.engine.components().status(&targets, firmware).await.or_status()?;
         let components = found.into_iter().map(status).collect();
         Ok(Response::new(v1::GetComponentFirmwareStatusResponse { components }))
     }
@@ -56,9 +49,8 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
-        let targets = targets.map_err(refusal_status)?;
-        let found =
-            self.engine.components().versions(&targets).await.map_err(store_error_status)?;
+        let targets = targets.or_status()?;
+        let found = self.engine.components().versions(&targets).await.or_status()?;
         let components = found.into_iter().map(versions).collect();
         Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components }))
     }

@@ -1,9 +1,9 @@
 //! CredentialService: secrets are write-only.
 
-use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::secret::CredentialInfo;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
@@ -12,9 +12,7 @@ use proto::v1;
 use proto::v1::set_credential_request::Secret as Asked;
 use providers::state_store::Secret;
 use store::IdentityRow;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 /// The largest accepted secret, in bytes.
 const MAX_SECRET: usize = 64 * 1024;
@@ -27,12 +25,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     ) -> Answer<v1::Credential> {
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
         let requested = request.into_inner();
-        let secret = secret_from(requested.secret).map_err(refusal_status)?;
-        let set = self
-            .secrets
-            .set(&requested.name, &secret, requester)
-            .await
-            .map_err(store_error_status)?;
+        let secret = secret_from(requested.secret).or_status()?;
+        let set = self.secrets.set(&requested.name, &secret, requester).await.or_status()?;
         Ok(Response::new(credential(set)))
     }
 
@@ -42,9 +36,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     ) -> Answer<v1::ListCredentialsResponse> {
         let requested = request.into_inner();
         let page = Page::new(List::Credentials, "", requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
-        let found =
-            self.secrets.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
+            .or_status()?;
+        let found = self.secrets.list(page.after(), page.size + 1).await.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
         Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
@@ -56,7 +49,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     ) -> Answer<v1::Credential> {
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
         let name = request.into_inner().name;
-        let gone = self.secrets.delete(&name, requester).await.map_err(store_error_status)?;
+        let gone = self.secrets.delete(&name, requester).await.or_status()?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -66,12 +59,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     ) -> Answer<v1::ListIdentitiesResponse> {
         let requested = request.into_inner();
         let page = Page::new(List::Identities, "", requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
-        let found = self
-            .secrets
-            .identities(page.after(), page.size + 1)
-            .await
-            .map_err(store_error_status)?;
+            .or_status()?;
+        let found = self.secrets.identities(page.after(), page.size + 1).await.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.peer);
         let identities = found.into_iter().map(identity).collect();
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
@@ -79,7 +68,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
 
     async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
         let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
-        let known = self.secrets.set_identity(&peer, &shown).await.map_err(store_error_status)?;
+        let known = self.secrets.set_identity(&peer, &shown).await.or_status()?;
         Ok(Response::new(identity(known)))
     }
 
@@ -88,7 +77,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::ForgetIdentityRequest>,
     ) -> Answer<v1::ForgetIdentityResponse> {
         let peer = request.into_inner().peer;
-        self.secrets.forget_identity(&peer).await.map_err(store_error_status)?;
+        self.secrets.forget_identity(&peer).await.or_status()?;
         Ok(Response::new(v1::ForgetIdentityResponse {}))
     }
 }

@@ -4,7 +4,7 @@ use super::GrpcServices;
 use super::convert::{location_from, time};
 use super::health::health_summary;
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
 use engine::{DescribedDevice, PlacedSpec};
 use model::device::{Device, DeviceReachability};
 use model::effect::{DesiredPower, DeviceFacts};
@@ -157,12 +157,11 @@ impl GrpcServices {
         // Sorted, because a map has no order and the same filter must yield the same token.
         let labels: BTreeMap<_, _> = requested.labels.iter().collect();
         let stamp = format!("{} {:?} {labels:?}", requested.rack_id, requested.states);
-        let page =
-            Page::new(desired.list, &stamp, desired.size, desired.token).map_err(refusal_status)?;
-        let filter = filter_from::<D>(requested).map_err(refusal_status)?;
+        let page = Page::new(desired.list, &stamp, desired.size, desired.token).or_status()?;
+        let filter = filter_from::<D>(requested).or_status()?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.devices().list::<D>(filter, page.from.clone(), size).await;
-        let found = found.map_err(store_error_status)?;
+        let found = found.or_status()?;
         let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok((found.records, next))
     }

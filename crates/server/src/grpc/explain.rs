@@ -1,23 +1,20 @@
 //! ExplainService: why an object is in its state, and its history.
 
-use super::GrpcServices;
 use super::convert::time;
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use model::fault::FaultCode;
 use model::id::ObjectId;
 use model::refusal::Refusal;
 use proto::v1;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
-    async fn explain(
-        &self,
-        request: Request<v1::ExplainRequest>,
-    ) -> Result<Response<v1::Explanation>, Status> {
-        let id = ObjectId::parse(&request.get_ref().id).map_err(refusal_status)?;
-        let found = self.engine.explain(id.as_str()).await.map_err(store_error_status)?;
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
+        let id = ObjectId::parse(&request.get_ref().id).or_status()?;
+        let found = self.engine.explain(id.as_str()).await.or_status()?;
         let reported = found.explanation;
         Ok(Response::new(v1::Explanation {
             id: id.to_string(),
@@ -40,18 +37,15 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn list_history(
         &self,
         request: Request<v1::ListHistoryRequest>,
-    ) -> Result<Response<v1::ListHistoryResponse>, Status> {
+    ) -> Answer<v1::ListHistoryResponse> {
         let requested = request.into_inner();
-        let id = ObjectId::parse(&requested.id).map_err(refusal_status)?;
+        let id = ObjectId::parse(&requested.id).or_status()?;
         let page =
             Page::new(List::History, id.as_str(), requested.page_size, &requested.page_token)
-                .map_err(refusal_status)?;
+                .or_status()?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
-        let mut events = self
-            .engine
-            .history(id.as_str(), after, page.size + 1)
-            .await
-            .map_err(store_error_status)?;
+        let mut events =
+            self.engine.history(id.as_str(), after, page.size + 1).await.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
         let last = events.last().filter(|_| more).map(|event| event.version.to_string());
@@ -74,7 +68,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn get_fault_page(
         &self,
         request: Request<v1::GetFaultPageRequest>,
-    ) -> Result<Response<v1::FaultPage>, Status> {
+    ) -> Answer<v1::FaultPage> {
         let requested = request.into_inner().code;
         let Some(code) = FaultCode::parse(&requested) else {
             let codes: Vec<_> = FaultCode::ALL.iter().map(|code| code.as_str()).collect();

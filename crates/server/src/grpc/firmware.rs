@@ -1,9 +1,9 @@
 //! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
-use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use engine::firmware::FirmwareChange;
 use model::firmware::{AppliedFirmware, DEVICES, Firmware, FirmwareComponent};
 use model::id::FirmwareId;
@@ -15,9 +15,7 @@ use proto::v1;
 use std::collections::BTreeMap;
 use store::AppliedPosition;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::firmware_service_server::FirmwareService for GrpcServices {
@@ -28,16 +26,15 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         let requester = who(request.metadata());
         let v1::CreateFirmwareRequest { firmware: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
-        let desired = firmware_from(requested).map_err(refusal_status)?;
+        let desired = firmware_from(requested).or_status()?;
         let engine = self.engine.with_dry_run(dry_run);
-        let created =
-            engine.firmware().create(desired, requester).await.map_err(store_error_status)?;
+        let created = engine.firmware().create(desired, requester).await.or_status()?;
         Ok(Response::new(firmware(&created)))
     }
 
     async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
-        let id = FirmwareId::parse(&request.get_ref().firmware_id).map_err(refusal_status)?;
-        let found = self.engine.firmware().get(&id).await.map_err(store_error_status)?;
+        let id = FirmwareId::parse(&request.get_ref().firmware_id).or_status()?;
+        let found = self.engine.firmware().get(&id).await.or_status()?;
         Ok(Response::new(firmware(&found)))
     }
 
@@ -52,14 +49,11 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
             requested.page_size,
             &requested.page_token,
         )
-        .map_err(refusal_status)?;
+        .or_status()?;
         let of = Some(requested.hardware_type).filter(|one| !one.is_empty());
         let found = self.engine.firmware().list(of, page.after(), page.size + 1).await;
-        let named: Vec<(String, Firmware)> = found
-            .map_err(store_error_status)?
-            .into_iter()
-            .map(|one| (one.id.to_string(), one))
-            .collect();
+        let named: Vec<(String, Firmware)> =
+            found.or_status()?.into_iter().map(|one| (one.id.to_string(), one)).collect();
         let (found, next_page_token) = page.split_page(named, |(id, _)| id);
         let firmware = found.iter().map(|(_, one)| firmware(one)).collect();
         Ok(Response::new(v1::ListFirmwareResponse { firmware, next_page_token }))
@@ -107,7 +101,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         let requested = request.into_inner();
         let device = match requested.device_id.as_str() {
             "" => None,
-            id => Some(TargetId::parse_field(id, "device_id").map_err(refusal_status)?),
+            id => Some(TargetId::parse_field(id, "device_id").or_status()?),
         };
         let page = Page::new(
             List::FirmwareHistory,
@@ -115,15 +109,10 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
             requested.page_size,
             &requested.page_token,
         )
-        .map_err(refusal_status)?;
-        let before =
-            page.from.as_deref().map(history_key_from).transpose().map_err(refusal_status)?;
-        let found = self
-            .engine
-            .firmware()
-            .applied(device, before, page.size + 1)
-            .await
-            .map_err(store_error_status)?;
+        .or_status()?;
+        let before = page.from.as_deref().map(history_key_from).transpose().or_status()?;
+        let found =
+            self.engine.firmware().applied(device, before, page.size + 1).await.or_status()?;
         let placed: Vec<(String, AppliedFirmware)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();
         let (found, next_page_token) = page.split_page(placed, |(position, _)| position);
@@ -140,10 +129,9 @@ impl GrpcServices {
         dry_run: bool,
         requester: Requester,
     ) -> Answer<v1::Firmware> {
-        let id = FirmwareId::parse(id).map_err(refusal_status)?;
+        let id = FirmwareId::parse(id).or_status()?;
         let engine = self.engine.with_dry_run(dry_run);
-        let done =
-            engine.firmware().change(id, change, requester).await.map_err(store_error_status)?;
+        let done = engine.firmware().change(id, change, requester).await.or_status()?;
         Ok(Response::new(firmware(&done)))
     }
 }

@@ -1,10 +1,10 @@
 //! HardwareService: reads hardware now, and tests and discovers BMCs that are not registered.
 
-use super::GrpcServices;
 use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
-use super::status::{hardware_error_status, refusal_status, store_error_status};
+use super::status::{OrStatus, store_error_status};
 use super::stream::Streaming;
+use super::{Answer, GrpcServices};
 use engine::machine::hardware::{
     BmcTestResult, DiscoveryOutcome, DiscoveryRequest, DiscoveryResult, MAX_LOG, RegistrationStatus,
 };
@@ -21,9 +21,7 @@ use providers::http_client::Trust;
 use providers::inspect::Inspection;
 use providers::power::PowerState;
 use providers::redfish::{LogEntry, SystemSelector};
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 /// The default number of addresses that are tried concurrently.
 const AT_ONCE: usize = 64;
@@ -37,8 +35,8 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let observed = self.engine.machines().inspect(&id).await.map_err(hardware_error_status)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
+        let observed = self.engine.machines().inspect(&id).await.or_status()?;
         Ok(Response::new(inspection(&id, observed, self.engine.now())))
     }
 
@@ -47,19 +45,19 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
         let requested = request.into_inner();
-        let id = MachineId::parse(&requested.machine_id).map_err(refusal_status)?;
+        let id = MachineId::parse(&requested.machine_id).or_status()?;
         let since = requested.since.as_ref().map(timestamp_from);
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
-        let found = self.engine.machines().event_log(&id).await.map_err(hardware_error_status)?;
-        let (entries, next_page_token) = log_page(found, since, &page).map_err(refusal_status)?;
+            .or_status()?;
+        let found = self.engine.machines().event_log(&id).await.or_status()?;
+        let (entries, next_page_token) = log_page(found, since, &page).or_status()?;
         Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let observed = self.engine.machines().power(&id).await.map_err(hardware_error_status)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
+        let observed = self.engine.machines().power(&id).await.or_status()?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
             power: power(Some(observed)).into(),
@@ -68,9 +66,8 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
     }
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
-        let approach = approach_from(request.into_inner()).map_err(refusal_status)?;
-        let tested =
-            self.engine.machines().test_bmc(&approach).await.map_err(hardware_error_status)?;
+        let approach = approach_from(request.into_inner()).or_status()?;
+        let tested = self.engine.machines().test_bmc(&approach).await.or_status()?;
         Ok(Response::new(report(&tested)))
     }
 
@@ -78,9 +75,9 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
-        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refusal_status)?;
-        let peer = self.engine.machines().bmc_peer(&endpoint).map_err(hardware_error_status)?;
-        let was_locked = self.secrets.unlock(&peer).await.map_err(store_error_status)?;
+        let endpoint = endpoint_from(&request.get_ref().endpoint).or_status()?;
+        let peer = self.engine.machines().bmc_peer(&endpoint).or_status()?;
+        let was_locked = self.secrets.unlock(&peer).await.or_status()?;
         let by = initiator(request.metadata());
         tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
@@ -93,8 +90,8 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         request: Request<v1::DiscoverRequest>,
     ) -> Answer<Streaming<v1::Discovered>> {
         let actor = initiator(request.metadata());
-        let search = search_from(request.into_inner(), actor).map_err(refusal_status)?;
-        let found = self.engine.machines().discover(search).await.map_err(hardware_error_status)?;
+        let search = search_from(request.into_inner(), actor).or_status()?;
+        let found = self.engine.machines().discover(search).await.or_status()?;
         Ok(Response::new(found.map_ok(discovered).map_err(store_error_status).boxed()))
     }
 }

@@ -1,9 +1,9 @@
 //! HealthService: health reports about machines, racks, switches and power shelves.
 
-use super::GrpcServices;
 use super::convert::{initiator, time, time_from};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use model::health::{Alert, Alerts, HealthFilter, HealthSummary, ReportChange, Reports};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
@@ -14,13 +14,11 @@ use proto::v1;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-type Answer<T> = Result<Response<T>, Status>;
-
 #[tonic::async_trait]
 impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
-        let object = TargetId::parse(&request.get_ref().id).map_err(refusal_status)?;
-        let found = self.engine.health().get(&object).await.map_err(store_error_status)?;
+        let object = TargetId::parse(&request.get_ref().id).or_status()?;
+        let found = self.engine.health().get(&object).await.or_status()?;
         Ok(Response::new(health_with_reports(&object, &found)))
     }
 
@@ -31,19 +29,13 @@ impl v1::health_service_server::HealthService for GrpcServices {
         let requested = request.into_inner();
         let desired = format!("{} {}", requested.source, requested.classification);
         let page = Page::new(List::Health, &desired, requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
+            .or_status()?;
         let filter = HealthFilter {
-            source: optional_name("source", requested.source).map_err(refusal_status)?,
-            class: optional_name("classification", requested.classification)
-                .map_err(refusal_status)?,
+            source: optional_name("source", requested.source).or_status()?,
+            class: optional_name("classification", requested.classification).or_status()?,
         };
         let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
-        let found = self
-            .engine
-            .health()
-            .list(filter, page.after(), limit)
-            .await
-            .map_err(store_error_status)?;
+        let found = self.engine.health().list(filter, page.after(), limit).await.or_status()?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
         let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
         let objects =
@@ -56,7 +48,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, requested) = request.into_parts();
-        let alerts = alerts_from(requested.alerts, self.engine.now()).map_err(refusal_status)?;
+        let alerts = alerts_from(requested.alerts, self.engine.now()).or_status()?;
         if alerts.is_empty() {
             return Err(refusal_status(Refusal::missing("alerts")));
         }
@@ -69,7 +61,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, requested) = request.into_parts();
-        let alerts = alerts_from(requested.alerts, self.engine.now()).map_err(refusal_status)?;
+        let alerts = alerts_from(requested.alerts, self.engine.now()).or_status()?;
         let about = (requested.id.as_str(), requested.source);
         self.change_health(&metadata, about, ReportChange::Replace(alerts), requested.dry_run).await
     }
@@ -93,14 +85,10 @@ impl GrpcServices {
         change: ReportChange,
         dry_run: bool,
     ) -> Answer<v1::Health> {
-        let object = TargetId::parse(id).map_err(refusal_status)?;
+        let object = TargetId::parse(id).or_status()?;
         let requester = Requester { by: initiator(metadata), reason: String::new() };
         let engine = self.engine.with_dry_run(dry_run);
-        let after = engine
-            .health()
-            .change(&object, source, change, requester)
-            .await
-            .map_err(store_error_status)?;
+        let after = engine.health().change(&object, source, change, requester).await.or_status()?;
         Ok(Response::new(health_with_reports(&object, &after)))
     }
 
@@ -114,7 +102,7 @@ impl GrpcServices {
         if status.is_clear() {
             return Ok(None);
         }
-        let reports = self.engine.health().get(object).await.map_err(store_error_status)?;
+        let reports = self.engine.health().get(object).await.or_status()?;
         Ok((!reports.is_empty()).then(|| health_with_reports(object, &reports)))
     }
 }

@@ -1,58 +1,56 @@
 //! HostService: the firmware of machines, managed for an operator or for the machine's rack.
 
-use super::GrpcServices;
 use super::convert::{initiator, time};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::host::{HostView, Reprovision};
 use model::host::{FirmwareCheck, HostState, ReprovisionOwner};
 use model::id::{FirmwareId, MachineId};
 use model::run::actions::Requester;
 use model::text;
 use proto::v1;
-use tonic::{Request, Response, Status};
-
-type Answer = Result<Response<v1::Host>, Status>;
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::host_service_server::HostService for GrpcServices {
     async fn trigger_host_reprovisioning(
         &self,
         request: Request<v1::TriggerHostReprovisioningRequest>,
-    ) -> Answer {
+    ) -> Answer<v1::Host> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let firmware = match requested.firmware_id.as_str() {
             "" => None,
-            id => Some(FirmwareId::parse(id).map_err(refusal_status)?),
+            id => Some(FirmwareId::parse(id).or_status()?),
         };
         let desired = Reprovision {
-            machine: MachineId::parse(&requested.machine_id).map_err(refusal_status)?,
+            machine: MachineId::parse(&requested.machine_id).or_status()?,
             firmware,
             request_id: match requested.dry_run {
                 true => requested.request_id,
-                false => text::check_request_id(&requested.request_id).map_err(refusal_status)?,
+                false => text::check_request_id(&requested.request_id).or_status()?,
             },
             by,
         };
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let observed = engine.hosts().reprovision(desired).await.map_err(store_error_status)?;
+        let observed = engine.hosts().reprovision(desired).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
 
     async fn cancel_host_reprovisioning(
         &self,
         request: Request<v1::CancelHostReprovisioningRequest>,
-    ) -> Answer {
+    ) -> Answer<v1::Host> {
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let engine = self.engine.with_dry_run(request.get_ref().dry_run);
-        let observed = engine.hosts().cancel(&id, requester).await.map_err(store_error_status)?;
+        let observed = engine.hosts().cancel(&id, requester).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
 
-    async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let observed = self.engine.hosts().get(&id).await.map_err(store_error_status)?;
+    async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer<v1::Host> {
+        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
+        let observed = self.engine.hosts().get(&id).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
 }

@@ -1,9 +1,9 @@
 //! ImageService: the catalogue of images, and their files.
 
-use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, MAX_SIZE, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use crate::netboot::artifacts::UploadError;
 use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
@@ -14,8 +14,6 @@ use model::run::actions::Requester;
 use model::time::Timestamp;
 use proto::v1;
 use tonic::{Request, Response, Status, Streaming};
-
-type Answer<T> = Result<Response<T>, Status>;
 
 const KINDS: &str = "use raw, qcow2, tar, kernel or iso";
 
@@ -29,7 +27,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let first =
             pieces.message().await?.ok_or_else(|| refusal_status(Refusal::missing("data")))?;
         if !first.sha256.is_empty() {
-            model::image::sha256("sha256", &first.sha256).map_err(refusal_status)?;
+            model::image::sha256("sha256", &first.sha256).or_status()?;
         }
         let expected = first.sha256.clone();
         let rest = pieces.map(|piece| piece.map(|piece| piece.data));
@@ -45,16 +43,14 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let requester = who(&request);
         let requested = request.into_inner().image;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
-        let body = self.body_from(&requested).await.map_err(refusal_status)?;
+        let body = self.body_from(&requested).await.or_status()?;
         let desired = Image { name: requested.name, body, created_at: Timestamp::default() };
-        let added =
-            self.engine.images().add(desired, requester).await.map_err(store_error_status)?;
+        let added = self.engine.images().add(desired, requester).await.or_status()?;
         Ok(Response::new(image(&added)))
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {
-        let found =
-            self.engine.images().get(&request.get_ref().name).await.map_err(store_error_status)?;
+        let found = self.engine.images().get(&request.get_ref().name).await.or_status()?;
         Ok(Response::new(image(&found)))
     }
 
@@ -63,14 +59,9 @@ impl v1::image_service_server::ImageService for GrpcServices {
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
         let requested = request.into_inner();
-        let page = Page::new(List::Images, "", requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
-        let found = self
-            .engine
-            .images()
-            .list(page.after(), page.size + 1)
-            .await
-            .map_err(store_error_status)?;
+        let page =
+            Page::new(List::Images, "", requested.page_size, &requested.page_token).or_status()?;
+        let found = self.engine.images().list(page.after(), page.size + 1).await.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let images = found.iter().map(image).collect();
         Ok(Response::new(v1::ListImagesResponse { images, next_page_token }))
@@ -78,12 +69,8 @@ impl v1::image_service_server::ImageService for GrpcServices {
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
         let requester = who(&request);
-        let gone = self
-            .engine
-            .images()
-            .delete(&request.get_ref().name, requester)
-            .await
-            .map_err(store_error_status)?;
+        let gone =
+            self.engine.images().delete(&request.get_ref().name, requester).await.or_status()?;
         for orphan in &gone.orphans {
             self.artifacts.remove(orphan).await;
         }
@@ -95,7 +82,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         request: Request<v1::GetNetbootConfigRequest>,
     ) -> Answer<v1::GetNetbootConfigResponse> {
         let v1::GetNetbootConfigRequest { interface, range } = request.into_inner();
-        let network = Network { interface, range }.checked().map_err(refusal_status)?;
+        let network = Network { interface, range }.checked().or_status()?;
         let Some(url) = &self.netboot_url else {
             let message = "this server has no netboot service: netboot.listen is not set in its configuration";
             let refusal =
@@ -114,7 +101,7 @@ impl GrpcServices {
         let mut after = None;
         loop {
             let page = self.engine.machines().list(Filter::default(), after, MAX_SIZE).await;
-            let page = page.map_err(store_error_status)?;
+            let page = page.or_status()?;
             machines.extend(page.machines);
             match page.next {
                 Some(next) => after = Some(next),

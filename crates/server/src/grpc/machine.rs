@@ -1,9 +1,9 @@
 //! MachineService.
 
-use super::GrpcServices;
 use super::convert::{initiator, machine, machine_from, operation, who};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, PlanId, RunId};
@@ -13,9 +13,7 @@ use model::run::actions::Action;
 use model::target::TargetId;
 use model::text;
 use proto::v1;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 /// A customer's request, with the type of the run that serves it.
 struct OperationRequest {
@@ -46,14 +44,14 @@ impl GrpcServices {
     ) -> Answer<v1::Operation> {
         let OperationRequest { run_type, plan_id, params } = desired;
         let start = StartRequest {
-            machine_id: MachineId::parse(machine_id).map_err(refusal_status)?,
-            request_id: text::check_request_id(request_id).map_err(refusal_status)?,
+            machine_id: MachineId::parse(machine_id).or_status()?,
+            request_id: text::check_request_id(request_id).or_status()?,
             run_type,
             plan_id,
             params,
             initiator,
         };
-        let started = self.engine.runs().start(start).await.map_err(store_error_status)?;
+        let started = self.engine.runs().start(start).await.or_status()?;
         Ok(Response::new(operation(&started.run)))
     }
 }
@@ -65,15 +63,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let described = machine_from(request.into_inner().machine).map_err(refusal_status)?;
-        let done =
-            self.engine.machines().register(described, actor).await.map_err(store_error_status)?;
+        let described = machine_from(request.into_inner().machine).or_status()?;
+        let done = self.engine.machines().register(described, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let found = self.engine.machines().get(&id).await.map_err(store_error_status)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
+        let found = self.engine.machines().get(&id).await.or_status()?;
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
         let mut shown = machine(found);
         if let Some(status) = &mut shown.status {
@@ -87,21 +84,16 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
         let requested = request.into_inner();
-        let filter =
-            Filter::parse(&requested.filter, FilterSubject::Machine).map_err(refusal_status)?;
+        let filter = Filter::parse(&requested.filter, FilterSubject::Machine).or_status()?;
         let page = Page::new(
             List::Machines,
             &requested.filter,
             requested.page_size,
             &requested.page_token,
         )
-        .map_err(refusal_status)?;
-        let found = self
-            .engine
-            .machines()
-            .list(filter, page.from.clone(), page.size)
-            .await
-            .map_err(store_error_status)?;
+        .or_status()?;
+        let found =
+            self.engine.machines().list(filter, page.from.clone(), page.size).await.or_status()?;
         Ok(Response::new(v1::ListMachinesResponse {
             machines: found.machines.into_iter().map(machine).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
@@ -115,16 +107,11 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let version = (requested.expected_version != 0).then_some(requested.expected_version);
-        let described = machine_from(requested.machine).map_err(refusal_status)?;
+        let described = machine_from(requested.machine).or_status()?;
         if described.id.is_none() {
             return Err(refusal_status(Refusal::missing("machine.machine_id")));
         }
-        let done = self
-            .engine
-            .machines()
-            .update(described, version, actor)
-            .await
-            .map_err(store_error_status)?;
+        let done = self.engine.machines().update(described, version, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 
@@ -176,12 +163,10 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::CancelOperationRequest>,
     ) -> Answer<v1::Operation> {
         let requested = request.get_ref();
-        let id =
-            RunId::parse_field(&requested.operation_id, "operation_id").map_err(refusal_status)?;
-        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
+        let requester = who(request.metadata(), &requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done =
-            engine.runs().act(id, Action::Cancel, requester).await.map_err(store_error_status)?;
+        let done = engine.runs().act(id, Action::Cancel, requester).await.or_status()?;
         Ok(Response::new(operation(&done)))
     }
 }

@@ -3,10 +3,10 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::GrpcServices;
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::node::{
     Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
 };
@@ -30,14 +30,12 @@ use secrecy::ExposeSecret;
 use std::time::Duration;
 use store::{NodeHeartbeat, RecordFilter};
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 /// The part of an agent's configuration that only the machine's owner knows, as comments.
 const STORAGE: &str = "# The folders that users of this machine can write to. They are emptied when it is cleaned; [] says that there are none.\n\
                        # Until this is written, or there is a hook cleanup_storage, cleaning it fails.\n\
                        # scratch_dirs = [\"/scratch\", \"/dev/shm\"]\n";
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// The number of characters of an unknown word that a refusal repeats.
 const MAX_SHOWN: usize = 64;
@@ -51,18 +49,16 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let desired = Onboard {
-            machine: MachineId::parse(&requested.machine_id).map_err(refusal_status)?,
-            site: SiteId::parse(&requested.site_id).map_err(refusal_status)?,
-            request_id: request_id(requested.request_id, requested.dry_run)
-                .map_err(refusal_status)?,
+            machine: MachineId::parse(&requested.machine_id).or_status()?,
+            site: SiteId::parse(&requested.site_id).or_status()?,
+            request_id: request_id(requested.request_id, requested.dry_run).or_status()?,
             by,
         };
         if requested.dry_run {
-            let observed =
-                self.engine.nodes().preview_onboard(desired).await.map_err(store_error_status)?;
+            let observed = self.engine.nodes().preview_onboard(desired).await.or_status()?;
             return Ok(Response::new(previewed(observed)));
         }
-        let done = self.engine.nodes().onboard(desired).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().onboard(desired).await.or_status()?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -72,7 +68,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let mode = mode_from(&requested.mode).map_err(refusal_status)?;
+        let mode = mode_from(&requested.mode).or_status()?;
         let v1::DecommissionNodeRequest {
             node_id,
             request_id,
@@ -123,8 +119,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
             true => text::check_reason("reason", reason),
             false => text::check_optional_reason("reason", reason),
         };
-        let ask =
-            NodeRequest::Reactivate { why: why.map_err(refusal_status)?, unproven: *unproven };
+        let ask = NodeRequest::Reactivate { why: why.or_status()?, unproven: *unproven };
         self.change_node(request.metadata(), node_id, ask).await
     }
 
@@ -132,8 +127,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
-        let why =
-            text::check_reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
+        let why = text::check_reason("reason", &request.get_ref().reason).or_status()?;
         self.change_node(
             request.metadata(),
             &request.get_ref().node_id,
@@ -143,8 +137,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     }
 
     async fn release_node(&self, request: Request<v1::ReleaseNodeRequest>) -> Answer<v1::Node> {
-        let why =
-            text::check_reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
+        let why = text::check_reason("reason", &request.get_ref().reason).or_status()?;
         let ask = NodeRequest::Release { why, unproven: request.get_ref().unproven };
         self.change_node(request.metadata(), &request.get_ref().node_id, ask).await
     }
@@ -153,9 +146,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
-        let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
-        let done = self.engine.nodes().resume(&id, requester).await.map_err(store_error_status)?;
+        let requester = who(request.metadata(), "").or_status()?;
+        let id = NodeId::parse(&request.get_ref().node_id).or_status()?;
+        let done = self.engine.nodes().resume(&id, requester).await.or_status()?;
         let task = match done.task {
             ResumeResult::Fresh => "fresh",
             ResumeResult::Live => "live",
@@ -174,16 +167,12 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::BootstrapNodeRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
-        let machine = MachineId::parse(&requested.machine_id).map_err(refusal_status)?;
-        let scenario = lifetime_from(requested.expires_in_seconds).map_err(refusal_status)?;
-        let url = self.agents_url_or_refuse().map_err(refusal_status)?;
-        let made = self
-            .agents
-            .bootstrap(machine, scenario, requester)
-            .await
-            .map_err(store_error_status)?;
+        let machine = MachineId::parse(&requested.machine_id).or_status()?;
+        let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
+        let url = self.agents_url_or_refuse().or_status()?;
+        let made = self.agents.bootstrap(machine, scenario, requester).await.or_status()?;
         Ok(Response::new(bundle(&made, url)))
     }
 
@@ -191,23 +180,19 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReissueBootstrapRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
-        let id = NodeId::parse(&requested.node_id).map_err(refusal_status)?;
-        let scenario = lifetime_from(requested.expires_in_seconds).map_err(refusal_status)?;
-        let url = self.agents_url_or_refuse().map_err(refusal_status)?;
+        let id = NodeId::parse(&requested.node_id).or_status()?;
+        let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
+        let url = self.agents_url_or_refuse().or_status()?;
         let stored = if requested.keep_session { SessionPolicy::Keep } else { SessionPolicy::End };
-        let made = self
-            .agents
-            .issue(&id, scenario, stored, requester)
-            .await
-            .map_err(store_error_status)?;
+        let made = self.agents.issue(&id, scenario, stored, requester).await.or_status()?;
         Ok(Response::new(bundle(&made, url)))
     }
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
-        let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
-        let view = self.engine.nodes().get(&id).await.map_err(store_error_status)?;
+        let id = NodeId::parse(&request.get_ref().node_id).or_status()?;
+        let view = self.engine.nodes().get(&id).await.or_status()?;
         Ok(Response::new(detail(view)))
     }
 
@@ -219,15 +204,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let stamp =
             format!("{:?} {} {}", requested.states, requested.site_id, requested.machine_id);
         let page = Page::new(List::Nodes, &stamp, requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
-        let filter = filter_from(&requested).map_err(refusal_status)?;
+            .or_status()?;
+        let filter = filter_from(&requested).or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self
-            .engine
-            .nodes()
-            .list(filter, page.from.clone(), size)
-            .await
-            .map_err(store_error_status)?;
+        let found = self.engine.nodes().list(filter, page.from.clone(), size).await.or_status()?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
@@ -252,25 +232,20 @@ impl GrpcServices {
     ) -> Answer<v1::NodeOperation> {
         let dry_run = requested.dry_run;
         let desired = Decommission {
-            node: NodeId::parse(&requested.node_id).map_err(refusal_status)?,
+            node: NodeId::parse(&requested.node_id).or_status()?,
             mode: requested.mode,
             without_agent: text::check_optional_reason("without_agent", &requested.without_agent)
-                .map_err(refusal_status)?,
+                .or_status()?,
             without_maas: text::check_optional_reason("without_maas", &requested.without_maas)
-                .map_err(refusal_status)?,
-            request_id: request_id(requested.request_id, dry_run).map_err(refusal_status)?,
+                .or_status()?,
+            request_id: request_id(requested.request_id, dry_run).or_status()?,
             by,
         };
         if dry_run {
-            let observed = self
-                .engine
-                .nodes()
-                .preview_decommission(desired)
-                .await
-                .map_err(store_error_status)?;
+            let observed = self.engine.nodes().preview_decommission(desired).await.or_status()?;
             return Ok(Response::new(previewed(observed)));
         }
-        let done = self.engine.nodes().decommission(desired).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().decommission(desired).await.or_status()?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -280,14 +255,9 @@ impl GrpcServices {
         id: &str,
         request: NodeRequest,
     ) -> Answer<v1::Node> {
-        let id = NodeId::parse(id).map_err(refusal_status)?;
+        let id = NodeId::parse(id).or_status()?;
         let requester = Requester { by: initiator(metadata), reason: String::new() };
-        let done = self
-            .engine
-            .nodes()
-            .apply_request(&id, request, requester)
-            .await
-            .map_err(store_error_status)?;
+        let done = self.engine.nodes().apply_request(&id, request, requester).await.or_status()?;
         Ok(Response::new(node(&done)))
     }
 

@@ -1,10 +1,10 @@
 //! OperationService: the customer's view of runs.
 
-use super::GrpcServices;
 use super::convert::{log_chunk, operation, operation_event};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
+use super::{Answer, GrpcServices};
 use engine::watch::{LogStream, Watch, WatchPosition};
 use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
@@ -22,14 +22,10 @@ impl GrpcServices {
         size: i32,
         token: &str,
     ) -> Result<(RunPage, String), Status> {
-        let parsed = Filter::parse(filter, FilterSubject::Run).map_err(refusal_status)?;
-        let page = Page::new(list, filter, size, token).map_err(refusal_status)?;
-        let found = self
-            .engine
-            .runs()
-            .list(parsed, page.from.clone(), page.size)
-            .await
-            .map_err(store_error_status)?;
+        let parsed = Filter::parse(filter, FilterSubject::Run).or_status()?;
+        let page = Page::new(list, filter, size, token).or_status()?;
+        let found =
+            self.engine.runs().list(parsed, page.from.clone(), page.size).await.or_status()?;
         let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
         Ok((found, next))
     }
@@ -40,12 +36,12 @@ impl GrpcServices {
         cursor: &str,
         skip_ended: bool,
     ) -> Result<Watch, Status> {
-        let filter = Filter::parse(filter, FilterSubject::Run).map_err(refusal_status)?;
+        let filter = Filter::parse(filter, FilterSubject::Run).or_status()?;
         let position = match cursor {
             "" => None,
-            name => Some(WatchPosition::parse(name).map_err(refusal_status)?),
+            name => Some(WatchPosition::parse(name).or_status()?),
         };
-        let watch = self.engine.runs().watch(filter, position).await.map_err(store_error_status)?;
+        let watch = self.engine.runs().watch(filter, position).await.or_status()?;
         Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
@@ -63,7 +59,7 @@ impl GrpcServices {
                 instead,
             )));
         }
-        self.engine.runs().follow_log(id, offset, !no_follow).await.map_err(store_error_status)
+        self.engine.runs().follow_log(id, offset, !no_follow).await.or_status()
     }
 }
 
@@ -75,21 +71,16 @@ impl v1::operation_service_server::OperationService for GrpcServices {
     async fn get_operation(
         &self,
         request: Request<v1::GetOperationRequest>,
-    ) -> Result<Response<v1::Operation>, Status> {
+    ) -> Answer<v1::Operation> {
         let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
-        let found = self
-            .engine
-            .runs()
-            .get(&id.map_err(refusal_status)?)
-            .await
-            .map_err(store_error_status)?;
+        let found = self.engine.runs().get(&id.or_status()?).await.or_status()?;
         Ok(Response::new(operation(&found)))
     }
 
     async fn list_operations(
         &self,
         request: Request<v1::ListOperationsRequest>,
-    ) -> Result<Response<v1::ListOperationsResponse>, Status> {
+    ) -> Answer<v1::ListOperationsResponse> {
         let requested = request.into_inner();
         let (found, next_page_token) = self
             .run_page(
@@ -106,7 +97,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
     async fn watch_operations(
         &self,
         request: Request<v1::WatchOperationsRequest>,
-    ) -> Result<Response<Self::WatchOperationsStream>, Status> {
+    ) -> Answer<Self::WatchOperationsStream> {
         let requested = request.into_inner();
         let watch =
             self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
@@ -116,10 +107,9 @@ impl v1::operation_service_server::OperationService for GrpcServices {
     async fn stream_operation_logs(
         &self,
         request: Request<v1::StreamOperationLogsRequest>,
-    ) -> Result<Response<Self::StreamOperationLogsStream>, Status> {
+    ) -> Answer<Self::StreamOperationLogsStream> {
         let requested = request.into_inner();
-        let id =
-            RunId::parse_field(&requested.operation_id, "operation_id").map_err(refusal_status)?;
+        let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
         let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }

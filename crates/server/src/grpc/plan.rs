@@ -1,57 +1,45 @@
 //! PlanService.
 
-use super::GrpcServices;
 use super::convert::{plan, plan_from};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
 use model::id::PlanId;
 use model::refusal::Refusal;
 use proto::v1;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::plan_service_server::PlanService for GrpcServices {
-    async fn get_plan(
-        &self,
-        request: Request<v1::GetPlanRequest>,
-    ) -> Result<Response<v1::Plan>, Status> {
-        let id = PlanId::parse(&request.get_ref().plan_id).map_err(refusal_status)?;
-        let found = self.engine.plans().get(&id).await.map_err(store_error_status)?;
+    async fn get_plan(&self, request: Request<v1::GetPlanRequest>) -> Answer<v1::Plan> {
+        let id = PlanId::parse(&request.get_ref().plan_id).or_status()?;
+        let found = self.engine.plans().get(&id).await.or_status()?;
         Ok(Response::new(plan(&found)))
     }
 
     async fn list_plans(
         &self,
         request: Request<v1::ListPlansRequest>,
-    ) -> Result<Response<v1::ListPlansResponse>, Status> {
+    ) -> Answer<v1::ListPlansResponse> {
         let requested = request.into_inner();
-        let filter =
-            Filter::parse(&requested.filter, FilterSubject::Plan).map_err(refusal_status)?;
+        let filter = Filter::parse(&requested.filter, FilterSubject::Plan).or_status()?;
         let page =
             Page::new(List::Plans, &requested.filter, requested.page_size, &requested.page_token)
-                .map_err(refusal_status)?;
+                .or_status()?;
         let after = page.from.as_deref().unwrap_or_default();
-        let found = self
-            .engine
-            .plans()
-            .list(&filter, after, page.size)
-            .await
-            .map_err(store_error_status)?;
+        let found = self.engine.plans().list(&filter, after, page.size).await.or_status()?;
         Ok(Response::new(v1::ListPlansResponse {
             plans: found.plans.iter().map(plan).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
         }))
     }
 
-    async fn create_plan(
-        &self,
-        request: Request<v1::CreatePlanRequest>,
-    ) -> Result<Response<v1::Plan>, Status> {
+    async fn create_plan(&self, request: Request<v1::CreatePlanRequest>) -> Answer<v1::Plan> {
         let requested = request.into_inner().plan;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
-        let desired = plan_from(requested).map_err(refusal_status)?;
-        let made = self.engine.plans().create(desired).await.map_err(store_error_status)?;
+        let desired = plan_from(requested).or_status()?;
+        let made = self.engine.plans().create(desired).await.or_status()?;
         Ok(Response::new(plan(&made)))
     }
 }

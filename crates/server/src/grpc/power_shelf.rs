@@ -1,10 +1,10 @@
 //! PowerShelfService.
 
-use super::GrpcServices;
 use super::convert::{initiator, known_caller, time, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
 use model::effect::DesiredPower;
 use model::id::PowerShelfId;
@@ -14,10 +14,8 @@ use model::refusal::Refusal;
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 use v1::PowerShelfMaintenanceOperation as Operation;
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// The response metadata with warnings for the operator.
 const WARNING: &str = "farrier-warning";
@@ -30,9 +28,9 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
-        let described = shelf_from(requested.power_shelf).map_err(refusal_status)?;
+        let described = shelf_from(requested.power_shelf).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().register(described, actor).await.or_status()?;
         self.shelf_response(&done, requested.dry_run).await
     }
 
@@ -40,8 +38,8 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::GetPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let found = self.engine.devices().get(id.as_str()).await.map_err(store_error_status)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
+        let found = self.engine.devices().get(id.as_str()).await.or_status()?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::PowerShelf { status, ..shelf(&found) }))
     }
@@ -65,13 +63,12 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let version = (requested.expected_version != 0).then_some(requested.expected_version);
-        let described = shelf_from(requested.power_shelf).map_err(refusal_status)?;
+        let described = shelf_from(requested.power_shelf).or_status()?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("power_shelf.power_shelf_id")));
         }
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done =
-            engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().update(described, version, actor).await.or_status()?;
         self.shelf_response(&done, requested.dry_run).await
     }
 
@@ -79,12 +76,11 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::DeletePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
+        let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done =
-            engine.devices().delete(id.as_str(), requester).await.map_err(store_error_status)?;
+        let done = engine.devices().delete(id.as_str(), requester).await.or_status()?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -92,12 +88,11 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::RetryPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
+        let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done =
-            engine.devices().retry(id.as_str(), requester).await.map_err(store_error_status)?;
+        let done = engine.devices().retry(id.as_str(), requester).await.or_status()?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -106,15 +101,13 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<proto::Empty> {
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
-        let requested =
-            maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
+        let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let foreseen = if dry_run {
-            let preview =
-                self.engine.power_shelves().preview(requested).await.map_err(store_error_status)?;
-            preview.preview.permitted().map_err(refusal_status)?;
+            let preview = self.engine.power_shelves().preview(requested).await.or_status()?;
+            preview.preview.permitted().or_status()?;
             preview.preview
         } else {
-            self.engine.power_shelves().maintain(requested).await.map_err(store_error_status)?
+            self.engine.power_shelves().maintain(requested).await.or_status()?
         };
         let mut answer = Response::new(proto::Empty {});
         for warning in &foreseen.warnings {
@@ -131,11 +124,9 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<v1::PowerShelfMaintenancePreview> {
-        let requested =
-            maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
+        let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let operation = requested.operation;
-        let observed =
-            self.engine.power_shelves().preview(requested).await.map_err(store_error_status)?;
+        let observed = self.engine.power_shelves().preview(requested).await.or_status()?;
         Ok(Response::new(preview(observed, operation)))
     }
 }
@@ -145,8 +136,7 @@ impl GrpcServices {
     async fn shelf_response(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
         let mut reported = shelf(done);
         if let (true, Some(status)) = (dry_run, &mut reported.status) {
-            status.would_follow =
-                self.engine.devices().preview_shelf(done).await.map_err(store_error_status)?;
+            status.would_follow = self.engine.devices().preview_shelf(done).await.or_status()?;
         }
         Ok(Response::new(reported))
     }

@@ -2,10 +2,10 @@
 
 pub(super) mod convert;
 
-use super::GrpcServices;
 use super::convert::{force_reason, initiator};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus, RackFilter};
 use model::id::{RackId, RunId};
 use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
@@ -15,8 +15,6 @@ use proto::v1;
 use store::RecordFilter;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// Distinguishes a rack's id from an operation's.
 const RACK_PREFIX: &str = "rack-";
@@ -60,17 +58,17 @@ impl GrpcServices {
         &self,
         start: MaintenanceStart,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
-        let started = self.engine.racks().maintain(start).await.map_err(store_error_status)?;
+        let started = self.engine.racks().maintain(start).await.or_status()?;
         Ok(Response::new(convert::started(&started)))
     }
 
     async fn maintenance_statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
         if id.starts_with(RACK_PREFIX) {
-            let rack = RackId::parse_field(id, "id").map_err(refusal_status)?;
-            return self.engine.racks().operations(&rack).await.map_err(store_error_status);
+            let rack = RackId::parse_field(id, "id").or_status()?;
+            return self.engine.racks().operations(&rack).await.or_status();
         }
-        let run = RunId::parse_field(id, "id").map_err(refusal_status)?;
-        Ok(vec![self.engine.racks().status(&run).await.map_err(store_error_status)?])
+        let run = RunId::parse_field(id, "id").or_status()?;
+        Ok(vec![self.engine.racks().status(&run).await.or_status()?])
     }
 }
 
@@ -79,15 +77,15 @@ impl v1::rack_service_server::RackService for GrpcServices {
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let described = convert::described(requested.rack).map_err(refusal_status)?;
+        let described = convert::described(requested.rack).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let made = engine.racks().create(described, by).await.map_err(store_error_status)?;
+        let made = engine.racks().create(described, by).await.or_status()?;
         Ok(Response::new(convert::rack(&made)))
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
-        let id = RackId::parse(&request.get_ref().rack_id).map_err(refusal_status)?;
-        let view = self.engine.racks().get(&id).await.map_err(store_error_status)?;
+        let id = RackId::parse(&request.get_ref().rack_id).or_status()?;
+        let view = self.engine.racks().get(&id).await.or_status()?;
         let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
         let mut shown = convert::view(&view);
         if let Some(status) = &mut shown.status {
@@ -101,21 +99,16 @@ impl v1::rack_service_server::RackService for GrpcServices {
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
         let requested = request.into_inner();
-        let states = convert::states(requested.states).map_err(refusal_status)?;
+        let states = convert::states(requested.states).or_status()?;
         let mut labels: Vec<_> = requested.labels.into_iter().collect();
         labels.sort();
         let selected = format!("{states:?} {:?} {labels:?}", requested.hardware_types);
         let page = Page::new(List::Racks, &selected, requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
+            .or_status()?;
         let records = RecordFilter { rack: None, states, labels };
         let filter = RackFilter { records, hardware_types: requested.hardware_types };
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self
-            .engine
-            .racks()
-            .list(filter, page.from.clone(), size)
-            .await
-            .map_err(store_error_status)?;
+        let found = self.engine.racks().list(filter, page.from.clone(), size).await.or_status()?;
         Ok(Response::new(v1::ListRacksResponse {
             racks: found.records.iter().map(convert::rack).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
@@ -126,20 +119,18 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let version = (requested.expected_version != 0).then_some(requested.expected_version);
-        let described = convert::described(requested.rack).map_err(refusal_status)?;
+        let described = convert::described(requested.rack).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done =
-            engine.racks().update(described, version, by).await.map_err(store_error_status)?;
+        let done = engine.racks().update(described, version, by).await.or_status()?;
         Ok(Response::new(convert::rack(&done)))
     }
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let id = RackId::parse(&requested.rack_id).map_err(refusal_status)?;
+        let id = RackId::parse(&requested.rack_id).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let marked =
-            engine.racks().delete(id, requested.force, by).await.map_err(store_error_status)?;
+        let marked = engine.racks().delete(id, requested.force, by).await.or_status()?;
         Ok(Response::new(convert::view(&marked)))
     }
 
@@ -150,9 +141,8 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
         let rack = requested.rack_id.map(|rack| rack.id).unwrap_or_default();
-        let rack = RackId::parse(&rack).map_err(refusal_status)?;
-        let desired = convert::maintenance_from(requested.scope.unwrap_or_default())
-            .map_err(refusal_status)?;
+        let rack = RackId::parse(&rack).or_status()?;
+        let desired = convert::maintenance_from(requested.scope.unwrap_or_default()).or_status()?;
         let ask = MaintenanceFields {
             request_id: requested.request_id,
             reference: requested.reference,
@@ -161,7 +151,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
             dry_run: requested.dry_run,
         };
         let start = ask.start(&metadata, rack, desired, MaintenanceTrigger::OnDemand);
-        self.start_maintenance(start.map_err(refusal_status)?).await
+        self.start_maintenance(start.or_status()?).await
     }
 
     async fn reprovision_rack(
@@ -170,7 +160,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
-        let rack = RackId::parse(&requested.rack_id).map_err(refusal_status)?;
+        let rack = RackId::parse(&requested.rack_id).or_status()?;
         let ask = MaintenanceFields {
             request_id: requested.request_id,
             reference: requested.reference,
@@ -184,7 +174,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
             RackMaintenanceRequest::default(),
             MaintenanceTrigger::Reprovision,
         );
-        self.start_maintenance(start.map_err(refusal_status)?).await
+        self.start_maintenance(start.or_status()?).await
     }
 
     async fn get_rack_maintenance_status(

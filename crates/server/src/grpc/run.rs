@@ -1,10 +1,10 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::GrpcServices;
 use super::convert::{initiator, log_chunk, run, run_event, who};
 use super::page::List;
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
 use super::stream::{self, Streaming};
+use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
@@ -12,9 +12,7 @@ use model::run::actions::{Action, Requester, RestartMode};
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
-
-type Answer = Result<Response<v1::Run>, Status>;
+use tonic::{Request, Response};
 
 impl GrpcServices {
     async fn act_on_run(
@@ -23,11 +21,10 @@ impl GrpcServices {
         id: &str,
         reason: &str,
         action: Action,
-    ) -> Answer {
-        let id = RunId::parse(id).map_err(refusal_status)?;
-        let requester = who(metadata, reason).map_err(refusal_status)?;
-        let done =
-            self.engine.runs().act(id, action, requester).await.map_err(store_error_status)?;
+    ) -> Answer<v1::Run> {
+        let id = RunId::parse(id).or_status()?;
+        let requester = who(metadata, reason).or_status()?;
+        let done = self.engine.runs().act(id, action, requester).await.or_status()?;
         Ok(Response::new(run(&done)))
     }
 
@@ -37,15 +34,11 @@ impl GrpcServices {
         request_id: &str,
         requester: Requester,
         how: RestartMode,
-    ) -> Answer {
-        let id = RunId::parse(id).map_err(refusal_status)?;
-        let request_id = text::check_request_id(request_id).map_err(refusal_status)?;
-        let started = self
-            .engine
-            .runs()
-            .restart(id, how, request_id, requester)
-            .await
-            .map_err(store_error_status)?;
+    ) -> Answer<v1::Run> {
+        let id = RunId::parse(id).or_status()?;
+        let request_id = text::check_request_id(request_id).or_status()?;
+        let started =
+            self.engine.runs().restart(id, how, request_id, requester).await.or_status()?;
         Ok(Response::new(run(&started.run)))
     }
 }
@@ -55,35 +48,35 @@ impl v1::run_service_server::RunService for GrpcServices {
     type WatchRunsStream = Streaming<v1::RunEvent>;
     type StreamRunLogsStream = Streaming<v1::LogChunk>;
 
-    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer {
+    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer<v1::Run> {
         let initiator = initiator(request.metadata());
         let requested = request.into_inner();
         let plan_id = match requested.plan_id.as_str() {
             "" => None,
-            id => Some(PlanId::parse(id).map_err(refusal_status)?),
+            id => Some(PlanId::parse(id).or_status()?),
         };
         let start = StartRequest {
-            machine_id: MachineId::parse(&requested.machine_id).map_err(refusal_status)?,
-            request_id: text::check_request_id(&requested.request_id).map_err(refusal_status)?,
-            run_type: RunType::parse_field("type", &requested.r#type).map_err(refusal_status)?,
+            machine_id: MachineId::parse(&requested.machine_id).or_status()?,
+            request_id: text::check_request_id(&requested.request_id).or_status()?,
+            run_type: RunType::parse_field("type", &requested.r#type).or_status()?,
             plan_id,
             params: requested.params.into_iter().collect(),
             initiator,
         };
-        let started = self.engine.runs().start(start).await.map_err(store_error_status)?;
+        let started = self.engine.runs().start(start).await.or_status()?;
         Ok(Response::new(run(&started.run)))
     }
 
-    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer {
-        let id = RunId::parse(&request.get_ref().run_id).map_err(refusal_status)?;
-        let found = self.engine.runs().get(&id).await.map_err(store_error_status)?;
+    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {
+        let id = RunId::parse(&request.get_ref().run_id).or_status()?;
+        let found = self.engine.runs().get(&id).await.or_status()?;
         Ok(Response::new(run(&found)))
     }
 
     async fn list_runs(
         &self,
         request: Request<v1::ListRunsRequest>,
-    ) -> Result<Response<v1::ListRunsResponse>, Status> {
+    ) -> Answer<v1::ListRunsResponse> {
         let requested = request.into_inner();
         let (found, next_page_token) = self
             .run_page(List::Runs, &requested.filter, requested.page_size, &requested.page_token)
@@ -92,7 +85,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))
     }
 
-    async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer {
+    async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Cancel)
             .await
@@ -101,7 +94,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     async fn watch_runs(
         &self,
         request: Request<v1::WatchRunsRequest>,
-    ) -> Result<Response<Self::WatchRunsStream>, Status> {
+    ) -> Answer<Self::WatchRunsStream> {
         let requested = request.into_inner();
         let watch =
             self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
@@ -111,35 +104,35 @@ impl v1::run_service_server::RunService for GrpcServices {
     async fn stream_run_logs(
         &self,
         request: Request<v1::StreamRunLogsRequest>,
-    ) -> Result<Response<Self::StreamRunLogsStream>, Status> {
+    ) -> Answer<Self::StreamRunLogsStream> {
         let requested = request.into_inner();
-        let id = RunId::parse(&requested.run_id).map_err(refusal_status)?;
+        let id = RunId::parse(&requested.run_id).or_status()?;
         let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 
-    async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer {
+    async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::RetryStep)
             .await
     }
 
-    async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer {
+    async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Resume)
             .await
     }
 
-    async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
+    async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        let requester = who(request.metadata(), &requested.reason).or_status()?;
         self.restart_run(&requested.run_id, &requested.request_id, requester, RestartMode::Rerun)
             .await
     }
 
-    async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
+    async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        let requester = who(request.metadata(), &requested.reason).or_status()?;
         self.restart_run(
             &requested.run_id,
             &requested.request_id,
@@ -152,15 +145,15 @@ impl v1::run_service_server::RunService for GrpcServices {
     async fn adopt_observed_state(
         &self,
         request: Request<v1::AdoptObservedStateRequest>,
-    ) -> Answer {
+    ) -> Answer<v1::Run> {
         let requested = request.get_ref();
         self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Adopt)
             .await
     }
 
-    async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer {
+    async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        text::check_reason("reason", &requested.reason).map_err(refusal_status)?;
+        text::check_reason("reason", &requested.reason).or_status()?;
         self.act_on_run(
             request.metadata(),
             &requested.run_id,

@@ -1,30 +1,27 @@
 //! SimulatorService: fault rules, and counters of every requested effect.
 
-use super::GrpcServices;
-use super::status::refusal_status;
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use model::refusal::Refusal;
 use proto::v1;
 use providers::sim::FaultRule;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
-    async fn add_fault(
-        &self,
-        request: Request<v1::AddFaultRequest>,
-    ) -> Result<Response<v1::SimFault>, Status> {
+    async fn add_fault(&self, request: Request<v1::AddFaultRequest>) -> Answer<v1::SimFault> {
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
-        let rule = rule_from(requested).map_err(refusal_status)?;
-        let added = self.sim.add_fault(rule).map_err(refusal_status)?;
+        let rule = rule_from(requested).or_status()?;
+        let added = self.sim.add_fault(rule).or_status()?;
         Ok(Response::new(fault(added)))
     }
 
     async fn list_faults(
         &self,
         _: Request<v1::ListFaultsRequest>,
-    ) -> Result<Response<v1::ListFaultsResponse>, Status> {
-        let rules = self.sim.list_faults().map_err(refusal_status)?;
+    ) -> Answer<v1::ListFaultsResponse> {
+        let rules = self.sim.list_faults().or_status()?;
         let faults = rules.into_iter().map(fault).collect();
         Ok(Response::new(v1::ListFaultsResponse { faults }))
     }
@@ -32,10 +29,10 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
     async fn clear_faults(
         &self,
         request: Request<v1::ClearFaultsRequest>,
-    ) -> Result<Response<v1::ClearFaultsResponse>, Status> {
+    ) -> Answer<v1::ClearFaultsResponse> {
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let cleared = self.sim.clear_faults(which).map_err(refusal_status)?;
+        let cleared = self.sim.clear_faults(which).or_status()?;
         if cleared == 0
             && let Some(id) = which
         {
@@ -51,8 +48,8 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
     async fn list_effects(
         &self,
         request: Request<v1::ListEffectsRequest>,
-    ) -> Result<Response<v1::ListEffectsResponse>, Status> {
-        let counts = self.sim.effects(&request.get_ref().key_prefix).map_err(refusal_status)?;
+    ) -> Answer<v1::ListEffectsResponse> {
+        let counts = self.sim.effects(&request.get_ref().key_prefix).or_status()?;
         let effects = counts.into_iter().map(|count| v1::SimEffect {
             key: count.key,
             machine: count.machine,

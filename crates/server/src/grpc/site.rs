@@ -1,18 +1,16 @@
 //! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
-use super::GrpcServices;
 use super::convert::{time, who};
 use super::page::{List, Page};
-use super::status::{refusal_status, store_error_status};
+use super::status::OrStatus;
+use super::{Answer, GrpcServices};
 use engine::SiteDescription;
 use model::id::SiteId;
 use model::machine::Labels;
 use model::refusal::Refusal;
 use model::site::{Network, Site, SiteSpec};
 use proto::v1;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 /// The wire value of an empty `boot_disk_model` (MAAS chooses), because empty means the default
 /// there.
@@ -21,21 +19,16 @@ const NO_MODEL: &str = "-";
 #[tonic::async_trait]
 impl v1::site_service_server::SiteService for GrpcServices {
     async fn put_site(&self, request: Request<v1::PutSiteRequest>) -> Answer<v1::Site> {
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").or_status()?;
         let v1::PutSiteRequest { site: requested, version } = request.into_inner();
-        let described = described(requested).map_err(refusal_status)?;
-        let put = self
-            .engine
-            .sites()
-            .put(described, version, requester)
-            .await
-            .map_err(store_error_status)?;
+        let described = described(requested).or_status()?;
+        let put = self.engine.sites().put(described, version, requester).await.or_status()?;
         Ok(Response::new(site(&put)))
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        let found = self.engine.sites().get(&id).await.map_err(store_error_status)?;
+        let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
+        let found = self.engine.sites().get(&id).await.or_status()?;
         Ok(Response::new(site(&found)))
     }
 
@@ -44,27 +37,26 @@ impl v1::site_service_server::SiteService for GrpcServices {
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
         let requested = request.into_inner();
-        let page = Page::new(List::Sites, "", requested.page_size, &requested.page_token)
-            .map_err(refusal_status)?;
+        let page =
+            Page::new(List::Sites, "", requested.page_size, &requested.page_token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found =
-            self.engine.sites().list(page.from.clone(), size).await.map_err(store_error_status)?;
+        let found = self.engine.sites().list(page.from.clone(), size).await.or_status()?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
     }
 
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        let gone = self.engine.sites().delete(&id, requester).await.map_err(store_error_status)?;
+        let requester = who(request.metadata(), "").or_status()?;
+        let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
+        let gone = self.engine.sites().delete(&id, requester).await.or_status()?;
         Ok(Response::new(site(&gone)))
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        self.engine.nodes().probe_site(&id).await.map_err(store_error_status)?;
-        let observed = self.engine.sites().get(&id).await.map_err(store_error_status)?;
+        let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
+        self.engine.nodes().probe_site(&id).await.or_status()?;
+        let observed = self.engine.sites().get(&id).await.or_status()?;
         Ok(Response::new(site(&observed)))
     }
 }

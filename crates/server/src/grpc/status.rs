@@ -11,6 +11,29 @@ use tonic_types::{ErrorDetails, StatusExt};
 /// The domain of ErrorInfo.
 const DOMAIN: &str = "farrier";
 
+/// Turns the error of a result into a gRPC status.
+pub(super) trait OrStatus<T> {
+    fn or_status(self) -> Result<T, Status>;
+}
+
+impl<T> OrStatus<T> for Result<T, Refusal> {
+    fn or_status(self) -> Result<T, Status> {
+        self.map_err(refusal_status)
+    }
+}
+
+impl<T> OrStatus<T> for Result<T, StoreError> {
+    fn or_status(self) -> Result<T, Status> {
+        self.map_err(store_error_status)
+    }
+}
+
+impl<T> OrStatus<T> for Result<T, HardwareError> {
+    fn or_status(self) -> Result<T, Status> {
+        self.map_err(hardware_error_status)
+    }
+}
+
 pub(super) fn refusal_status(refusal: Refusal) -> Status {
     let code = match refusal.kind {
         RefusalKind::Invalid => Code::InvalidArgument,

@@ -1,6 +1,6 @@
 //! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
-use super::status::store_error_status;
+use super::status::OrStatus;
 use engine::watch::{LogStream, Watch, WatchUpdate};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use std::pin::Pin;
@@ -36,7 +36,7 @@ fn watch<T: Send + 'static>(
     convert: impl Fn(WatchUpdate) -> T + Send + 'static,
 ) -> Streaming<T> {
     let batches = stream::try_unfold(watch, |mut watch| async move {
-        let observed = watch.next().await.map_err(store_error_status)?;
+        let observed = watch.next().await.or_status()?;
         if observed.is_empty() {
             return Err(stopping("after your last cursor"));
         }
@@ -50,7 +50,7 @@ pub(super) fn logs<T: Send + 'static>(
     convert: impl Fn(LogLine) -> T + Send + 'static,
 ) -> Streaming<T> {
     let batches = stream::try_unfold(log, |mut log| async move {
-        let lines = log.next().await.map_err(store_error_status)?;
+        let lines = log.next().await.or_status()?;
         if lines.is_empty() {
             return if log.is_complete() {
                 Ok(None)

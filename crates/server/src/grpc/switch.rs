@@ -1,18 +1,16 @@
 //! SwitchService.
 
-use super::GrpcServices;
 use super::convert::{initiator, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
-use super::status::{refusal_status, store_error_status};
+use super::status::{OrStatus, refusal_status};
+use super::{Answer, GrpcServices};
 use engine::DescribedDevice;
 use model::id::SwitchId;
 use model::refusal::Refusal;
 use model::switch::Switch;
 use proto::v1;
-use tonic::{Request, Response, Status};
-
-type Answer<T> = Result<Response<T>, Status>;
+use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::switch_service_server::SwitchService for GrpcServices {
@@ -22,15 +20,15 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     ) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
-        let described = switch_from(requested.switch).map_err(refusal_status)?;
+        let described = switch_from(requested.switch).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().register(described, actor).await.or_status()?;
         self.switch_response(&done, requested.dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let found = self.engine.devices().get(id.as_str()).await.map_err(store_error_status)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
+        let found = self.engine.devices().get(id.as_str()).await.or_status()?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::Switch { status, ..switch(&found) }))
     }
@@ -51,33 +49,30 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let version = (requested.expected_version != 0).then_some(requested.expected_version);
-        let described = switch_from(requested.switch).map_err(refusal_status)?;
+        let described = switch_from(requested.switch).or_status()?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("switch.switch_id")));
         }
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let done =
-            engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().update(described, version, actor).await.or_status()?;
         self.switch_response(&done, requested.dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
+        let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done =
-            engine.devices().delete(id.as_str(), requester).await.map_err(store_error_status)?;
+        let done = engine.devices().delete(id.as_str(), requester).await.or_status()?;
         self.switch_response(&done, dry_run).await
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
+        let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done =
-            engine.devices().retry(id.as_str(), requester).await.map_err(store_error_status)?;
+        let done = engine.devices().retry(id.as_str(), requester).await.or_status()?;
         self.switch_response(&done, dry_run).await
     }
 }
@@ -87,8 +82,7 @@ impl GrpcServices {
     async fn switch_response(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
         let mut reported = switch(done);
         if let (true, Some(status)) = (dry_run, &mut reported.status) {
-            status.would_follow =
-                self.engine.devices().preview_switch(done).await.map_err(store_error_status)?;
+            status.would_follow = self.engine.devices().preview_switch(done).await.or_status()?;
         }
         Ok(Response::new(reported))
     }

@@ -201,7 +201,7 @@ impl Postgres {
         limit: Duration,
         job: &dyn Job,
         kind: TransactionKind,
-    ) -> std::result::Result<Vec<Signal>, AttemptError> {
+    ) -> AttemptResult<Vec<Signal>> {
         let conn = self.connection().await.map_err(AttemptError::Final)?;
         let answer = tokio::time::timeout(limit, self.attempt(conn, job, kind))
             .await
@@ -229,7 +229,7 @@ impl Postgres {
         conn: Object,
         job: &dyn Job,
         kind: TransactionKind,
-    ) -> std::result::Result<Vec<Signal>, AttemptError> {
+    ) -> AttemptResult<Vec<Signal>> {
         let mut open = OpenTransaction(Some(Tx::new(Conn::Postgres(conn))));
         if let Some(begin) = kind.begin() {
             open.send(begin)?;
@@ -309,13 +309,13 @@ fn session_limits() -> String {
 struct OpenTransaction(Option<Tx>);
 
 impl OpenTransaction {
-    fn tx(&mut self) -> std::result::Result<&mut Tx, AttemptError> {
+    fn tx(&mut self) -> AttemptResult<&mut Tx> {
         let closed =
             || AttemptError::Final(StoreError::Corrupt("the transaction has ended".into()));
         self.0.as_mut().ok_or_else(closed)
     }
 
-    fn conn(&mut self) -> std::result::Result<&Object, AttemptError> {
+    fn conn(&mut self) -> AttemptResult<&Object> {
         match &self.tx()?.conn {
             Conn::Postgres(conn) => Ok(conn),
             Conn::Sqlite(_) => {
@@ -326,14 +326,14 @@ impl OpenTransaction {
 
     /// Sends a statement without waiting for its answer, which saves a round trip. Answers come in
     /// order, so the next statement waits for this one too.
-    fn send(&mut self, statement: &str) -> std::result::Result<(), AttemptError> {
+    fn send(&mut self, statement: &str) -> AttemptResult<()> {
         match self.conn()?.batch_execute(statement).now_or_never() {
             Some(Err(error)) => Err(AttemptError::from_error(&error)),
             Some(Ok(())) | None => Ok(()),
         }
     }
 
-    async fn run_statement(&mut self, statement: &str) -> std::result::Result<(), AttemptError> {
+    async fn run_statement(&mut self, statement: &str) -> AttemptResult<()> {
         self.conn()?
             .batch_execute(statement)
             .await
@@ -365,6 +365,8 @@ async fn roll_back(conn: Object) {
         drop(Object::take(conn));
     }
 }
+
+type AttemptResult<T> = std::result::Result<T, AttemptError>;
 
 enum AttemptError {
     /// The database requests a retry: a deadlock, or a serialization failure.
@@ -404,10 +406,10 @@ fn store_error(error: &tokio_postgres::Error) -> StoreError {
 }
 
 fn no_connection(error: &deadpool_postgres::PoolError) -> StoreError {
-    match error {
-        deadpool_postgres::PoolError::Backend(error) => store_error(error),
-        other => StoreError::Unavailable(format!("PostgreSQL gives no connection: {other}")),
+    if let deadpool_postgres::PoolError::Backend(error) = error {
+        return store_error(error);
     }
+    StoreError::Unavailable(format!("PostgreSQL gives no connection: {error}"))
 }
 
 async fn migrate(pool: &Pool) -> Result<()> {

@@ -12,6 +12,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// `Send` by name.
 pub type TxFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
+/// The input of a transaction: a driver may pass it to another thread.
+pub trait TxInput: Send + Sync + 'static {}
+impl<I: Send + Sync + 'static> TxInput for I {}
+
+/// The result of a transaction.
+pub trait TxOutput: Send + 'static {}
+impl<T: Send + 'static> TxOutput for T {}
+
+/// The body of a transaction.
+pub trait TxBody<I, T>:
+    for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static
+{
+}
+impl<I, T, F> TxBody<I, T> for F where
+    F: for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static
+{
+}
+
 /// The end of a transaction whose body succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransactionEnd {
@@ -39,10 +57,7 @@ pub(crate) struct Transaction<I, T, F> {
     result: Mutex<Option<T>>,
 }
 
-impl<I, T, F> Transaction<I, T, F>
-where
-    F: for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T>,
-{
+impl<I, T, F: TxBody<I, T>> Transaction<I, T, F> {
     pub fn new(input: I, body: F) -> Arc<Self> {
         Arc::new(Self { input, body, result: Mutex::new(None) })
     }
@@ -54,12 +69,7 @@ where
     }
 }
 
-impl<I, T, F> Job for Transaction<I, T, F>
-where
-    I: Send + Sync,
-    T: Send,
-    F: for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync,
-{
+impl<I: TxInput, T: TxOutput, F: TxBody<I, T>> Job for Transaction<I, T, F> {
     fn run<'a>(&'a self, tx: &'a mut Tx) -> TxFuture<'a, ()> {
         Box::pin(async move {
             let result = (self.body)(&self.input, tx).await?;
