@@ -9,17 +9,3 @@ pub fn join_limited<S: AsRef<str>>(all: &[S], between: &str, most: usize) -> Str
         more => format!("{named}{between}and {more} more"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_named_is_counted() {
-        let table = [(0, ""), (1, "a"), (2, "a, b"), (3, "a, b, and 1 more")];
-        let all = ["a", "b", "c"];
-        for (count, message) in table {
-            assert_eq!(join_limited(&all[..count], ", ", 2), message);
-        }
-    }
-}

@@ -33,20 +33,3 @@ pub fn fnv1a(seed: &str, salt: u32) -> u64 {
     seed.bytes()
         .fold(start, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow_stay_under_the_cap_and_differ() {
-        let backoff = Backoff::default();
-        for failures in 1..=40 {
-            let wait = backoff.delay(failures, "op-1/reboot");
-            let full = Duration::from_secs(1 << failures.saturating_sub(1).min(6)).min(backoff.max);
-            assert!(wait >= full / 2 && wait <= full, "{failures}: {wait:?}");
-        }
-        assert_ne!(backoff.delay(3, "op-1/reboot"), backoff.delay(3, "op-2/reboot"));
-        assert_eq!(Backoff { initial: Duration::ZERO, ..backoff }.delay(5, "x"), Duration::ZERO);
-    }
-}

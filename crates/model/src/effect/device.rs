@@ -55,20 +55,6 @@ impl FabricGoal {
     }
 }
 
-#[cfg(test)]
-impl DeviceWork {
-    pub(super) fn one_of_each() -> Vec<Self> {
-        let text = String::new;
-        vec![
-            Self::Firmware { component: text(), version: text(), url: text(), sha256: text() },
-            Self::Read,
-            Self::Configure,
-            Self::Check { firmware: BTreeMap::new(), power: None },
-            Self::Fabric { to: FabricGoal::Off },
-        ]
-    }
-}
-
 /// Longer texts from a device are cut to this length.
 pub const MAX_FACT: usize = 256;
 

@@ -1,0 +1,53 @@
+//! Impact on other machines: which ones a refusal names.
+
+use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
+use model::id::{MachineId, RunId};
+
+fn dark(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
+    AffectedMachine { machine: MachineId::trusted(id), objection: against }
+}
+
+fn refused(impact: Impact, affected: &[AffectedMachine]) -> String {
+    check_impact("it", impact, affected, None).expect_err("they are needed").message
+}
+
+#[test]
+fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
+    let claimed = |run: &str| Some(ImpactObjection::HeldBy(RunId::trusted(run)));
+    let all = [
+        dark("m-1", Some(ImpactObjection::InService)),
+        dark("m-2", claimed("op-1")),
+        dark("m-3", None),
+        dark("m-4", Some(ImpactObjection::InService)),
+        dark("m-5", claimed("op-2")),
+        dark("m-6", claimed("op-1")),
+    ];
+    assert_eq!(
+        refused(Impact::PowerLoss, &all),
+        "it would take power from machines that are needed: m-1, m-4 are READY and in service; \
+         m-2, m-6 are held by op-1; m-5 is held by op-2"
+    );
+    assert_eq!(
+        refused(Impact::Restart, &all[..1]),
+        "it would restart machines that are needed: m-1 is READY and in service"
+    );
+    assert_eq!(check_impact("it", Impact::Restart, &all[2..3], None), Ok(()));
+    assert_eq!(check_impact("it", Impact::PowerLoss, &all, Some("fire")), Ok(()));
+    assert_eq!(
+        check_impact("it", Impact::PowerLoss, &[], Some(" ")).unwrap_err().field.unwrap(),
+        "reason"
+    );
+}
+
+#[test]
+fn every_machine_of_a_rack_is_named_and_what_is_more_than_a_rack_is_counted() {
+    for (count, named, more) in [(18, 18, None), (64, 64, None), (67, 64, Some("; and 3 more"))] {
+        let all: Vec<AffectedMachine> = (1..=count)
+            .map(|n| dark(&format!("m-{n:03}"), Some(ImpactObjection::InService)))
+            .collect();
+        let message = refused(Impact::PowerLoss, &all);
+        assert_eq!(message.matches("m-").count(), named, "{message}");
+        let end = more.unwrap_or("READY and in service");
+        assert!(message.ends_with(end), "{message}");
+    }
+}

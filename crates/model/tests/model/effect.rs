@@ -1,0 +1,54 @@
+//! Effects: names and undo.
+
+mod node;
+mod power_off;
+
+use model::effect::{
+    ChildRunGroup, ClusterExpectation, DesiredPower, DeviceWork, Effect, FabricGoal, NetbootMode,
+    NodeLabels, PowerOffPolicy, RebootMode, RmaAction,
+};
+use std::collections::BTreeMap;
+
+/// One effect of each kind: fails when a variant is missing in `NAMES`, or the reverse.
+#[test]
+fn every_effect_has_its_name() {
+    let cluster_ref = String::new;
+    let all = [
+        Effect::Ssh { command: "true".into(), destructive: false },
+        Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+        Effect::Netboot { mode: NetbootMode::Pxe },
+        Effect::Repave { image: "i".into() },
+        Effect::Join { cluster_ref: cluster_ref(), labels: NodeLabels::new(), taints: Vec::new() },
+        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Verify {
+            cluster_ref: cluster_ref(),
+            expect: ClusterExpectation::Ready,
+            advisory: false,
+        },
+        Effect::Net { document: "n".into() },
+        Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+        Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
+        Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
+        Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+    ];
+    let text = String::new;
+    let works = [
+        DeviceWork::Firmware { component: text(), version: text(), url: text(), sha256: text() },
+        DeviceWork::Read,
+        DeviceWork::Configure,
+        DeviceWork::Check { firmware: BTreeMap::new(), power: None },
+        DeviceWork::Fabric { to: FabricGoal::Off },
+    ];
+    let works = works.into_iter().map(|work| Effect::Device { work });
+    let group =
+        ChildRunGroup { child_runs: Vec::new(), max_concurrent: 1, skip_if_all_hold: Vec::new() };
+    let all: Vec<_> = all.into_iter().chain(works).chain([Effect::ChildRuns { group }]).collect();
+    let words: Vec<_> = all.iter().map(Effect::name).collect();
+    assert_eq!(words, Effect::NAMES);
+    for effect in all {
+        if let Some(undo) = effect.undo() {
+            assert_eq!(undo.undo(), None, "{effect:?} is undone once");
+            assert!(!undo.destructive(), "{undo:?} may be asked again");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Which registered machine a discovered one is.
+
+use model::id::MachineId;
+use model::machine::matcher::{
+    DiscoveredMachine, MachineMatch, MachineMatcher, MatchAttribute, id_for, register_command,
+    spec_for,
+};
+use model::machine::{Labels, Machine, MachineSpec};
+use model::time::Timestamp;
+
+fn machine(id: &str, serial: &str, macs: &[&str], endpoint: &str) -> Machine {
+    let spec = MachineSpec {
+        serial: serial.into(),
+        mac_addresses: macs.iter().map(ToString::to_string).collect(),
+        bmc_endpoint: endpoint.into(),
+        ..MachineSpec::default()
+    };
+    Machine::new(MachineId::trusted(id), spec, Labels::new(), Timestamp::default())
+}
+
+fn seen(serial: &str, macs: &[&str], endpoint: &str) -> DiscoveredMachine {
+    DiscoveredMachine {
+        serial: serial.into(),
+        macs: macs.iter().map(ToString::to_string).collect(),
+        endpoint: endpoint.into(),
+        ..DiscoveredMachine::default()
+    }
+}
+
+fn roster() -> MachineMatcher {
+    let mut matcher = MachineMatcher::default();
+    for machine in [
+        machine("a", "SN-0001", &["02:00:00:00:00:0a"], "10.0.0.1"),
+        machine("b", "SN-0002", &["02:00:00:00:00:0b"], "https://10.0.0.2"),
+        machine("c", "", &[], "10.0.0.3:443"),
+        machine("d", "Default string", &[], "http://10.0.0.4:8000/"),
+        machine("SN-0009", "", &[], ""),
+    ] {
+        matcher.add(&machine);
+    }
+    matcher
+}
+
+#[test]
+fn a_machine_is_recognised_or_doubted_or_new() {
+    let (mac_a, mac_b, mac_x) = ("02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:ff");
+    for (sighting, expected) in [
+        (seen("sn-0001", &[], "https://10.9.9.9"), "a by serial number"),
+        (seen("SN-0001", &[mac_x], "https://10.0.0.1"), "a by serial number"),
+        (seen("SN-0001", &[mac_x], "https://10.9.9.9"), "a?"),
+        (seen("SN-0001", &[mac_b], "https://10.0.0.1"), "a?"),
+        (seen("", &[mac_x, mac_a], "https://10.9.9.9"), "a by MAC address"),
+        (seen("SN-0007", &[mac_a], "https://10.0.0.1"), "a?"),
+        (seen("0", &[mac_a], "https://10.9.9.9"), "a by MAC address"),
+        (seen("SN-0007", &[mac_x], "https://10.0.0.1"), "a?"),
+        (seen("", &[], "https://10.0.0.2"), "b by BMC endpoint"),
+        (seen("SN-0007", &[mac_x], "https://10.0.0.3"), "c by BMC endpoint"),
+        (seen("", &[], "http://10.0.0.4:8000"), "d by BMC endpoint"),
+        (seen("Default string", &[], "https://10.9.9.9"), "new"),
+        (seen("SN-0007", &[], "https://10.0.0.1/redfish/v1/Systems/2"), "new"),
+        (seen("SN-0009", &[], "https://10.9.9.9"), "SN-0009?"),
+        (seen("", &[], "ipmi://10.0.0.1"), "new"),
+    ] {
+        let reported = match roster().find_match(&sighting) {
+            MachineMatch::New => "new".to_string(),
+            MachineMatch::Known(id, mark) => format!("{id} by {}", mark.as_str()),
+            MachineMatch::Doubtful(id, message) => {
+                assert!(message.contains(id.as_str()), "{message}");
+                format!("{id}?")
+            }
+        };
+        assert_eq!(reported, expected, "{sighting:?}");
+    }
+}
+
+#[test]
+fn what_marks_two_machines_marks_neither() {
+    let mut matcher = roster();
+    let shared = "be:3a:f2:00:00:01";
+    matcher.add(&machine("e", "SN-0005", &[shared], "10.0.0.5"));
+    matcher.add(&machine("f", "SN-0006", &[shared], "10.0.0.6"));
+    assert_eq!(
+        matcher.find_match(&seen("SN-0007", &[shared], "https://10.0.0.7")),
+        MachineMatch::New
+    );
+    let known = MachineMatch::Known(MachineId::trusted("f"), MatchAttribute::Serial);
+    assert_eq!(matcher.find_match(&seen("SN-0006", &[shared], "https://10.0.0.7")), known);
+}
+
+#[test]
+fn what_was_registered_is_known_the_next_time() {
+    for (sighting, name) in [
+        (seen("CN7-X1.2", &["02:00:00:00:00:01"], "https://10.0.0.7"), "CN7-X1-2"),
+        (seen(" op-1234 ", &[], "https://10.0.0.7"), "m-op-1234"),
+        (seen("To be filled by O.E.M.", &["02:00:00:00:00:01"], "https://h"), "mac-020000000001"),
+        (
+            seen("0000", &[], "https://[fe80::1]:8443/redfish/v1/Systems/2"),
+            "bmc-fe80-1-8443-systems-2",
+        ),
+        (seen(&"x1".repeat(80), &[], "https://10.0.0.7"), &format!("m-{}x", "x1".repeat(30))),
+    ] {
+        let (mut matcher, id) = (roster(), id_for(&sighting));
+        assert_eq!(id.as_str(), name);
+        assert!(MachineId::parse(name).is_ok(), "{name}");
+        assert_eq!(matcher.find_match(&sighting), MachineMatch::New);
+        let spec = spec_for(&sighting, "datacenter", "bmc").checked().unwrap();
+        matcher.add(&Machine::new(id.clone(), spec, Labels::new(), Timestamp::default()));
+        match matcher.find_match(&sighting) {
+            MachineMatch::Known(known, _) => assert_eq!(known, id),
+            other @ (MachineMatch::New | MachineMatch::Doubtful(..)) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_command_can_be_typed() {
+    let sighting = seen("S 1/2'3", &["02:00:00:00:00:01"], "https://10.0.0.7");
+    let labels = Labels::from([("rack".to_string(), "r 1".to_string())]);
+    let spec = spec_for(&sighting, "datacenter", "bmc");
+    assert_eq!(
+        register_command(&sighting, &spec, &labels),
+        "farrier machine register S-1-2-3 --provider datacenter --bmc-endpoint https://10.0.0.7 \
+         --bmc-credential bmc --serial 'S 1/2'\\''3' --mac 02:00:00:00:00:01 --label 'rack=r 1'"
+    );
+}

@@ -1,0 +1,3 @@
+//! Tests of the parts of `model::rack`.
+
+mod power;

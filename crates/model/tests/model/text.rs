@@ -1,0 +1,86 @@
+//! Checked texts: endpoints, MAC addresses, labels, reasons.
+
+use model::machine::Labels;
+use model::text::{check_endpoint, check_labels, check_reason, check_request_id, normalize_mac};
+
+#[test]
+fn endpoints() {
+    for good in [
+        "",
+        "10.20.30.40:22",
+        "10.20.30.41",
+        "bmc-7.example.net",
+        "[fd00::1]:22",
+        "[fd00::1]",
+        "https://10.0.0.1/redfish/v1",
+        "sim://rack-1",
+    ] {
+        assert!(check_endpoint("f", good).is_ok(), "{good}");
+    }
+    let long = "h".repeat(256);
+    for bad in [
+        "host:",
+        "host:0",
+        "host:65536",
+        "host:ssh",
+        ":22",
+        "a b",
+        "fd00::1",
+        "[fd00::1",
+        "[::1]x",
+        "user:secret@host",
+        "://host",
+        "[zzz]:22",
+        "...",
+        "-",
+        "10.20.30.999",
+        "https://h/ x",
+        "http://",
+        "h\u{0}st",
+        long.as_str(),
+    ] {
+        let refusal = check_endpoint("machine.spec.ssh_endpoint", bad).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("machine.spec.ssh_endpoint"), "{bad}");
+    }
+}
+
+#[test]
+fn macs_take_one_form() {
+    for good in ["AA:BB:CC:DD:EE:FF", "aa-bb-cc-dd-ee-ff", "aabbccddeeff"] {
+        assert_eq!(normalize_mac("f", good).unwrap(), "aa:bb:cc:dd:ee:ff");
+    }
+    for bad in [
+        "",
+        "aa:bb:cc:dd:ee",
+        "aa:bb:cc:dd:ee:fg",
+        "aabb:ccdd:eeff",
+        "::::::::::::",
+        "aabbccddeeff:::::",
+        "a-a-b-b-c-cddeeff",
+        "aa:bb-cc:dd-ee:ff",
+    ] {
+        assert!(normalize_mac("f", bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn labels_have_bounds() {
+    let one = |key: &str, value: &str| Labels::from([(key.to_string(), value.to_string())]);
+    assert!(check_labels("labels", &one("env", "prod")).is_ok());
+    assert!(check_labels("labels", &one("", "x")).is_err());
+    assert!(check_labels("labels", &one("a b", "x")).is_err());
+    assert!(check_labels("labels", &one("env", "a\nb")).is_err());
+    assert!(check_labels("labels", &one("env", &"x".repeat(256))).is_err());
+    let many: Labels = (0..65).map(|i| (format!("k{i}"), String::new())).collect();
+    assert!(check_labels("labels", &many).is_err());
+}
+
+#[test]
+fn reasons_are_required_and_printable() {
+    assert_eq!(check_reason("reason", " disk \n").unwrap(), "disk");
+    assert!(check_reason("reason", "  ").is_err());
+    assert!(check_reason("reason", "a\u{1b}[2Jb").is_err());
+    assert!(check_reason("reason", "a\u{202e}b").is_err());
+    assert!(check_request_id("").is_err());
+    assert!(check_request_id(" x").is_err());
+}
