@@ -23,7 +23,7 @@ use crate::target::{TargetId, TargetKind};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The reachability of a device, as accepted. Its power state is in its [`Facts`].
+/// The reachability of a device, as accepted. Its power state is in its [`DeviceFacts`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReachability {
     pub reachable: bool,
@@ -63,8 +63,11 @@ pub trait Device: Lifecycle {
     fn failure(&self) -> Option<&DeviceFailure>;
     /// Requests a retry of what failed.
     fn request_retry(&mut self);
-    /// True if the device is polled in its current state.
-    fn is_polled(&self) -> bool;
+    /// True if the device is polled in its current state: it waits for nothing there.
+    fn is_polled(&self) -> bool {
+        !Self::WAITING.contains(&self.state_name())
+    }
+
     /// The activity within its state, such as the operation of a maintenance.
     fn detail(&self) -> String {
         String::new()
@@ -83,6 +86,57 @@ pub trait Device: Lifecycle {
         TargetId::new(Self::TARGET, self.head().id.as_str())
     }
 }
+
+/// The methods of an `impl Device` that only access the fields that all devices have.
+macro_rules! fields_of_device {
+    ($state:ident) => {
+        fn create(head: RecordHeader, spec: DeviceSpec) -> Self {
+            Self::new(head, spec)
+        }
+
+        fn spec(&self) -> &DeviceSpec {
+            &self.spec
+        }
+
+        fn spec_mut(&mut self) -> &mut DeviceSpec {
+            &mut self.spec
+        }
+
+        fn facts(&self) -> &DeviceFacts {
+            &self.facts
+        }
+
+        fn observed(&self) -> Option<&DeviceReachability> {
+            self.observed.as_ref()
+        }
+
+        fn observed_mut(&mut self) -> &mut Option<DeviceReachability> {
+            &mut self.observed
+        }
+
+        fn in_state(&self, state: $state, run: Option<RunId>) -> Self {
+            Self { state, run, retry_requested: false, ..self.clone() }
+        }
+
+        fn in_error(cause: DeviceFailure) -> $state {
+            $state::Error { cause }
+        }
+
+        fn run(&self) -> Option<&RunId> {
+            self.run.as_ref()
+        }
+
+        fn failure(&self) -> Option<&DeviceFailure> {
+            let $state::Error { cause } = &self.state else { return None };
+            Some(cause)
+        }
+
+        fn request_retry(&mut self) {
+            self.retry_requested = true;
+        }
+    };
+}
+pub(crate) use fields_of_device;
 
 /// Requests a retry; refused unless the device is in the error state.
 pub fn retry<D: Device>(device: &mut D) -> Result<(), Refusal> {

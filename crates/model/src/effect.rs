@@ -1,6 +1,6 @@
 //! Effects: everything Farrier can do to a device, as one closed set.
 //!
-//! An [`Effect`] names the goal. An [`Order`] is one call to a provider about an effect: perform it
+//! An [`Effect`] names the goal. A [`ProviderCall`] is one call about an effect: perform it
 //! under a key, follow what a key started, get the status of a key, observe whether the goal
 //! already holds, or stop it. Every provider implements this one interface, so a simulator, a
 //! recorder and a fault injector are one small type each.

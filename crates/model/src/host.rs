@@ -10,17 +10,18 @@ mod why;
 use crate::effect::DeviceFacts;
 use crate::fault::{FaultClass, FaultCode};
 use crate::firmware::{FIRMWARE, Firmware, FirmwareResolution};
-use crate::here;
 use crate::id::{FirmwareId, MachineId, RunId};
+use crate::lifecycle::AwaitedRunStatus::{Active, Failed, Succeeded};
 use crate::lifecycle::{
-    AwaitedRunStatus, DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision,
-    NewRun, RecordHeader, SubjectKind, awaited_run_status,
+    DeviceFailure, Lifecycle, LifecycleChange, LifecycleDecision, NewRun, RecordHeader,
+    SubjectKind, awaited_run_status, awaited_status, head_in_field,
 };
 use crate::plan::{Params, RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::run::{HistoryNote, Run, RunPhase};
 use crate::target::{TargetId, TargetKind};
 use crate::time::{Timestamp, format_duration};
+use crate::{here, note};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -147,15 +148,14 @@ pub fn check_firmware(facts: &DeviceFacts, firmware: &FirmwareResolution) -> Fir
             FirmwareCheck::Unknown(format!("no firmware {id} is in the catalogue"))
         }
         FirmwareResolution::Use(one) => {
-            match (one.steps(kind), one.missing_on(kind, &facts.firmware)) {
-                (steps, _) if steps.is_empty() => {
-                    FirmwareCheck::Nothing(format!("firmware {} has nothing for machines", one.id))
-                }
-                (steps, differs) => {
-                    let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
-                    FirmwareCheck::Install { firmware: one.id.clone(), steps, known }
-                }
+            let steps = one.steps(kind);
+            if steps.is_empty() {
+                let message = format!("firmware {} has nothing for machines", one.id);
+                return FirmwareCheck::Nothing(message);
             }
+            let differs = one.missing_on(kind, &facts.firmware);
+            let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
+            FirmwareCheck::Install { firmware: one.id.clone(), steps, known }
         }
     }
 }
@@ -165,6 +165,8 @@ fn last_seen(firmware: &Firmware) -> String {
     let versions: Vec<String> = versions.map(|(name, at)| format!("{name} {at}")).collect();
     format!("it was last seen at {}, and is asked all the same", versions.join(", "))
 }
+
+type HostDecision = LifecycleDecision<Host>;
 
 impl Host {
     pub fn new(machine: &MachineId, now: Timestamp) -> Self {
@@ -243,31 +245,24 @@ impl Host {
         state: HostState,
         message: impl Into<String>,
         line: &'static str,
-    ) -> LifecycleDecision<Self> {
+    ) -> HostDecision {
         let record = Self { state, run: None, ..self.clone() };
-        LifecycleDecision::Transition(Box::new(LifecycleChange::new(
-            record,
-            HistoryNote::new(message, line),
-        )))
+        HostDecision::change(record, HistoryNote::new(message, line))
     }
 
     /// Back to `Ready`. A started request is removed; a new one that arrived since stays.
-    fn settle(&self, message: impl Into<String>, line: &'static str) -> LifecycleDecision<Self> {
+    fn settle(&self, message: impl Into<String>, line: &'static str) -> HostDecision {
         let request = self.request.clone().filter(|request| request.started_at.is_none());
         Self { request, ..self.clone() }.become_(HostState::Ready, message, line)
     }
 
-    fn fail(&self, retry_count: u32, cause: DeviceFailure) -> LifecycleDecision<Self> {
+    fn fail(&self, retry_count: u32, cause: DeviceFailure) -> HostDecision {
         let message = cause.message.clone();
         self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, message, here!())
     }
 
     /// Starts a request: the rack drives the upgrade, or the host does.
-    fn start_request(
-        &self,
-        request: &ReprovisionRequest,
-        now: Timestamp,
-    ) -> LifecycleDecision<Self> {
+    fn start_request(&self, request: &ReprovisionRequest, now: Timestamp) -> HostDecision {
         let request = ReprovisionRequest { started_at: Some(now), ..request.clone() };
         let (state, message) = match &request.owner {
             ReprovisionOwner::Rack { operation } => (
@@ -283,58 +278,43 @@ impl Host {
     }
 
     /// The request was withdrawn: an active run is canceled first.
-    fn withdraw_request(&self, observed: &HostTurnInput) -> LifecycleDecision<Self> {
+    fn withdraw_request(&self, observed: &HostTurnInput) -> HostDecision {
         // Only the rack may cancel an operation on the rack: it includes other machines.
         let own = |run: &&Run| run.spec.target.kind == TargetKind::Machine;
-        let going = observed
-            .run
-            .as_ref()
-            .filter(own)
-            .filter(|run| awaited_run_status(run) == AwaitedRunStatus::Active);
+        let going =
+            observed.run.as_ref().filter(own).filter(|run| awaited_run_status(run) == Active);
         match going {
             Some(run) if run.progress.stop_request.is_none() => {
                 let id = &run.spec.id;
                 let record = Self { request: None, ..self.clone() };
-                let note = HistoryNote::new(format!("{id} is to stop"), here!());
+                let note = note!("{id} is to stop");
                 let cancel = vec![(id.clone(), "nobody wants it any more".into())];
-                LifecycleDecision::Transition(Box::new(LifecycleChange {
-                    cancel,
-                    ..LifecycleChange::new(record, note)
-                }))
+                LifecycleChange { cancel, ..LifecycleChange::new(record, note) }.into()
             }
-            Some(_) => LifecycleDecision::Idle(IdleReason::new("its operation is being stopped")),
+            Some(_) => HostDecision::idle("its operation is being stopped"),
             None => self.settle("nobody wants its firmware upgraded any more", here!()),
         }
     }
 
-    fn checking(
-        &self,
-        retry_count: u32,
-        observed: &HostTurnInput,
-        now: Timestamp,
-    ) -> LifecycleDecision<Self> {
+    fn checking(&self, retry_count: u32, observed: &HostTurnInput, now: Timestamp) -> HostDecision {
         if let Some(id) = &self.run {
-            let waited = observed.run.as_ref().map_or_else(gone, awaited_run_status);
-            return match waited {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new(format!("{id} upgrades its firmware")))
-                }
-                AwaitedRunStatus::Succeeded => self.settle("its firmware is as wanted", here!()),
-                AwaitedRunStatus::Failed(cause) => self.fail(retry_count, cause),
+            return match awaited_status(observed.run.as_ref()) {
+                Active => HostDecision::idle(format!("{id} upgrades its firmware")),
+                Succeeded => self.settle("its firmware is as wanted", here!()),
+                Failed(cause) => self.fail(retry_count, cause),
             };
         }
         match (check_firmware(&self.facts, &observed.firmware), &observed.gate) {
             (FirmwareCheck::Nothing(message), _) => self.settle(message, here!()),
-            (FirmwareCheck::Unknown(message), _) => self.fail(retry_count, trouble(message)),
+            (FirmwareCheck::Unknown(message), _) => {
+                self.fail(retry_count, DeviceFailure::plain(message))
+            }
             (FirmwareCheck::Install { .. }, Err(refusal)) => {
                 let message = format!("it may not be upgraded now: {}", refusal.message);
                 let deadline = self.head.since + GATE_TIMEOUT;
                 match now < deadline {
-                    true => LifecycleDecision::IdleUntil(
-                        deadline.min(now + GATE_PAUSE),
-                        IdleReason::new(message),
-                    ),
-                    false => self.fail(retry_count, trouble(message)),
+                    true => HostDecision::idle_until(deadline.min(now + GATE_PAUSE), message),
+                    false => self.fail(retry_count, DeviceFailure::plain(message)),
                 }
             }
             (FirmwareCheck::Install { firmware, steps, known }, Ok(())) => {
@@ -349,7 +329,7 @@ impl Host {
         firmware: &FirmwareId,
         steps: Vec<RunStep>,
         known: &[String],
-    ) -> LifecycleDecision<Self> {
+    ) -> HostDecision {
         let fresh = &observed.fresh;
         let initiator = self.request.as_ref().map(|request| request.owner.said());
         let run = NewRun {
@@ -364,32 +344,24 @@ impl Host {
             claims: Vec::new(),
             params: Params::from([(FIRMWARE.to_string(), firmware.to_string())]),
         };
-        let note =
-            HistoryNote::new(format!("{fresh} is to upgrade it: {}", known.join("; ")), here!());
+        let note = note!("{fresh} is to upgrade it: {}", known.join("; "));
         let record = Self { run: Some(fresh.clone()), ..self.clone() };
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            start: vec![run],
-            ..LifecycleChange::new(record, note)
-        }))
+        LifecycleChange { start: vec![run], ..LifecycleChange::new(record, note) }.into()
     }
 
     /// The child run of the rack's operation on this machine decides. If there is none, the end of
     /// the operation does.
-    fn waiting(&self, observed: &HostTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+    fn waiting(&self, observed: &HostTurnInput, now: Timestamp) -> HostDecision {
         if let Some(part) = &observed.child_run {
             return match awaited_run_status(part) {
-                AwaitedRunStatus::Active => LifecycleDecision::Idle(IdleReason::new(format!(
-                    "{} upgrades its firmware",
-                    part.spec.id
-                ))),
-                AwaitedRunStatus::Succeeded => {
-                    self.settle("its rack has upgraded its firmware", here!())
-                }
-                AwaitedRunStatus::Failed(cause) => self.fail(0, cause),
+                Active => HostDecision::idle(format!("{} upgrades its firmware", part.spec.id)),
+                Succeeded => self.settle("its rack has upgraded its firmware", here!()),
+                Failed(cause) => self.fail(0, cause),
             };
         }
         let Some(operation) = &observed.operation else {
-            return self.fail(0, trouble("the operation on its rack is not there any more"));
+            return self
+                .fail(0, DeviceFailure::plain("the operation on its rack is not there any more"));
         };
         let id = &operation.spec.id;
         match (operation.phase(), awaited_run_status(operation)) {
@@ -398,18 +370,19 @@ impl Host {
                 if now >= until {
                     let timeout = format_duration(RACK_TIMEOUT);
                     let text = format!("{id} has not come to this machine within {timeout}");
-                    return self.fail(0, trouble(text));
+                    return self.fail(0, DeviceFailure::plain(text));
                 }
                 let why = format!("{id} is to upgrade its firmware, and has not come to it");
-                LifecycleDecision::IdleUntil(until, IdleReason::new(why))
+                HostDecision::idle_until(until, why)
             }
-            (RunPhase::Failed, AwaitedRunStatus::Failed(cause)) => {
+            (RunPhase::Failed, Failed(cause)) => {
                 let text = format!("{id} failed before it came to this machine: {}", cause.message);
                 self.fail(0, DeviceFailure { message: text, ..cause })
             }
-            (RunPhase::Failed, AwaitedRunStatus::Active | AwaitedRunStatus::Succeeded) => {
-                self.fail(0, trouble(format!("{id} failed before it came to this machine")))
-            }
+            (RunPhase::Failed, Active | Succeeded) => self.fail(
+                0,
+                DeviceFailure::plain(format!("{id} failed before it came to this machine")),
+            ),
             (RunPhase::Canceled, _) => {
                 let text = format!("{id} was canceled before it came to this machine");
                 self.settle(text, here!())
@@ -428,38 +401,34 @@ impl Host {
         cause: &DeviceFailure,
         observed: &HostTurnInput,
         now: Timestamp,
-    ) -> LifecycleDecision<Self> {
+    ) -> HostDecision {
         let later =
             observed.child_run.as_ref().filter(|part| cause.run.as_ref() != Some(&part.spec.id));
         match later.map(awaited_run_status) {
-            Some(AwaitedRunStatus::Active) => {
+            Some(Active) => {
                 let state = HostState::WaitingForRackFirmwareUpgrade;
                 return self.become_(state, "its rack tries again", here!());
             }
-            Some(AwaitedRunStatus::Succeeded) => {
+            Some(Succeeded) => {
                 return self.settle("its rack has upgraded its firmware", here!());
             }
-            Some(AwaitedRunStatus::Failed(_)) | None => {}
+            Some(Failed(_)) | None => {}
         }
         match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
-            Some((run, AwaitedRunStatus::Active)) => {
+            Some((run, Active)) => {
                 let why = format!("operation {} goes on with what had failed", run.spec.id);
-                return LifecycleDecision::Idle(IdleReason::new(why));
+                return HostDecision::idle(why);
             }
-            Some((_, AwaitedRunStatus::Succeeded)) => {
+            Some((_, Succeeded)) => {
                 return self.settle("what had failed was brought to a good end", here!());
             }
-            Some((_, AwaitedRunStatus::Failed(_))) | None => {}
+            Some((_, Failed(_))) | None => {}
         }
         match self.next_attempt(observed.retry_interval) {
-            None => LifecycleDecision::Idle(IdleReason::new(format!(
-                "{}; a person is waited for",
-                cause.message
-            ))),
-            Some(at) if now < at => LifecycleDecision::IdleUntil(
-                at,
-                IdleReason::new(format!("{}; it is tried again then", cause.message)),
-            ),
+            None => HostDecision::idle(format!("{}; a person is waited for", cause.message)),
+            Some(at) if now < at => {
+                HostDecision::idle_until(at, format!("{}; it is tried again then", cause.message))
+            }
             Some(_) => {
                 let retry_count = retry_count + 1;
                 let state = HostState::CheckingFirmwareV2 { retry_count };
@@ -472,17 +441,13 @@ impl Host {
 
     /// When a failed upgrade is retried automatically. None when an operator must decide first.
     pub fn next_attempt(&self, interval: Duration) -> Option<Timestamp> {
-        match &self.state {
-            HostState::FailedFirmwareUpgrade { retry_count, cause } => {
-                let safe = FaultCode::parse(&cause.code).map(FaultCode::class)
-                    == Some(FaultClass::Retryable);
-                let again = safe && *retry_count < MAX_FIRMWARE_UPGRADE_RETRIES;
-                again.then(|| self.head.since + interval)
-            }
-            HostState::Ready
-            | HostState::CheckingFirmwareV2 { .. }
-            | HostState::WaitingForRackFirmwareUpgrade => None,
-        }
+        let HostState::FailedFirmwareUpgrade { retry_count, cause } = &self.state else {
+            return None;
+        };
+        let class = FaultCode::parse(&cause.code).map(FaultCode::class);
+        let again =
+            class == Some(FaultClass::Retryable) && *retry_count < MAX_FIRMWARE_UPGRADE_RETRIES;
+        again.then(|| self.head.since + interval)
     }
 }
 
@@ -495,27 +460,13 @@ impl ReprovisionOwner {
     }
 }
 
-fn trouble(text: impl Into<String>) -> DeviceFailure {
-    DeviceFailure { message: text.into(), run: None, code: String::new() }
-}
-
-fn gone() -> AwaitedRunStatus {
-    AwaitedRunStatus::Failed(trouble("its operation is not there any more"))
-}
-
 impl Lifecycle for Host {
     const KIND: SubjectKind = SubjectKind::Host;
     const STATES: &'static [&'static str] =
         &["Ready", "CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
     type TurnInput = HostTurnInput;
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         self.state.word()
@@ -525,16 +476,11 @@ impl Lifecycle for Host {
         self.facts.merge(facts);
     }
 
-    fn next(&self, observed: &HostTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+    fn next(&self, observed: &HostTurnInput, now: Timestamp) -> HostDecision {
         use HostState as S;
-        let at_work = || {
-            observed
-                .run
-                .as_ref()
-                .is_some_and(|run| awaited_run_status(run) == AwaitedRunStatus::Active)
-        };
+        let at_work = || observed.run.as_ref().is_some_and(|run| awaited_run_status(run) == Active);
         match (&self.state, &self.request) {
-            (S::Ready, None) => LifecycleDecision::Idle(IdleReason::new("nothing is asked of it")),
+            (S::Ready, None) => HostDecision::idle("nothing is asked of it"),
             (_, None) => self.withdraw_request(observed),
             // An active run is not interrupted: a new request waits for its end.
             (_, Some(request)) if request.started_at.is_none() && !at_work() => {

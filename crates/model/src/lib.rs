@@ -43,3 +43,11 @@ macro_rules! here {
         concat!(module_path!(), ":", line!())
     };
 }
+
+/// A [`run::HistoryNote`] with a formatted message and the place of this call.
+#[macro_export]
+macro_rules! note {
+    ($($message:tt)*) => {
+        $crate::run::HistoryNote::new(format!($($message)*), $crate::here!())
+    };
+}

@@ -276,6 +276,27 @@ pub enum LifecycleDecision<R> {
     Remove(HistoryNote),
 }
 
+impl<R> LifecycleDecision<R> {
+    pub fn idle(message: impl Into<String>) -> Self {
+        Self::Idle(IdleReason::new(message))
+    }
+
+    pub fn idle_until(at: Timestamp, message: impl Into<String>) -> Self {
+        Self::IdleUntil(at, IdleReason::new(message))
+    }
+
+    /// A changed record, without any effect on runs.
+    pub fn change(record: R, note: HistoryNote) -> Self {
+        LifecycleChange::new(record, note).into()
+    }
+}
+
+impl<R> From<LifecycleChange<R>> for LifecycleDecision<R> {
+    fn from(change: LifecycleChange<R>) -> Self {
+        Self::Transition(Box::new(change))
+    }
+}
+
 /// A changed record with the runs that the change starts, lets begin or cancels. The engine commits
 /// all of it in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -341,6 +362,20 @@ pub trait Lifecycle:
     }
 }
 
+/// The access to the header in an `impl Lifecycle`: every record has it in its field `head`.
+macro_rules! head_in_field {
+    () => {
+        fn head(&self) -> &$crate::lifecycle::RecordHeader {
+            &self.head
+        }
+
+        fn head_mut(&mut self) -> &mut $crate::lifecycle::RecordHeader {
+            &mut self.head
+        }
+    };
+}
+pub(crate) use head_in_field;
+
 /// The status of the run that a record waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AwaitedRunStatus {
@@ -361,16 +396,22 @@ pub struct DeviceFailure {
     pub code: String,
 }
 
+impl DeviceFailure {
+    /// A failure without a run and without a fault code.
+    pub fn plain(message: impl Into<String>) -> Self {
+        Self { message: message.into(), run: None, code: String::new() }
+    }
+}
+
+/// The status of the run that a record waits for; a run that is gone has failed.
+pub fn awaited_status(run: Option<&Run>) -> AwaitedRunStatus {
+    let gone = || DeviceFailure::plain("its operation is not there any more");
+    run.map_or_else(|| AwaitedRunStatus::Failed(gone()), awaited_run_status)
+}
+
 impl DeviceContext {
     pub fn waited(&self) -> AwaitedRunStatus {
-        match &self.run {
-            None => AwaitedRunStatus::Failed(DeviceFailure {
-                message: "its operation is not there any more".into(),
-                run: None,
-                code: String::new(),
-            }),
-            Some(run) => awaited_run_status(run),
-        }
+        awaited_status(self.run.as_ref())
     }
 }
 

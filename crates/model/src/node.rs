@@ -39,9 +39,7 @@ pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
 use crate::effect::DeviceFacts;
 use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
-use crate::lifecycle::{
-    IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader, SubjectKind,
-};
+use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use crate::run::{HistoryNote, Run};
@@ -228,13 +226,7 @@ impl Lifecycle for Node {
     const STATES: &'static [&'static str] = &NodeState::WORDS;
     type TurnInput = NodeTurnInput;
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         self.state.as_str()
@@ -265,14 +257,11 @@ impl Lifecycle for Node {
                 | NodeState::Removing
                 | NodeState::Deleted,
                 _,
-            ) => return LifecycleDecision::Idle(IdleReason::new(self.rests())),
+            ) => return LifecycleDecision::idle(self.rests()),
         };
         match moved {
-            Ok(node) => LifecycleDecision::Transition(Box::new(LifecycleChange::new(
-                node,
-                HistoryNote::new(why, here!()),
-            ))),
-            Err(refusal) => LifecycleDecision::Idle(IdleReason::new(refusal.message)),
+            Ok(node) => LifecycleDecision::change(node, HistoryNote::new(why, here!())),
+            Err(refusal) => LifecycleDecision::idle(refusal.message),
         }
     }
 

@@ -7,19 +7,20 @@ use crate::device::transitions::{
     CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,
     start_run, transition_to,
 };
-use crate::device::{Device, DeviceReachability, own_run, power_word};
+use crate::device::{Device, DeviceReachability, fields_of_device, own_run, power_word};
 use crate::effect::{DesiredPower, DeviceFacts, Effect, PowerOffPolicy};
-use crate::here;
 use crate::id::{PowerShelfId, RunId};
+use crate::lifecycle::AwaitedRunStatus::{Active, Failed, Succeeded};
 use crate::lifecycle::{
-    AwaitedRunStatus, DeviceContext, DeviceFailure, DeviceSpec, IdleReason, Lifecycle,
-    LifecycleDecision, NewRun, RecordHeader, SubjectKind, awaited_run_status, run_step,
+    DeviceContext, DeviceFailure, DeviceSpec, Lifecycle, LifecycleDecision, NewRun, RecordHeader,
+    SubjectKind, awaited_run_status, head_in_field, run_step,
 };
 use crate::plan::RunType;
 use crate::rack::maintenance::FORCED;
 use crate::run::{HistoryNote, Run};
 use crate::target::TargetKind;
 use crate::time::Timestamp;
+use crate::{here, note};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ const POWER: (u32, u32) = (300, 1);
 /// The normal time for which another operation holds a shelf that is being deleted.
 const HELD: Duration = Duration::from_secs(3_600);
 
+type ShelfDecision = LifecycleDecision<PowerShelf>;
+
 impl PowerShelf {
     pub fn new(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self {
@@ -97,11 +100,11 @@ impl PowerShelf {
         PowerShelfId::trusted(&self.head.id)
     }
 
-    fn fetch(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn fetch(&self, observed: &DeviceContext, note: HistoryNote) -> ShelfDecision {
         start_run(self, PowerShelfState::FetchingData, engine_run(self, observed, reading()), note)
     }
 
-    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> ShelfDecision {
         start_run(
             self,
             PowerShelfState::Configuring,
@@ -110,21 +113,17 @@ impl PowerShelf {
         )
     }
 
-    fn maintain(
-        &self,
-        observed: &DeviceContext,
-        request: &ShelfPowerRequest,
-    ) -> LifecycleDecision<Self> {
+    fn maintain(&self, observed: &DeviceContext, request: &ShelfPowerRequest) -> ShelfDecision {
         let operation = request.operation;
         let name = maintenance::step_name(operation);
         if let Some(against) = &observed.against {
             // While the request waited for another operation, machines came into service.
-            let note = HistoryNote::new(format!("{name} does not begin: {against}"), here!());
+            let note = note!("{name} does not begin: {against}");
             return transition_to(&self.answered(), self.state.clone(), note);
         }
         let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
-        let note = HistoryNote::new(format!("{name} for {}", request.initiator), here!());
+        let note = note!("{name} for {}", request.initiator);
         let run = own_run(self, observed.fresh.clone(), step, request.initiator.clone());
         let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
         let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
@@ -133,13 +132,13 @@ impl PowerShelf {
     }
 
     /// Enters the error state; reading and configuring remain to be done.
-    fn fail_intake(&self, cause: DeviceFailure) -> LifecycleDecision<Self> {
+    fn fail_intake(&self, cause: DeviceFailure) -> ShelfDecision {
         fail(&Self { intake_incomplete: true, ..self.clone() }, cause)
     }
 
     /// The power change succeeded. The document says Ready follows, for a shelf that was Ready
     /// before; a shelf that was not read and configured yet is read first.
-    fn switched(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn switched(&self, observed: &DeviceContext, note: HistoryNote) -> ShelfDecision {
         match self.intake_incomplete {
             true => self.fetch(observed, note),
             false => transition_to(self, PowerShelfState::Ready, note),
@@ -154,27 +153,22 @@ impl PowerShelf {
 
     /// In the error state without a request: idle, unless a retry is requested or the failed run
     /// was resumed and completed.
-    fn rest_in_error(
-        &self,
-        cause: &DeviceFailure,
-        observed: &DeviceContext,
-    ) -> LifecycleDecision<Self> {
+    fn rest_in_error(&self, cause: &DeviceFailure, observed: &DeviceContext) -> ShelfDecision {
         if self.retry_requested {
-            return self.fetch(observed, HistoryNote::new("trying again", here!()));
+            return self.fetch(observed, note!("trying again"));
         }
         match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
-            Some((run, AwaitedRunStatus::Active)) => LifecycleDecision::Idle(IdleReason::new(
-                format!("operation {} goes on with what had failed", run.spec.id),
+            Some((run, Active)) => ShelfDecision::idle(format!(
+                "operation {} goes on with what had failed",
+                run.spec.id
             )),
-            Some((run, AwaitedRunStatus::Succeeded)) => self.mended(run, observed),
-            Some((_, AwaitedRunStatus::Failed(_))) | None => {
-                LifecycleDecision::Idle(IdleReason::new(cause.message.clone()))
-            }
+            Some((run, Succeeded)) => self.mended(run, observed),
+            Some((_, Failed(_))) | None => ShelfDecision::idle(cause.message.clone()),
         }
     }
 
-    fn mended(&self, run: &Run, observed: &DeviceContext) -> LifecycleDecision<Self> {
-        let note = HistoryNote::new(format!("{} succeeded after all", run.spec.id), here!());
+    fn mended(&self, run: &Run, observed: &DeviceContext) -> ShelfDecision {
+        let note = note!("{} succeeded after all", run.spec.id);
         if run.spec.run_type == RunType::Power {
             return self.switched(observed, note);
         }
@@ -195,68 +189,7 @@ impl Device for PowerShelf {
         PowerShelfId::new(now, random).to_string()
     }
 
-    fn create(head: RecordHeader, spec: DeviceSpec) -> Self {
-        Self::new(head, spec)
-    }
-
-    fn spec(&self) -> &DeviceSpec {
-        &self.spec
-    }
-
-    fn spec_mut(&mut self) -> &mut DeviceSpec {
-        &mut self.spec
-    }
-
-    fn facts(&self) -> &DeviceFacts {
-        &self.facts
-    }
-
-    fn observed(&self) -> Option<&DeviceReachability> {
-        self.observed.as_ref()
-    }
-
-    fn observed_mut(&mut self) -> &mut Option<DeviceReachability> {
-        &mut self.observed
-    }
-
-    fn in_state(&self, state: PowerShelfState, run: Option<RunId>) -> Self {
-        Self { state, run, retry_requested: false, ..self.clone() }
-    }
-
-    fn in_error(cause: DeviceFailure) -> PowerShelfState {
-        PowerShelfState::Error { cause }
-    }
-
-    fn run(&self) -> Option<&RunId> {
-        self.run.as_ref()
-    }
-
-    fn failure(&self) -> Option<&DeviceFailure> {
-        match &self.state {
-            PowerShelfState::Error { cause } => Some(cause),
-            PowerShelfState::Initializing
-            | PowerShelfState::FetchingData
-            | PowerShelfState::Configuring
-            | PowerShelfState::Ready
-            | PowerShelfState::Maintenance { .. }
-            | PowerShelfState::Deleting => None,
-        }
-    }
-
-    fn request_retry(&mut self) {
-        self.retry_requested = true;
-    }
-
-    fn is_polled(&self) -> bool {
-        match self.state {
-            PowerShelfState::Ready | PowerShelfState::Error { .. } => true,
-            PowerShelfState::Initializing
-            | PowerShelfState::FetchingData
-            | PowerShelfState::Configuring
-            | PowerShelfState::Maintenance { .. }
-            | PowerShelfState::Deleting => false,
-        }
-    }
+    fields_of_device!(PowerShelfState);
 
     fn detail(&self) -> String {
         match &self.state {
@@ -285,13 +218,7 @@ impl Lifecycle for PowerShelf {
     ];
     type TurnInput = DeviceContext;
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         match self.state {
@@ -320,57 +247,41 @@ impl Lifecycle for PowerShelf {
         }
     }
 
-    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> LifecycleDecision<Self> {
+    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> ShelfDecision {
         use PowerShelfState as S;
         match (&self.state, self.head.deleted, &self.maintenance_requested) {
-            (S::Initializing, _, _) => {
-                self.fetch(observed, HistoryNote::new("reading it", here!()))
-            }
+            (S::Initializing, _, _) => self.fetch(observed, note!("reading it")),
             (S::FetchingData, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("it is being read"))
-                }
-                AwaitedRunStatus::Succeeded => {
-                    self.configure(observed, HistoryNote::new("it was read", here!()))
-                }
-                AwaitedRunStatus::Failed(cause) => self.fail_intake(cause),
+                Active => ShelfDecision::idle("it is being read"),
+                Succeeded => self.configure(observed, note!("it was read")),
+                Failed(cause) => self.fail_intake(cause),
             },
             (S::Configuring, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("it is being configured"))
-                }
-                AwaitedRunStatus::Succeeded => {
+                Active => ShelfDecision::idle("it is being configured"),
+                Succeeded => {
                     let taken_in = Self { intake_incomplete: false, ..self.clone() };
-                    transition_to(
-                        &taken_in,
-                        S::Ready,
-                        HistoryNote::new("it is configured", here!()),
-                    )
+                    transition_to(&taken_in, S::Ready, note!("it is configured"))
                 }
-                AwaitedRunStatus::Failed(cause) => self.fail_intake(cause),
+                Failed(cause) => self.fail_intake(cause),
             },
             (S::Ready | S::Error { .. }, true, _) => {
-                let note = HistoryNote::new("marked for deletion", here!());
+                let note = note!("marked for deletion");
                 transition_to(&self.answered(), S::Deleting, note)
             }
             (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(observed, request),
-            (S::Ready, false, None) => {
-                LifecycleDecision::Idle(IdleReason::new("nothing is asked of it"))
-            }
+            (S::Ready, false, None) => ShelfDecision::idle("nothing is asked of it"),
             (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),
             (S::Maintenance { operation }, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("its power is being switched"))
-                }
-                AwaitedRunStatus::Succeeded => {
+                Active => ShelfDecision::idle("its power is being switched"),
+                Succeeded => {
                     let message = format!("its power is {}", power_word(*operation));
                     self.answered().switched(observed, HistoryNote::new(message, here!()))
                 }
-                AwaitedRunStatus::Failed(cause) => fail(&self.answered(), cause),
+                Failed(cause) => fail(&self.answered(), cause),
             },
             (S::Deleting, _, _) => match &self.head.active_run {
-                Some(holder) => LifecycleDecision::Idle(held_by(holder)),
-                None => LifecycleDecision::Remove(HistoryNote::new("removed", here!())),
+                Some(holder) => ShelfDecision::Idle(held_by(holder)),
+                None => ShelfDecision::Remove(note!("removed")),
             },
         }
     }

@@ -14,11 +14,10 @@ pub use power::{DevicePower, format_power};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
 pub use why::explain;
 
-use crate::here;
 use crate::id::{RackId, RunId};
 use crate::lifecycle::{
     DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
-    SubjectKind,
+    SubjectKind, head_in_field,
 };
 use crate::list_format::join_limited;
 use crate::refusal::Refusal;
@@ -26,6 +25,7 @@ use crate::run::HistoryNote;
 use crate::target::{TargetId, TargetKind};
 use crate::text;
 use crate::time::Timestamp;
+use crate::{here, note};
 use maintenance::RackStep;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -91,6 +91,8 @@ pub struct Rack {
     pub unresolved_failure: Option<RackFailure>,
 }
 
+type RackDecision = LifecycleDecision<Rack>;
+
 impl Rack {
     pub fn new(head: RecordHeader, spec: RackSpec) -> Self {
         Self {
@@ -115,41 +117,34 @@ impl Rack {
 
     /// The state with its stage, for display.
     pub fn state_words(&self) -> String {
-        match &self.state {
-            RackState::Maintenance { stage } => format!("Maintenance ({})", stage.as_str()),
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Validating
-            | RackState::Ready
-            | RackState::Error { .. }
-            | RackState::Deleting => self.state_name().into(),
-        }
+        let RackState::Maintenance { stage } = &self.state else { return self.state_name().into() };
+        format!("Maintenance ({})", stage.as_str())
     }
 
     /// Describes what its lifecycle waits for now.
     pub fn waits_for(&self, observed: &RackTurnInput, now: Timestamp) -> String {
         match self.next(observed, now) {
-            LifecycleDecision::Idle(IdleReason(message))
-            | LifecycleDecision::IdleUntil(_, IdleReason(message)) => message,
-            LifecycleDecision::Transition(change) => change.note.message,
-            LifecycleDecision::Remove(note) => note.message,
+            RackDecision::Idle(IdleReason(message))
+            | RackDecision::IdleUntil(_, IdleReason(message)) => message,
+            RackDecision::Transition(change) => change.note.message,
+            RackDecision::Remove(note) => note.message,
         }
     }
 
-    fn become_(&self, state: RackState, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn become_(&self, state: RackState, note: HistoryNote) -> RackDecision {
         let record = Self { state, ..self.clone() };
-        LifecycleDecision::Transition(Box::new(LifecycleChange::new(record, note)))
+        RackDecision::change(record, note)
     }
 
     /// Waits for its devices, then brings them into service with the default firmware.
-    fn discover(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+    fn discover(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         if self.head.deleted {
             return self.delete();
         }
         if self.topology_changed {
             let looked = Self { topology_changed: false, ..self.clone() };
-            let note = HistoryNote::new("its devices have changed", here!());
-            return LifecycleDecision::Transition(Box::new(LifecycleChange::new(looked, note)));
+            let note = note!("its devices have changed");
+            return RackDecision::change(looked, note);
         }
         let missing = observed.missing(self.spec.expected);
         let deadline = self.head.since + observed.limits.discovery();
@@ -157,7 +152,7 @@ impl Rack {
             (true, _) => self.ingest(observed, now),
             (false, false) => {
                 let message = format!("it waits for its devices: {}", some_of(&missing));
-                LifecycleDecision::IdleUntil(deadline, IdleReason::new(message))
+                RackDecision::idle_until(deadline, message)
             }
             (false, true) => {
                 self.not_found(format!("its devices are not all there: {}", some_of(&missing)))
@@ -166,11 +161,11 @@ impl Rack {
     }
 
     /// The time limit of discovery has passed.
-    fn not_found(&self, text: String) -> LifecycleDecision<Self> {
+    fn not_found(&self, text: String) -> RackDecision {
         self.fail(RackFailure {
             phase: RackFailurePhase::Discovery,
             device: None,
-            failure: DeviceFailure { message: text, run: None, code: String::new() },
+            failure: DeviceFailure::plain(text),
             next_command: format!(
                 "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
                 self.head.id
@@ -178,7 +173,7 @@ impl Rack {
         })
     }
 
-    fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+    fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         let planned = maintenance::ingestion(observed);
         let claimed = held(planned.devices.iter());
         let waits_for = match maintenance::health_refusals(self, &planned.devices, None).first() {
@@ -189,10 +184,7 @@ impl Rack {
         if let Some(message) = waits_for {
             let deadline = self.head.since + observed.limits.discovery();
             return match now < deadline {
-                true => LifecycleDecision::IdleUntil(
-                    deadline.min(now + RECHECK),
-                    IdleReason::new(message),
-                ),
+                true => RackDecision::idle_until(deadline.min(now + RECHECK), message),
                 false => self.not_found(message),
             };
         }
@@ -202,49 +194,40 @@ impl Rack {
             active: vec![observed.fresh.clone()],
             ..self.clone()
         };
-        let note = HistoryNote::new("all its devices are there", here!());
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            start: vec![run],
-            ..LifecycleChange::new(record, note)
-        }))
+        let note = note!("all its devices are there");
+        LifecycleChange { start: vec![run], ..LifecycleChange::new(record, note) }.into()
     }
 
     /// Ready and Error: begins what may begin, in the documented order.
-    fn idle(
-        &self,
-        observed: &RackTurnInput,
-        now: Timestamp,
-        stays: String,
-    ) -> LifecycleDecision<Self> {
+    fn idle(&self, observed: &RackTurnInput, now: Timestamp, stays: String) -> RackDecision {
         if self.head.deleted {
             return self.delete();
         }
         if !self.active.is_empty() {
-            let note = HistoryNote::new("an operation goes on", here!());
+            let note = note!("an operation goes on");
             let unmended = self.unresolved_by(&self.active, observed);
             let state = RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade };
             return Self { unresolved_failure: unmended, ..self.clone() }.become_(state, note);
         }
         if self.topology_changed && self.looks_for_devices() {
-            let note = HistoryNote::new("its devices have changed", here!());
+            let note = note!("its devices have changed");
             return self.cancel_pending(RackState::Discovering, "its devices have changed", note);
         }
         if let Some(id) = &self.reprovision_requested {
             return self.reprovision(id, observed, now);
         }
-        self.next_pending(observed)
-            .unwrap_or_else(|| LifecycleDecision::Idle(IdleReason::new(stays)))
+        self.next_pending(observed).unwrap_or_else(|| RackDecision::idle(stays))
     }
 
     /// Begins the accepted operations, unless they were canceled or a gate refuses them now.
-    fn next_pending(&self, observed: &RackTurnInput) -> Option<LifecycleDecision<Self>> {
+    fn next_pending(&self, observed: &RackTurnInput) -> Option<RackDecision> {
         let pending = &self.maintenance_requested;
         let ended: Vec<RunId> = pending.iter().filter(|id| observed.is_over(id)).cloned().collect();
         if !ended.is_empty() {
             let mut left = self.clone();
             left.maintenance_requested.retain(|id| !ended.contains(id));
-            let note = HistoryNote::new(format!("{} was withdrawn", named(&ended)), here!());
-            return Some(LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note))));
+            let note = note!("{} was withdrawn", named(&ended));
+            return Some(RackDecision::change(left, note));
         }
         if let Some((id, against)) = pending.iter().find_map(|id| Some((id, observed.against(id)?)))
         {
@@ -257,46 +240,31 @@ impl Rack {
     }
 
     /// A gate refuses an accepted operation now: it is canceled with the reason.
-    fn refuse(&self, id: &RunId, against: &str) -> LifecycleDecision<Self> {
+    fn refuse(&self, id: &RunId, against: &str) -> RackDecision {
         let mut left = self.clone();
         left.maintenance_requested.retain(|one| one != id);
         left.reprovision_requested = left.reprovision_requested.filter(|one| one != id);
-        let note = HistoryNote::new(format!("{id} does not begin: {against}"), here!());
+        let note = note!("{id} does not begin: {against}");
         let cancel = vec![(id.clone(), against.to_string())];
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            cancel,
-            ..LifecycleChange::new(left, note)
-        }))
+        LifecycleChange { cancel, ..LifecycleChange::new(left, note) }.into()
     }
 
     /// True if a changed topology restarts discovery; after a failed maintenance it does not.
     fn looks_for_devices(&self) -> bool {
-        match &self.state {
-            RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Maintenance { .. }
-            | RackState::Validating
-            | RackState::Ready
-            | RackState::Deleting => true,
-        }
+        let RackState::Error { cause } = &self.state else { return true };
+        cause.phase == RackFailurePhase::Discovery
     }
 
     /// A reprovision takes precedence over pending maintenance, and needs all its devices released.
-    fn reprovision(
-        &self,
-        id: &RunId,
-        observed: &RackTurnInput,
-        now: Timestamp,
-    ) -> LifecycleDecision<Self> {
+    fn reprovision(&self, id: &RunId, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         if observed.is_over(id) {
             let left = Self { reprovision_requested: None, ..self.clone() };
-            let note = HistoryNote::new(format!("{id} was withdrawn"), here!());
-            return LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note)));
+            let note = note!("{id} was withdrawn");
+            return RackDecision::change(left, note);
         }
         if !self.maintenance_requested.is_empty() {
             let message = format!("{} is to be reprovisioned", self.head.id);
-            let note = HistoryNote::new("the reprovision comes first", here!());
+            let note = note!("the reprovision comes first");
             return self.cancel_pending(self.state.clone(), &message, note);
         }
         let claims = observed.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
@@ -309,18 +277,13 @@ impl Rack {
             (false, _) => {
                 let message =
                     format!("{id} waits until its devices are let go: {}", some_of(&claimed));
-                LifecycleDecision::IdleUntil(now + RECHECK, IdleReason::new(message))
+                RackDecision::idle_until(now + RECHECK, message)
             }
         }
     }
 
-    fn begin(
-        &self,
-        ids: Vec<RunId>,
-        what: &str,
-        observed: &RackTurnInput,
-    ) -> LifecycleDecision<Self> {
-        let note = HistoryNote::new(format!("{what} {} begins", named(&ids)), here!());
+    fn begin(&self, ids: Vec<RunId>, what: &str, observed: &RackTurnInput) -> RackDecision {
+        let note = note!("{what} {} begins", named(&ids));
         let mut record = self.clone();
         record.unresolved_failure = self.unresolved_by(&ids, observed);
         record.active.extend(ids.iter().cloned());
@@ -329,46 +292,28 @@ impl Rack {
         if matches!(record.state, RackState::Ready | RackState::Error { .. }) {
             record.state = RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade };
         }
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            begin: ids,
-            ..LifecycleChange::new(record, note)
-        }))
+        LifecycleChange { begin: ids, ..LifecycleChange::new(record, note) }.into()
     }
 
     /// The earlier failure, if the new operations do not touch its device and so cannot resolve it.
     fn unresolved_by(&self, ids: &[RunId], observed: &RackTurnInput) -> Option<RackFailure> {
-        let failed = match &self.state {
-            RackState::Error { cause } => Some(cause),
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Maintenance { .. }
-            | RackState::Validating
-            | RackState::Ready
-            | RackState::Deleting => self.unresolved_failure.as_ref(),
-        };
+        let current = if let RackState::Error { cause } = &self.state { Some(cause) } else { None };
+        let failed = current.or(self.unresolved_failure.as_ref());
         failed.filter(|cause| !observed.touches(ids, cause)).cloned()
     }
 
     /// Cancels the accepted operations that have not begun, with the reason.
-    fn cancel_pending(
-        &self,
-        state: RackState,
-        reason: &str,
-        note: HistoryNote,
-    ) -> LifecycleDecision<Self> {
+    fn cancel_pending(&self, state: RackState, reason: &str, note: HistoryNote) -> RackDecision {
         let mut record = Self { state, ..self.clone() };
         let pending = std::mem::take(&mut record.maintenance_requested);
         if matches!(record.state, RackState::Discovering) {
             record.topology_changed = false;
         }
         let cancel = pending.into_iter().map(|id| (id, reason.to_string())).collect();
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            cancel,
-            ..LifecycleChange::new(record, note)
-        }))
+        LifecycleChange { cancel, ..LifecycleChange::new(record, note) }.into()
     }
 
-    fn delete(&self) -> LifecycleDecision<Self> {
+    fn delete(&self) -> RackDecision {
         let mut record = Self { state: RackState::Deleting, ..self.clone() };
         let mut pending = std::mem::take(&mut record.maintenance_requested);
         pending.extend(record.reprovision_requested.take());
@@ -376,15 +321,12 @@ impl Rack {
         record.active.extend(pending.iter().cloned());
         let reason = format!("{} is being deleted", self.head.id);
         let cancel = pending.into_iter().map(|id| (id, reason.clone())).collect();
-        let note = HistoryNote::new("marked for deletion", here!());
-        LifecycleDecision::Transition(Box::new(LifecycleChange {
-            cancel,
-            ..LifecycleChange::new(record, note)
-        }))
+        let note = note!("marked for deletion");
+        LifecycleChange { cancel, ..LifecycleChange::new(record, note) }.into()
     }
 
     /// Maintenance and Validating: follows the active operations and takes over their result.
-    fn follow(&self, observed: &RackTurnInput) -> LifecycleDecision<Self> {
+    fn follow(&self, observed: &RackTurnInput) -> RackDecision {
         if let Some(next) = self.next_pending(observed) {
             return next;
         }
@@ -412,11 +354,11 @@ impl Rack {
             };
         }
         let going = observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
-        LifecycleDecision::Idle(IdleReason::new(some_of(&going)))
+        RackDecision::idle(some_of(&going))
     }
 
     /// While others are active: drops operations that succeeded or that a rerun replaces.
-    fn drop_finished(&self, observed: &RackTurnInput) -> Option<LifecycleDecision<Self>> {
+    fn drop_finished(&self, observed: &RackTurnInput) -> Option<RackDecision> {
         if !observed.any_going(&self.active) {
             return None;
         }
@@ -428,15 +370,15 @@ impl Rack {
         }
         let mut left = self.clone();
         left.active.retain(|id| !over.contains(id));
-        let note = HistoryNote::new(format!("{} is over, and others go on", named(&over)), here!());
-        Some(LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note))))
+        let note = note!("{} is over, and others go on", named(&over));
+        Some(RackDecision::change(left, note))
     }
 
-    fn settle(&self, state: RackState, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn settle(&self, state: RackState, note: HistoryNote) -> RackDecision {
         let over = state == RackState::Ready;
         let active = if over { Vec::new() } else { self.active.clone() };
         let record = Self { state, active, ..self.clone() };
-        LifecycleDecision::Transition(Box::new(LifecycleChange::new(record, note)))
+        RackDecision::change(record, note)
     }
 
     /// The next state towards the stage of its operations. No intermediate state is skipped.
@@ -460,17 +402,14 @@ impl Rack {
     }
 
     /// Enters Error. The same commit clears pending requests: only an operator retries.
-    fn fail(&self, cause: RackFailure) -> LifecycleDecision<Self> {
+    fn fail(&self, cause: RackFailure) -> RackDecision {
         let device = cause.device.as_ref().map(|device| format!("{device}: ")).unwrap_or_default();
         let message = format!("{}: {device}{}", cause.phase.as_str(), cause.failure.message);
         let mut record = Self { state: RackState::Error { cause }, ..self.clone() };
         record.active.clear();
         record.unresolved_failure = None;
         record.maintenance_requested.clear();
-        LifecycleDecision::Transition(Box::new(LifecycleChange::new(
-            record,
-            HistoryNote::new(message, here!()),
-        )))
+        RackDecision::change(record, HistoryNote::new(message, here!()))
     }
 }
 
@@ -509,13 +448,7 @@ impl Lifecycle for Rack {
         &["Created", "Discovering", "Maintenance", "Validating", "Ready", "Error", "Deleting"];
     type TurnInput = RackTurnInput;
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         match self.state {
@@ -529,12 +462,11 @@ impl Lifecycle for Rack {
         }
     }
 
-    fn next(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+    fn next(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         match &self.state {
-            RackState::Created => self.become_(
-                RackState::Discovering,
-                HistoryNote::new("looking for its devices", here!()),
-            ),
+            RackState::Created => {
+                self.become_(RackState::Discovering, note!("looking for its devices"))
+            }
             RackState::Discovering => self.discover(observed, now),
             RackState::Maintenance { .. } | RackState::Validating => self.follow(observed),
             RackState::Ready => self.idle(observed, now, "nothing is asked of it".into()),
@@ -547,8 +479,8 @@ impl Lifecycle for Rack {
                 let going =
                     observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
                 match going.is_empty() {
-                    true => LifecycleDecision::Remove(HistoryNote::new("removed", here!())),
-                    false => LifecycleDecision::Idle(IdleReason::new(some_of(&going))),
+                    true => RackDecision::Remove(note!("removed")),
+                    false => RackDecision::idle(some_of(&going)),
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Runs: one execution of a plan on one machine, device or rack.
 //!
 //! A run is an immutable [`RunSpec`] and a mutable [`Progress`]. Two functions move it: [`next`]
-//! decides what to do now, [`judge`] decides what a provider's answer means. `act` holds the seven
-//! actions of operators. Customers call the same record an operation.
+//! decides what to do now, [`classify_answer`] what a provider's answer means. `actions` has what
+//! operators can do to a run. Customers call the same record an operation.
 //!
 //! The intent of a provider call is part of the progress ([`StepState::intent`]), so committing the
 //! progress commits the intent. An intent with another claim's epoch was left behind by a crash.

@@ -5,7 +5,7 @@
 //! whether the MAAS answers and whether the nodes are cut off.
 
 use crate::id::SiteId;
-use crate::lifecycle::{IdleReason, Lifecycle, LifecycleDecision, RecordHeader, SubjectKind};
+use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use crate::text;
@@ -363,13 +363,7 @@ impl Lifecycle for Site {
     const STATES: &'static [&'static str] = &["New", "Connected", "Unreachable", "CutOff"];
     type TurnInput = ();
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         self.state().as_str()
@@ -377,7 +371,7 @@ impl Lifecycle for Site {
 
     /// A site has no turn of its own: polls change it.
     fn next(&self, _seen: &(), _now: Timestamp) -> LifecycleDecision<Self> {
-        LifecycleDecision::Idle(IdleReason::new("the next look at its MAAS"))
+        LifecycleDecision::idle("the next look at its MAAS")
     }
 }
 

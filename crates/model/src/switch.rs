@@ -6,14 +6,15 @@ use crate::device::transitions::{
     CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,
     start_run, transition_to,
 };
-use crate::device::{Device, DeviceReachability};
+use crate::device::{Device, DeviceReachability, fields_of_device};
 use crate::effect::{DesiredPower, DeviceFacts, DeviceWork, Effect};
-use crate::here;
 use crate::id::{RunId, SwitchId};
+use crate::lifecycle::AwaitedRunStatus::{Active, Failed, Succeeded};
 use crate::lifecycle::{
-    AwaitedRunStatus, DeviceContext, DeviceFailure, DeviceSpec, IdleReason, Lifecycle,
-    LifecycleDecision, RecordHeader, SubjectKind, awaited_run_status, run_step,
+    DeviceContext, DeviceFailure, DeviceSpec, Lifecycle, LifecycleDecision, RecordHeader,
+    SubjectKind, awaited_run_status, head_in_field, run_step,
 };
+use crate::note;
 use crate::plan::RunType;
 use crate::run::HistoryNote;
 use crate::target::TargetKind;
@@ -59,6 +60,8 @@ const CHECK: (u32, u32) = (120, 5);
 /// The normal time for which an operation on a rack holds a switch.
 const HELD: Duration = Duration::from_secs(3 * 3_600);
 
+type SwitchDecision = LifecycleDecision<Switch>;
+
 impl Switch {
     pub fn new(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self {
@@ -76,11 +79,11 @@ impl Switch {
         SwitchId::trusted(&self.head.id)
     }
 
-    fn read(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn read(&self, observed: &DeviceContext, note: HistoryNote) -> SwitchDecision {
         start_run(self, SwitchState::Initializing, engine_run(self, observed, reading()), note)
     }
 
-    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> SwitchDecision {
         start_run(self, SwitchState::Configuring, engine_run(self, observed, configuring()), note)
     }
 
@@ -90,7 +93,7 @@ impl Switch {
         power: DesiredPower,
         observed: &DeviceContext,
         note: HistoryNote,
-    ) -> LifecycleDecision<Self> {
+    ) -> SwitchDecision {
         let check = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
         let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work: check });
         let run = engine_run(self, observed, (RunType::Check, step));
@@ -99,39 +102,32 @@ impl Switch {
 
     /// In the error state and not held: idle, unless a retry is requested or the failed run was
     /// resumed and completed.
-    fn rest_in_error(
-        &self,
-        cause: &DeviceFailure,
-        observed: &DeviceContext,
-    ) -> LifecycleDecision<Self> {
+    fn rest_in_error(&self, cause: &DeviceFailure, observed: &DeviceContext) -> SwitchDecision {
         if self.retry_requested {
-            return self.read(observed, HistoryNote::new("trying again", here!()));
+            return self.read(observed, note!("trying again"));
         }
         match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
-            Some((run, AwaitedRunStatus::Succeeded)) => {
-                let note =
-                    HistoryNote::new(format!("{} succeeded after all", run.spec.id), here!());
+            Some((run, Succeeded)) => {
+                let note = note!("{} succeeded after all", run.spec.id);
                 self.read(observed, note)
             }
-            Some((_, AwaitedRunStatus::Active | AwaitedRunStatus::Failed(_))) | None => {
-                LifecycleDecision::Idle(IdleReason::new(cause.message.clone()))
-            }
+            Some((_, Active | Failed(_))) | None => SwitchDecision::idle(cause.message.clone()),
         }
     }
 
     /// In the error state and held by an operation on its rack, or by the failed run, which was
     /// resumed.
-    fn held_in_error(&self, holder: &RunId, observed: &DeviceContext) -> LifecycleDecision<Self> {
+    fn held_in_error(&self, holder: &RunId, observed: &DeviceContext) -> SwitchDecision {
         match observed.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
-            true => LifecycleDecision::Idle(IdleReason::new(format!(
-                "operation {holder} goes on with what had failed"
-            ))),
+            true => {
+                SwitchDecision::idle(format!("operation {holder} goes on with what had failed"))
+            }
             false => self.reprovision(holder),
         }
     }
 
-    fn reprovision(&self, holder: &RunId) -> LifecycleDecision<Self> {
-        let note = HistoryNote::new(format!("operation {holder} works on it"), here!());
+    fn reprovision(&self, holder: &RunId) -> SwitchDecision {
+        let note = note!("operation {holder} works on it");
         transition_to(self, SwitchState::ReProvisioning, note)
     }
 }
@@ -149,70 +145,7 @@ impl Device for Switch {
         SwitchId::new(now, random).to_string()
     }
 
-    fn create(head: RecordHeader, spec: DeviceSpec) -> Self {
-        Self::new(head, spec)
-    }
-
-    fn spec(&self) -> &DeviceSpec {
-        &self.spec
-    }
-
-    fn spec_mut(&mut self) -> &mut DeviceSpec {
-        &mut self.spec
-    }
-
-    fn facts(&self) -> &DeviceFacts {
-        &self.facts
-    }
-
-    fn observed(&self) -> Option<&DeviceReachability> {
-        self.observed.as_ref()
-    }
-
-    fn observed_mut(&mut self) -> &mut Option<DeviceReachability> {
-        &mut self.observed
-    }
-
-    fn in_state(&self, state: SwitchState, run: Option<RunId>) -> Self {
-        Self { state, run, retry_requested: false, ..self.clone() }
-    }
-
-    fn in_error(cause: DeviceFailure) -> SwitchState {
-        SwitchState::Error { cause }
-    }
-
-    fn run(&self) -> Option<&RunId> {
-        self.run.as_ref()
-    }
-
-    fn failure(&self) -> Option<&DeviceFailure> {
-        match &self.state {
-            SwitchState::Error { cause } => Some(cause),
-            SwitchState::Created
-            | SwitchState::Initializing
-            | SwitchState::Configuring
-            | SwitchState::Validating
-            | SwitchState::Ready
-            | SwitchState::ReProvisioning
-            | SwitchState::Deleting => None,
-        }
-    }
-
-    fn request_retry(&mut self) {
-        self.retry_requested = true;
-    }
-
-    fn is_polled(&self) -> bool {
-        match self.state {
-            SwitchState::Ready | SwitchState::Error { .. } => true,
-            SwitchState::Created
-            | SwitchState::Initializing
-            | SwitchState::Configuring
-            | SwitchState::Validating
-            | SwitchState::ReProvisioning
-            | SwitchState::Deleting => false,
-        }
-    }
+    fields_of_device!(SwitchState);
 }
 
 impl Lifecycle for Switch {
@@ -229,13 +162,7 @@ impl Lifecycle for Switch {
     ];
     type TurnInput = DeviceContext;
 
-    fn head(&self) -> &RecordHeader {
-        &self.head
-    }
-
-    fn head_mut(&mut self) -> &mut RecordHeader {
-        &mut self.head
-    }
+    head_in_field!();
 
     fn state_name(&self) -> &'static str {
         match self.state {
@@ -265,61 +192,41 @@ impl Lifecycle for Switch {
         }
     }
 
-    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> LifecycleDecision<Self> {
+    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> SwitchDecision {
         use SwitchState as S;
         match (&self.state, self.head.deleted, &self.head.active_run) {
             (S::Created | S::Ready | S::Error { .. }, true, _)
             | (S::ReProvisioning, true, None) => {
-                transition_to(self, S::Deleting, HistoryNote::new("marked for deletion", here!()))
+                transition_to(self, S::Deleting, note!("marked for deletion"))
             }
-            (S::Created, false, _) => self.read(observed, HistoryNote::new("reading it", here!())),
+            (S::Created, false, _) => self.read(observed, note!("reading it")),
             (S::Initializing, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("it is being read"))
-                }
-                AwaitedRunStatus::Succeeded => {
-                    self.configure(observed, HistoryNote::new("it was read", here!()))
-                }
-                AwaitedRunStatus::Failed(cause) => fail(self, cause),
+                Active => SwitchDecision::idle("it is being read"),
+                Succeeded => self.configure(observed, note!("it was read")),
+                Failed(cause) => fail(self, cause),
             },
             (S::Configuring, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("it is being configured"))
-                }
-                AwaitedRunStatus::Succeeded => self.validate(
-                    DesiredPower::On,
-                    observed,
-                    HistoryNote::new("it is configured", here!()),
-                ),
-                AwaitedRunStatus::Failed(cause) => fail(self, cause),
+                Active => SwitchDecision::idle("it is being configured"),
+                Succeeded => self.validate(DesiredPower::On, observed, note!("it is configured")),
+                Failed(cause) => fail(self, cause),
             },
             (S::Validating, _, _) => match observed.waited() {
-                AwaitedRunStatus::Active => {
-                    LifecycleDecision::Idle(IdleReason::new("it is being validated"))
-                }
-                AwaitedRunStatus::Succeeded => transition_to(
-                    self,
-                    S::Ready,
-                    HistoryNote::new("it is as it should be", here!()),
-                ),
-                AwaitedRunStatus::Failed(cause) => fail(self, cause),
+                Active => SwitchDecision::idle("it is being validated"),
+                Succeeded => transition_to(self, S::Ready, note!("it is as it should be")),
+                Failed(cause) => fail(self, cause),
             },
             (S::Ready, false, Some(holder)) => self.reprovision(holder),
-            (S::Ready, false, None) => {
-                LifecycleDecision::Idle(IdleReason::new("nothing is asked of it"))
-            }
-            (S::ReProvisioning, _, Some(holder)) => LifecycleDecision::Idle(held_by(holder)),
+            (S::Ready, false, None) => SwitchDecision::idle("nothing is asked of it"),
+            (S::ReProvisioning, _, Some(holder)) => SwitchDecision::Idle(held_by(holder)),
             (S::ReProvisioning, false, None) => {
                 // After its rack was powered off, a switch is off, and that is correct.
                 let left = self.facts.power.unwrap_or(DesiredPower::On);
-                self.validate(left, observed, HistoryNote::new("it was let go", here!()))
+                self.validate(left, observed, note!("it was let go"))
             }
             (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, observed),
             (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),
-            (S::Deleting, _, Some(holder)) => LifecycleDecision::Idle(held_by(holder)),
-            (S::Deleting, _, None) => {
-                LifecycleDecision::Remove(HistoryNote::new("removed", here!()))
-            }
+            (S::Deleting, _, Some(holder)) => SwitchDecision::Idle(held_by(holder)),
+            (S::Deleting, _, None) => SwitchDecision::Remove(note!("removed")),
         }
     }
 }

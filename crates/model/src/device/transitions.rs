@@ -24,10 +24,7 @@ pub(crate) fn transition_to<D: Device>(
     state: D::State,
     note: HistoryNote,
 ) -> LifecycleDecision<D> {
-    LifecycleDecision::Transition(Box::new(LifecycleChange::new(
-        device.in_state(state, None),
-        note,
-    )))
+    LifecycleDecision::change(device.in_state(state, None), note)
 }
 
 /// A transition to a state that waits for a new run. The device stays idle while another run holds
@@ -43,10 +40,7 @@ pub(crate) fn start_run<D: Device>(
     }
     let mut record = device.in_state(state, Some(run.id.clone()));
     record.head_mut().active_run = Some(run.id.clone());
-    LifecycleDecision::Transition(Box::new(LifecycleChange {
-        start: vec![run],
-        ..LifecycleChange::new(record, note)
-    }))
+    LifecycleChange { start: vec![run], ..LifecycleChange::new(record, note) }.into()
 }
 
 /// A one-step run that the device's own lifecycle starts.

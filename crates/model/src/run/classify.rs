@@ -9,10 +9,10 @@ use super::{HistoryNote, Progress, Run, StepPhase, StepState};
 use crate::condition::ConditionObservation;
 use crate::effect::{CallOutcome, CallVerb, DeviceFacts, ProviderAnswer};
 use crate::fault::{EffectOutcome, Fault, FaultClass, FaultCode};
-use crate::here;
 use crate::plan::RunStep;
 use crate::retry::Backoff;
 use crate::time::Timestamp;
+use crate::{here, note};
 use std::time::Duration;
 
 /// The number of consecutive status calls that may fail before the run stops trying.
@@ -38,6 +38,14 @@ pub struct AnswerClassification {
     pub facts: Option<DeviceFacts>,
 }
 
+impl AnswerClassification {
+    fn new(progress: Progress, note: HistoryNote) -> Self {
+        Self { progress, note, evidence: Vec::new(), facts: None }
+    }
+}
+
+type CallAnswer = Result<ProviderAnswer, Fault>;
+
 /// One answer in its context.
 struct AnswerContext<'a> {
     run: &'a Run,
@@ -50,18 +58,13 @@ struct AnswerContext<'a> {
 pub fn classify_answer(
     run: &Run,
     verb: CallVerb,
-    result: Result<ProviderAnswer, Fault>,
+    result: CallAnswer,
     policy: Policy,
     now: Timestamp,
 ) -> AnswerClassification {
     let Some(step) = run.progress.current() else {
-        let note = HistoryNote::new("an answer came for no step", here!());
-        return AnswerClassification {
-            progress: run.progress.clone(),
-            note,
-            evidence: Vec::new(),
-            facts: None,
-        };
+        let note = note!("an answer came for no step");
+        return AnswerClassification::new(run.progress.clone(), note);
     };
     let case = AnswerContext { run, step, name: run.step_name(step), policy, now };
     let mut classification = match verb {
@@ -90,12 +93,12 @@ pub fn abandon_call(run: &Run) -> AnswerClassification {
             step.next_verb = CallVerb::Stop;
         }
     }
-    let note = HistoryNote::new(format!("stopping step {}", run.current_step()), here!());
-    AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    let note = note!("stopping step {}", run.current_step());
+    AnswerClassification::new(progress, note)
 }
 
 impl AnswerContext<'_> {
-    fn performed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn performed(&self, result: CallAnswer) -> AnswerClassification {
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(other) => self.mark_uncertain(broken(&other)),
@@ -107,14 +110,14 @@ impl AnswerContext<'_> {
     }
 
     /// An unreachable peer says nothing about the work it does.
-    fn followed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn followed(&self, result: CallAnswer) -> AnswerClassification {
         match result {
             Err(fault) if fault.code.peer_unreachable() => self.mark_uncertain(fault),
             other => self.performed(other),
         }
     }
 
-    fn classify_status(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn classify_status(&self, result: CallAnswer) -> AnswerClassification {
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(ProviderAnswer::UnderWay) => self.under_way(),
@@ -140,7 +143,7 @@ impl AnswerContext<'_> {
         }
     }
 
-    fn observed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn observed(&self, result: CallAnswer) -> AnswerClassification {
         let scanning = self.run.progress.scan_index.is_some();
         match result {
             Ok(ProviderAnswer::Done(outcome)) if scanning => self.adopt_up_to_here(outcome),
@@ -163,7 +166,7 @@ impl AnswerContext<'_> {
         }
     }
 
-    fn stopped(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn stopped(&self, result: CallAnswer) -> AnswerClassification {
         let halting = self.run.progress.halting();
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
@@ -250,8 +253,7 @@ impl AnswerContext<'_> {
 
     /// The effect may have happened. The only legal follow-up is to get the status.
     fn mark_uncertain(&self, fault: Fault) -> AnswerClassification {
-        let note =
-            HistoryNote::new(format!("step {}: {}; looking", self.name, fault.message), here!());
+        let note = note!("step {}: {}; looking", self.name, fault.message);
         let mut progress = self.progress();
         if let Some(step) = progress.current_mut() {
             step.next_verb = CallVerb::GetStatus;
@@ -259,7 +261,7 @@ impl AnswerContext<'_> {
             step.message = fault.message.clone();
             step.uncertain_fault = Some(fault);
         }
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        AnswerClassification::new(progress, note)
     }
 
     fn continue_with(
@@ -275,26 +277,23 @@ impl AnswerContext<'_> {
             step.not_before = None;
         }
         let note = HistoryNote::new(format!("step {}: {message}", self.name), line);
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        AnswerClassification::new(progress, note)
     }
 
-    /// A status call failed. It is repeated with backoff, at most `MAX_LOOKS` times.
+    /// A status call failed. It is repeated with backoff, at most `MAX_STATUS_FAILURES` times.
     fn retry_status(&self, fault: Fault) -> AnswerClassification {
         let probes = self.step.failed_probes + 1;
         if probes >= MAX_STATUS_FAILURES {
             return self.stop_status_calls(fault);
         }
         let mut progress = self.progress();
-        let note = HistoryNote::new(
-            format!("step {}: {}; asking again", self.name, fault.message),
-            here!(),
-        );
+        let note = note!("step {}: {}; asking again", self.name, fault.message);
         if let Some(step) = progress.current_mut() {
             step.failed_probes = probes;
             step.message = fault.message;
             step.not_before = Some(self.now + self.policy.backoff.delay(probes, &self.seed()));
         }
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        AnswerClassification::new(progress, note)
     }
 
     fn stop_status_calls(&self, fault: Fault) -> AnswerClassification {
@@ -352,10 +351,7 @@ impl AnswerContext<'_> {
             return classification;
         }
         let mut progress = self.progress();
-        let note = HistoryNote::new(
-            format!("step {}: {}; trying again", self.name, fault.message),
-            here!(),
-        );
+        let note = note!("step {}: {}; trying again", self.name, fault.message);
         if let Some(step) = progress.current_mut() {
             step.attempt_open = false;
             step.next_verb = CallVerb::Perform;
@@ -365,7 +361,7 @@ impl AnswerContext<'_> {
                 Some(self.now + self.policy.backoff.delay(step.attempt, &self.seed()));
             step.message = fault.message;
         }
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        AnswerClassification::new(progress, note)
     }
 
     fn step_failed(&self, fault: Fault) -> AnswerClassification {
@@ -374,11 +370,10 @@ impl AnswerContext<'_> {
             return self.undo_failed(fault);
         }
         let mut progress = self.progress();
-        let note =
-            HistoryNote::new(format!("step {} failed: {}", self.name, fault.message), here!());
+        let note = note!("step {} failed: {}", self.name, fault.message);
         progress.scan_index = None;
         fail(self.run, &mut progress, fault, self.now);
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        AnswerClassification::new(progress, note)
     }
 
     /// A canceled run continues with its remaining undo steps; the failure is kept for the
@@ -393,12 +388,7 @@ impl AnswerContext<'_> {
             attempts: self.step.attempt,
         });
         progress.step_index += 1;
-        AnswerClassification {
-            progress,
-            note: HistoryNote::new(message, here!()),
-            evidence: Vec::new(),
-            facts: None,
-        }
+        AnswerClassification::new(progress, HistoryNote::new(message, here!()))
     }
 
     fn succeed(&self, outcome: CallOutcome, how: &str) -> AnswerClassification {
@@ -413,7 +403,7 @@ impl AnswerContext<'_> {
         if progress.step_index < progress.steps.len() {
             progress.workflow = active_workflow(&progress);
         }
-        let note = HistoryNote::new(format!("step {} succeeded: {message}", self.name), here!());
+        let note = note!("step {} succeeded: {message}", self.name);
         AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
@@ -431,8 +421,7 @@ impl AnswerContext<'_> {
             };
         }
         progress.step_index = last + 1;
-        let note =
-            HistoryNote::new(format!("adopted everything up to step {}", self.name), here!());
+        let note = note!("adopted everything up to step {}", self.name);
         AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
@@ -453,19 +442,13 @@ impl AnswerContext<'_> {
         {
             step.next_verb = CallVerb::Observe;
         }
-        let note =
-            HistoryNote::new(format!("step {} is not adopted: {observed}", self.name), here!());
-        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+        let note = note!("step {} is not adopted: {observed}", self.name);
+        AnswerClassification::new(progress, note)
     }
 
     fn halted(&self) -> AnswerClassification {
         let step = stop_run(self.run, self.now);
-        AnswerClassification {
-            progress: step.progress,
-            note: step.note,
-            evidence: Vec::new(),
-            facts: None,
-        }
+        AnswerClassification::new(step.progress, step.note)
     }
 
     fn progress(&self) -> Progress {

@@ -70,7 +70,7 @@ pub fn decide(
                 notes.push(step.note);
             }
             RunDecision::CallProvider(asking) => {
-                let PlannedCall { order: call, progress, timeout, note } = *asking;
+                let PlannedCall { call, progress, timeout, note } = *asking;
                 run.progress = progress;
                 notes.push(note);
                 return Decision {

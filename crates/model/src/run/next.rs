@@ -6,9 +6,9 @@ use super::{
 };
 use crate::effect::{CallVerb, Effect, ProviderCall};
 use crate::fault::{Fault, FaultCode};
-use crate::here;
 use crate::plan::RunType;
 use crate::time::{Timestamp, format_duration};
+use crate::{here, note};
 use std::time::Duration;
 
 /// The timeout of a call that changes nothing.
@@ -35,7 +35,7 @@ pub struct RunTransition {
 /// A provider call, the progress that records its intent, and how long to wait for the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedCall {
-    pub order: ProviderCall,
+    pub call: ProviderCall,
     pub progress: Progress,
     pub timeout: Duration,
     pub note: HistoryNote,
@@ -79,7 +79,7 @@ fn begin(run: &Run, now: Timestamp) -> RunTransition {
     let mut progress = run.progress.clone();
     progress.started_at = progress.started_at.or(Some(now));
     progress.workflow = active_workflow(&progress);
-    RunTransition { progress, note: HistoryNote::new("started", here!()) }
+    RunTransition { progress, note: note!("started") }
 }
 
 /// Running, or compensating while the current step is an undo.
@@ -167,13 +167,13 @@ fn plan_call(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> RunDeci
     // The deadline passed while the run was idle: read the status once more, then stop it.
     let late = step.next_verb == CallVerb::Follow && now >= step.attempt_since + plan.timeout();
     let verb = if late { CallVerb::GetStatus } else { step.next_verb };
-    let mut note = HistoryNote::new(format!("step {name}: {}", asking_words(verb)), here!());
+    let mut note = note!("step {name}: {}", asking_words(verb));
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {
         if step.state == StepPhase::Waiting {
             step.state = StepPhase::Running;
             step.started_at = Some(now);
-            note = HistoryNote::new(format!("step {name} started"), here!());
+            note = note!("step {name} started");
         }
         if verb == CallVerb::Perform {
             if !step.attempt_open {
@@ -200,7 +200,7 @@ fn plan_call(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> RunDeci
     };
     let key = crate::effect::EffectKey::new(&run.spec.id, &name, attempt);
     let call = ProviderCall { key, verb, effect, log_offset_bytes: 0 };
-    RunDecision::CallProvider(Box::new(PlannedCall { order: call, progress, timeout, note }))
+    RunDecision::CallProvider(Box::new(PlannedCall { call, progress, timeout, note }))
 }
 
 /// The verb in words, for the history.
@@ -279,10 +279,7 @@ pub(super) fn stop_run(run: &Run, now: Timestamp) -> RunTransition {
             }
             progress.started_at = progress.started_at.or(Some(now));
             progress.workflow = Workflow::Compensating;
-            RunTransition {
-                progress,
-                note: HistoryNote::new(format!("{message}; undoing"), here!()),
-            }
+            RunTransition { progress, note: note!("{message}; undoing") }
         }
     }
 }
