@@ -281,9 +281,8 @@ impl Host {
     fn withdraw_request(&self, observed: &HostTurnInput) -> HostDecision {
         // Only the rack may cancel an operation on the rack: it includes other machines.
         let own = |run: &&Run| run.spec.target.kind == TargetKind::Machine;
-        let going =
-            observed.run.as_ref().filter(own).filter(|run| awaited_run_status(run) == Active);
-        match going {
+        let active = |run: &&Run| awaited_run_status(run) == Active;
+        match observed.run.as_ref().filter(own).filter(active) {
             Some(run) if run.progress.stop_request.is_none() => {
                 let id = &run.spec.id;
                 let record = Self { request: None, ..self.clone() };
@@ -379,13 +378,12 @@ impl Host {
                 let text = format!("{id} failed before it came to this machine: {}", cause.message);
                 self.fail(0, DeviceFailure { message: text, ..cause })
             }
-            (RunPhase::Failed, Active | Succeeded) => self.fail(
-                0,
-                DeviceFailure::plain(format!("{id} failed before it came to this machine")),
-            ),
+            (RunPhase::Failed, Active | Succeeded) => {
+                let text = format!("{id} failed before it came to this machine");
+                self.fail(0, DeviceFailure::plain(text))
+            }
             (RunPhase::Canceled, _) => {
-                let text = format!("{id} was canceled before it came to this machine");
-                self.settle(text, here!())
+                self.settle(format!("{id} was canceled before it came to this machine"), here!())
             }
             (RunPhase::Succeeded, _) => {
                 self.settle(format!("{id} had no firmware for this machine"), here!())

@@ -279,9 +279,8 @@ impl DecommissionMode {
 
     /// The stages in the order of the document. A node that no MAAS manages has no MAAS stages.
     pub fn stages(self, managed: bool) -> Vec<NodeStage> {
-        let of: Vec<NodeStage> =
-            NodeStage::DECOMMISSION.into_iter().filter(|one| self.has(*one)).collect();
-        let mut all = of;
+        let mut all = NodeStage::DECOMMISSION.to_vec();
+        all.retain(|stage| self.has(*stage));
         if self == Self::Reimage {
             // The released machine is installed again by the stages of onboarding.
             let deploy =
@@ -338,14 +337,7 @@ impl DecommissionMode {
 
     /// The installed system stays and serves again, so only the agent can clean it.
     pub const fn keeps_system(self) -> bool {
-        match self {
-            Self::SoftReset | Self::StorageCleanup => true,
-            Self::Reimage
-            | Self::FullDecommission
-            | Self::Drain
-            | Self::Retire
-            | Self::Reactivate => false,
-        }
+        matches!(self, Self::SoftReset | Self::StorageCleanup)
     }
 
     /// The state of the node after a complete run.

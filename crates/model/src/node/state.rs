@@ -129,30 +129,12 @@ impl NodeState {
 
     /// True if the node serves, or would if it sent healthy heartbeats.
     pub const fn in_service(self) -> bool {
-        match self {
-            Self::Active | Self::Offline => true,
-            Self::BootstrapIssued
-            | Self::Enrolling
-            | Self::Quarantined
-            | Self::Draining
-            | Self::Retired
-            | Self::Removing
-            | Self::Deleted => false,
-        }
+        matches!(self, Self::Active | Self::Offline)
     }
 
     /// True if the state requires an active operation.
     pub const fn in_progress(self) -> bool {
-        match self {
-            Self::Draining | Self::Removing => true,
-            Self::BootstrapIssued
-            | Self::Enrolling
-            | Self::Active
-            | Self::Offline
-            | Self::Quarantined
-            | Self::Retired
-            | Self::Deleted => false,
-        }
+        matches!(self, Self::Draining | Self::Removing)
     }
 }
 
