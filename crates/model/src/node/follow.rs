@@ -60,28 +60,18 @@ pub fn next_transition(node: &Node, run: &Run) -> Option<NodeTransition> {
 }
 
 fn onboarding(node: &Node, run: &Run) -> Option<NodeTransition> {
-    let id = &run.spec.id;
+    let (id, owner) = (&run.spec.id, TransitionOwner::Onboarding);
     match (node.state, run.progress.workflow) {
-        (NodeState::BootstrapIssued, _) => Some(NodeTransition::new(
-            NodeState::Enrolling,
-            TransitionOwner::Onboarding,
-            format!("{id} onboards it"),
-        )),
+        (NodeState::BootstrapIssued, _) => {
+            Some(NodeTransition::new(NodeState::Enrolling, owner, format!("{id} onboards it")))
+        }
         (NodeState::Enrolling, Workflow::Completed | Workflow::Reconciled) => {
-            Some(NodeTransition::new(
-                NodeState::Active,
-                TransitionOwner::Onboarding,
-                format!("{id} has onboarded it"),
-            ))
+            Some(NodeTransition::new(NodeState::Active, owner, format!("{id} has onboarded it")))
         }
         // A failed undo is no basis for another onboarding.
         (NodeState::Enrolling, Workflow::Cancelled) if run.progress.failure.is_some() => {
             let why = format!("{id} was canceled, and could not be taken back as a whole");
-            Some(NodeTransition::quarantine(
-                TransitionOwner::Onboarding,
-                Quarantine::Onboarding,
-                why,
-            ))
+            Some(NodeTransition::quarantine(owner, Quarantine::Onboarding, why))
         }
         (
             NodeState::Enrolling,
