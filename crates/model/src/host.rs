@@ -36,7 +36,7 @@ const GATE_PAUSE: Duration = Duration::from_secs(60);
 /// The time for which the gate is checked; after that the upgrade fails.
 const GATE_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 /// The normal maximum duration of an upgrade by the host itself.
-const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
+const UPGRADE_NORMAL: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]

@@ -55,7 +55,7 @@ pub const WITHOUT_AGENT: &str = "without_agent";
 /// The reason for which the run does not call MAAS.
 pub const WITHOUT_MAAS: &str = "without_maas";
 /// The normal time for which a node is enrolling, draining or being removed.
-const PROGRESS_PATIENCE: Duration = Duration::from_secs(6 * 3_600);
+const PROGRESS_NORMAL: Duration = Duration::from_secs(6 * 3_600);
 
 /// Why a node is in quarantine. The reconciler only ends a quarantine for drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -268,7 +268,7 @@ impl Lifecycle for Node {
     fn normal_duration(&self) -> Option<Duration> {
         match self.state {
             NodeState::Enrolling | NodeState::Draining | NodeState::Removing => {
-                Some(PROGRESS_PATIENCE)
+                Some(PROGRESS_NORMAL)
             }
             NodeState::BootstrapIssued
             | NodeState::Active

@@ -383,8 +383,8 @@ impl Rack {
 
     /// The next state towards the stage of its operations. No intermediate state is skipped.
     fn followed_state(&self, observed: &RackTurnInput) -> RackState {
-        let legs = observed.going(&self.active).map(|one| one.step);
-        let stage = match legs.map(stage_of).min() {
+        let rack_steps = observed.going(&self.active).map(|one| one.step);
+        let stage = match rack_steps.map(stage_of).min() {
             Some(MaintenanceStage::Completed) | None => MaintenanceStage::Completed,
             Some(stage) => return RackState::Maintenance { stage },
         };

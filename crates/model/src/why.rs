@@ -51,12 +51,12 @@ impl Explanation {
 struct Wait {
     what: String,
     since: Timestamp,
-    patience: Duration,
+    normal: Duration,
 }
 
 /// The normal time for which a run waits for a worker to claim it.
-const PENDING_PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_PATIENCE: Duration = Duration::from_secs(30);
+const PENDING_NORMAL: Duration = Duration::from_secs(5);
+const STATUS_NORMAL: Duration = Duration::from_secs(30);
 
 /// `node` is the node identity on this machine, if there is one.
 pub fn explain_machine(
@@ -289,8 +289,8 @@ pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
     if let Some(wait) = wait {
         reported.waiting_for = wait.what;
         reported.since = Some(wait.since);
-        reported.normal = format!("up to {}", format_duration(wait.patience));
-        reported.overdue = now.since(wait.since) > wait.patience;
+        reported.normal = format!("up to {}", format_duration(wait.normal));
+        reported.overdue = now.since(wait.since) > wait.normal;
     }
     if reported.overdue {
         reported.next_commands.insert(0, run.command("resume"));
@@ -342,14 +342,14 @@ fn waiting(run: &Run) -> Option<Wait> {
         Workflow::Pending => Some(Wait {
             what: "a worker to take it".into(),
             since: run.spec.created_at,
-            patience: PENDING_PATIENCE,
+            normal: PENDING_NORMAL,
         }),
         Workflow::Running | Workflow::Compensating => Some(match run.progress.current() {
             Some(step) => step_wait(run, step),
             None => Wait {
                 what: "a worker to conclude it".into(),
                 since: run.progress.started_at.unwrap_or(run.spec.created_at),
-                patience: PENDING_PATIENCE,
+                normal: PENDING_NORMAL,
             },
         }),
         Workflow::Completed
@@ -375,10 +375,10 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
                 format!("the next look at step {name} ({})", step.message)
             }
         };
-        return Wait { what, since, patience: at.since(since) + PENDING_PATIENCE };
+        return Wait { what, since, normal: at.since(since) + PENDING_NORMAL };
     }
     let Some(requested) = &step.intent else {
-        return Wait { what: format!("step {name} to start"), since: begun, patience: timeout };
+        return Wait { what: format!("step {name} to start"), since: begun, normal: timeout };
     };
     let noun = run.spec.target.kind.noun();
     let (what, since, timeouts) = match requested.verb {
@@ -389,14 +389,14 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
             (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
         }
         CallVerb::GetStatus => {
-            (format!("word of what became of step {name}"), requested.at, LOOK_PATIENCE)
+            (format!("word of what became of step {name}"), requested.at, STATUS_NORMAL)
         }
         CallVerb::Observe => {
-            (format!("a look at whether step {name} already holds"), requested.at, LOOK_PATIENCE)
+            (format!("a look at whether step {name} already holds"), requested.at, STATUS_NORMAL)
         }
-        CallVerb::Stop => (format!("the {noun} to stop step {name}"), requested.at, LOOK_PATIENCE),
+        CallVerb::Stop => (format!("the {noun} to stop step {name}"), requested.at, STATUS_NORMAL),
     };
-    Wait { what, since, patience: timeouts }
+    Wait { what, since, normal: timeouts }
 }
 
 fn next_commands(run: &Run) -> Vec<String> {
@@ -434,5 +434,5 @@ pub fn next_command(run: &Run) -> Option<String> {
 
 /// True if an active run has waited longer than normal, for the metric of stuck objects.
 pub fn overdue(run: &Run, now: Timestamp) -> bool {
-    waiting(run).is_some_and(|wait| now.since(wait.since) > wait.patience)
+    waiting(run).is_some_and(|wait| now.since(wait.since) > wait.normal)
 }

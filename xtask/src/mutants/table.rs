@@ -25,7 +25,7 @@ pub const MUTANTS: &[Mutant] = &[
         broken: "            if AWAKE && let AfterCommit::CallProvider(order, limit) = &decision.then {
                 let answer = self.make_call(order.clone(), *limit).await?;
                 if self.commit(&decision, now).await? {
-                    order_in_hand = Some((order.key.clone(), order.verb));
+                    open_call = Some((order.key.clone(), order.verb));
                     given = Some(answer);
                 }
                 continue;

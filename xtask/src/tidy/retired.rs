@@ -33,7 +33,6 @@ const RETIRED: &[(&str, &str)] = &[
     ("inquire", "get status"),
     ("introduce", "pin"),
     ("keeper", "provider state store"),
-    ("leg", "rack step, or phase"),
     ("legs", "rack steps"),
     ("memo", "checkpoint"),
     ("mischief", "injected fault"),

@@ -30,16 +30,16 @@ type Round = Vec<(Duration, TargetId)>;
 impl Devices {
     pub(crate) async fn run_polling(self) {
         let slots = Arc::new(Semaphore::new(self.0.settings().max_concurrent_probes.max(1)));
-        let glances = DevicePollStates::default();
+        let poll_states = DevicePollStates::default();
         loop {
             let started = Instant::now();
             let round = self.poll_round().await;
-            forget_but(&glances, &round);
+            forget_but(&poll_states, &round);
             for (offset, id) in round {
                 if self.pause_until(started + offset).await.is_none() {
                     return;
                 }
-                self.poll_soon(id, &slots, &glances).await;
+                self.poll_soon(id, &slots, &poll_states).await;
             }
             if self.pause_until(started + self.0.settings().probe_interval).await.is_none() {
                 return;
@@ -87,13 +87,18 @@ impl Devices {
         }
     }
 
-    async fn poll_soon(&self, id: TargetId, slots: &Arc<Semaphore>, glances: &DevicePollStates) {
+    async fn poll_soon(
+        &self,
+        id: TargetId,
+        slots: &Arc<Semaphore>,
+        poll_states: &DevicePollStates,
+    ) {
         let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
-        let (devices, glances) = (self.clone(), Arc::clone(glances));
+        let (devices, poll_states) = (self.clone(), Arc::clone(poll_states));
         tokio::spawn(async move {
             let looked = match id.kind {
-                TargetKind::Switch => devices.poll::<Switch>(&id, &glances).await,
-                TargetKind::PowerShelf => devices.poll::<PowerShelf>(&id, &glances).await,
+                TargetKind::Switch => devices.poll::<Switch>(&id, &poll_states).await,
+                TargetKind::PowerShelf => devices.poll::<PowerShelf>(&id, &poll_states).await,
                 TargetKind::Machine | TargetKind::Rack => Ok(()),
             };
             if let Err(error) = looked {
@@ -103,7 +108,7 @@ impl Devices {
         });
     }
 
-    async fn poll<D: Device>(&self, id: &TargetId, glances: &DevicePollStates) -> Result<()> {
+    async fn poll<D: Device>(&self, id: &TargetId, poll_states: &DevicePollStates) -> Result<()> {
         let device = self.get::<D>(id.as_str()).await?;
         let provider = self.0.providers().get(&device.spec().provider);
         let (true, Some(provider)) = (should_poll(&device), provider) else { return Ok(()) };
@@ -118,7 +123,7 @@ impl Devices {
         };
         metrics::counter!("farrier_device_probes_total").increment(1);
         let (now, steadiness) = (self.0.now(), self.0.settings().machine_polling.steadiness);
-        let change = with_poll_state(glances, id, |probe| {
+        let change = with_poll_state(poll_states, id, |probe| {
             probe.record_probe(&device, observed, steadiness, now)
         });
         let Some(change) = change else { return Ok(()) };
@@ -128,7 +133,7 @@ impl Devices {
                 Box::pin(learn::<D>(tx, id, *version, change, *now))
             });
         if let Some(version) = learned.await? {
-            with_poll_state(glances, id, |probe| probe.written(version));
+            with_poll_state(poll_states, id, |probe| probe.written(version));
         }
         Ok(())
     }
@@ -139,18 +144,18 @@ fn should_poll<D: Device>(device: &D) -> bool {
 }
 
 fn with_poll_state<T>(
-    glances: &DevicePollStates,
+    poll_states: &DevicePollStates,
     id: &TargetId,
     use_it: impl FnOnce(&mut DevicePollState) -> T,
 ) -> T {
-    let mut glances = glances.lock().unwrap_or_else(PoisonError::into_inner);
-    use_it(glances.entry(id.clone()).or_default())
+    let mut poll_states = poll_states.lock().unwrap_or_else(PoisonError::into_inner);
+    use_it(poll_states.entry(id.clone()).or_default())
 }
 
 /// Drops devices that were deleted or that another replica polls now.
-fn forget_but(glances: &DevicePollStates, round: &Round) {
+fn forget_but(poll_states: &DevicePollStates, round: &Round) {
     let ours: HashSet<&TargetId> = round.iter().map(|(_, id)| id).collect();
-    glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
+    poll_states.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
 }
 
 /// Writes the observation of a device. Returns its new version; none if the device has changed

@@ -155,7 +155,7 @@ impl Machines {
         let report = timeout(QUERY_TIMEOUT, discovery.test_bmc(approach)).await;
         let report = report.map_err(|_| late(&peer))?;
         let status = match &report.chosen {
-            Some(observed) => Some(self.roster().await?.find_match(observed)),
+            Some(observed) => Some(self.load_matcher().await?.find_match(observed)),
             None => None,
         };
         Ok(BmcTestResult {
@@ -185,7 +185,7 @@ impl Machines {
         let credential = able(&*provider)?.credential(&search.credential).await?;
         let clerk = DiscoveryRecorder {
             engine: self.0.clone(),
-            roster: self.roster().await?,
+            matcher: self.load_matcher().await?,
             provider: provider.name(),
             credential: credential.clone(),
             import: search.import,
@@ -213,7 +213,7 @@ impl Machines {
     }
 
     /// All registered machines, indexed by their identifying attributes.
-    async fn roster(&self) -> Result<MachineMatcher> {
+    async fn load_matcher(&self) -> Result<MachineMatcher> {
         let mut matcher = MachineMatcher::default();
         let mut after = None;
         loop {
@@ -282,7 +282,7 @@ async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> Bmc
 /// twice.
 struct DiscoveryRecorder {
     engine: Engine,
-    roster: MachineMatcher,
+    matcher: MachineMatcher,
     provider: &'static str,
     credential: String,
     import: Option<Labels>,
@@ -314,7 +314,7 @@ impl DiscoveryRecorder {
     }
 
     async fn register_if_new(&mut self, found: &DiscoveredSystem) -> Result<RegistrationStatus> {
-        match self.roster.find_match(&found.system) {
+        match self.matcher.find_match(&found.system) {
             MachineMatch::Known(id, mark) => Ok(RegistrationStatus::Known(id, mark.as_str())),
             MachineMatch::Doubtful(id, message) => Ok(RegistrationStatus::Doubtful(id, message)),
             MachineMatch::New => match self.import.clone() {
@@ -337,8 +337,8 @@ impl DiscoveryRecorder {
         let id = id_for(&found.system);
         // It may have been registered since the discovery began.
         if let Some(machine) = self.engine.store().machine(&id).await? {
-            self.roster.add(&machine);
-            return Ok(match self.roster.find_match(&found.system) {
+            self.matcher.add(&machine);
+            return Ok(match self.matcher.find_match(&found.system) {
                 MachineMatch::Known(id, mark) => RegistrationStatus::Known(id, mark.as_str()),
                 MachineMatch::Doubtful(id, message) => RegistrationStatus::Doubtful(id, message),
                 MachineMatch::New => {
@@ -349,7 +349,7 @@ impl DiscoveryRecorder {
         let described = DescribedMachine { id: Some(id), spec: Some(spec), labels };
         match self.engine.machines().register(described, self.actor.clone()).await {
             Ok(machine) => {
-                self.roster.add(&machine);
+                self.matcher.add(&machine);
                 Ok(RegistrationStatus::Registered(Box::new(machine)))
             }
             Err(StoreError::Refused(refusal)) => Ok(RegistrationStatus::Refused(refusal.message)),

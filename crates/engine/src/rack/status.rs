@@ -75,7 +75,7 @@ async fn load_rack_statuses(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceS
 }
 
 async fn build_status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
-    let mut legs = Vec::new();
+    let mut rack_steps = Vec::new();
     for state in &run.progress.steps {
         let Some(step) = run.plan_step(state) else { continue };
         let mut parts = Vec::new();
@@ -87,12 +87,12 @@ async fn build_status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
             }
         }
         let rack_step = RackStep::parse(&step.name);
-        legs.push(RackStepStatus {
+        rack_steps.push(RackStepStatus {
             name: run.step_name(state),
             step: rack_step,
             state: state.clone(),
             child_runs: parts,
         });
     }
-    Ok(MaintenanceStatus { run, steps: legs })
+    Ok(MaintenanceStatus { run, steps: rack_steps })
 }

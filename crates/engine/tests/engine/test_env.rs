@@ -107,7 +107,7 @@ impl TestEnv {
             agent_executions: worked,
             checks_nodes: nodes,
             clock,
-            random: random,
+            random,
         }
     }
 

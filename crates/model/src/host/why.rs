@@ -1,6 +1,6 @@
 //! Explains the firmware state of a host.
 
-use super::{GATE_PAUSE, Host, HostState, HostTurnInput, RACK_TIMEOUT, UPGRADE_PATIENCE};
+use super::{GATE_PAUSE, Host, HostState, HostTurnInput, RACK_TIMEOUT, UPGRADE_NORMAL};
 use crate::fault::FaultCode;
 use crate::lifecycle::{IdleReason, Lifecycle, LifecycleDecision};
 use crate::time::{Timestamp, format_duration};
@@ -33,7 +33,7 @@ impl Host {
             HostState::CheckingFirmwareV2 { .. } => {
                 let open =
                     observed.gate.as_ref().err().and_then(|refusal| refusal.next_command.clone());
-                (UPGRADE_PATIENCE, None, open.into_iter().chain([stop]).collect())
+                (UPGRADE_NORMAL, None, open.into_iter().chain([stop]).collect())
             }
             HostState::WaitingForRackFirmwareUpgrade => {
                 let owner = self.rack_operation().map(|run| format!("farrier why {run}"));

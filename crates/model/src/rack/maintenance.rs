@@ -263,10 +263,10 @@ pub fn plan(
             format!("firmware {id} is not in the catalogue: it fails, and leaves {rack} in Error"),
         );
     }
-    let (fate, dark) = affected_machines(devices, &progress);
+    let (impact, affected) = affected_machines(devices, &progress);
     Ok(PlannedMaintenance {
-        affected: dark,
-        impact: fate,
+        affected,
+        impact,
         firmware: progress.firmware.as_ref().map(|firmware| firmware.id.clone()),
         devices: progress.devices,
         request: desired,

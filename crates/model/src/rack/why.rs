@@ -7,7 +7,7 @@ use crate::why::Explanation;
 use std::time::Duration;
 
 /// The normal time for which a rack waits for its next turn.
-const PATIENCE: Duration = Duration::from_secs(30);
+const NORMAL: Duration = Duration::from_secs(30);
 
 /// `waits_for` is what its lifecycle waits for.
 pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
@@ -23,8 +23,8 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
         ..Explanation::default()
     };
     let status = || format!("farrier rack maintenance status {id}");
-    let soon = || format!("up to {}", format_duration(PATIENCE));
-    let late = now.since(rack.head.since) > PATIENCE;
+    let soon = || format!("up to {}", format_duration(NORMAL));
+    let late = now.since(rack.head.since) > NORMAL;
     match &rack.state {
         RackState::Created => Explanation {
             headline: format!("{id} was made, and looks for its devices next"),

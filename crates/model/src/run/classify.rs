@@ -7,7 +7,7 @@
 use super::next::{active_workflow, close_step, fail, stop_run};
 use super::{HistoryNote, Progress, Run, StepPhase, StepState};
 use crate::condition::ConditionObservation;
-use crate::effect::{CallOutcome, CallVerb, DeviceFacts, ProviderAnswer};
+use crate::effect::{CallOutcome, CallResult, CallVerb, DeviceFacts, ProviderAnswer};
 use crate::fault::{EffectOutcome, Fault, FaultClass, FaultCode};
 use crate::plan::RunStep;
 use crate::retry::Backoff;
@@ -44,8 +44,6 @@ impl AnswerClassification {
     }
 }
 
-type CallAnswer = Result<ProviderAnswer, Fault>;
-
 /// One answer in its context.
 struct AnswerContext<'a> {
     run: &'a Run,
@@ -58,7 +56,7 @@ struct AnswerContext<'a> {
 pub fn classify_answer(
     run: &Run,
     verb: CallVerb,
-    result: CallAnswer,
+    result: CallResult,
     policy: Policy,
     now: Timestamp,
 ) -> AnswerClassification {
@@ -98,7 +96,7 @@ pub fn abandon_call(run: &Run) -> AnswerClassification {
 }
 
 impl AnswerContext<'_> {
-    fn performed(&self, result: CallAnswer) -> AnswerClassification {
+    fn performed(&self, result: CallResult) -> AnswerClassification {
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(other) => self.mark_uncertain(broken(&other)),
@@ -110,14 +108,14 @@ impl AnswerContext<'_> {
     }
 
     /// An unreachable peer says nothing about the work it does.
-    fn followed(&self, result: CallAnswer) -> AnswerClassification {
+    fn followed(&self, result: CallResult) -> AnswerClassification {
         match result {
             Err(fault) if fault.code.peer_unreachable() => self.mark_uncertain(fault),
             other => self.performed(other),
         }
     }
 
-    fn classify_status(&self, result: CallAnswer) -> AnswerClassification {
+    fn classify_status(&self, result: CallResult) -> AnswerClassification {
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(ProviderAnswer::UnderWay) => self.under_way(),
@@ -143,7 +141,7 @@ impl AnswerContext<'_> {
         }
     }
 
-    fn observed(&self, result: CallAnswer) -> AnswerClassification {
+    fn observed(&self, result: CallResult) -> AnswerClassification {
         let scanning = self.run.progress.scan_index.is_some();
         match result {
             Ok(ProviderAnswer::Done(outcome)) if scanning => self.adopt_up_to_here(outcome),
@@ -166,7 +164,7 @@ impl AnswerContext<'_> {
         }
     }
 
-    fn stopped(&self, result: CallAnswer) -> AnswerClassification {
+    fn stopped(&self, result: CallResult) -> AnswerClassification {
         let halting = self.run.progress.halting();
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),

@@ -114,7 +114,7 @@ fn advance(run: &Run, epoch: i64, now: Timestamp) -> RunDecision {
         },
         StepPhase::Succeeded | StepPhase::Failed => {
             let mut progress = progress.clone();
-            let message = format!("step {} is in hand although it has ended", run.step_name(step));
+            let message = format!("step {} is current although it has ended", run.step_name(step));
             fail(run, &mut progress, Fault::new(FaultCode::ProtocolBroken, message.clone()), now);
             become_(RunTransition { progress, note: HistoryNote::new(message, here!()) })
         }

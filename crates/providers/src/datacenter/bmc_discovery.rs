@@ -107,14 +107,14 @@ pub(super) async fn describe_system(
     let named = !alone || bmc.names_system();
     let endpoint =
         if named { format!("{}{path}", bmc.endpoint()) } else { bmc.endpoint().to_string() };
-    let sighting = DiscoveredMachine {
+    let discovered = DiscoveredMachine {
         endpoint,
         vendor: vendor.or(bmc.about().vendor).unwrap_or_default(),
         model: model.unwrap_or_default(),
         serial: serial.unwrap_or_default(),
         macs: nics.into_iter().map(|nic| nic.mac).collect(),
     };
-    Ok(DiscoveredSystem { system: sighting, power: power.map(power_state) })
+    Ok(DiscoveredSystem { system: discovered, power: power.map(power_state) })
 }
 
 pub(super) async fn describe_ipmi_system(
@@ -126,13 +126,13 @@ pub(super) async fn describe_ipmi_system(
         ipmi::Power::On => PowerState::On,
         ipmi::Power::Off => PowerState::Off,
     };
-    let sighting = DiscoveredMachine {
+    let discovered = DiscoveredMachine {
         endpoint: endpoint.to_string(),
         vendor: format!("manufacturer {} (IANA)", identity.manufacturer),
         model: format!("product {}", identity.product),
         ..DiscoveredMachine::default()
     };
-    Ok(DiscoveredSystem { system: sighting, power: Some(power) })
+    Ok(DiscoveredSystem { system: discovered, power: Some(power) })
 }
 
 const fn power_state(power: redfish::Power) -> PowerState {

@@ -204,13 +204,13 @@ async fn choose_system(
     let alone = hosts.len() == 1;
     let mut reported = Vec::new();
     for host in &hosts {
-        let DiscoveredSystem { system: sighting, .. } = describe_system(bmc, host, alone).await?;
-        let serial = Some(sighting.serial).filter(|serial| !serial.is_empty());
+        let DiscoveredSystem { system: discovered, .. } = describe_system(bmc, host, alone).await?;
+        let serial = Some(discovered.serial).filter(|serial| !serial.is_empty());
         let serial = serial.map_or("no serial".into(), |serial| format!("serial {serial}"));
         reported.push(format!(
             "{} ({serial}, {})",
             host.id(),
-            join_or(&sighting.macs, "no MAC address")
+            join_or(&discovered.macs, "no MAC address")
         ));
     }
     let system = bmc.system(&approach.selector).await.map_err(|fault| {

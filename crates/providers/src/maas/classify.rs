@@ -220,13 +220,13 @@ fn flat(value: &Value) -> String {
 }
 
 const fn hint(status: StatusCode, code: FaultCode) -> &'static str {
-    match (status.as_u16(), code) {
-        (401, _) => "; the key was deleted, or the clocks of the two computers are minutes apart",
-        (403, _) => {
-            "; the key's user may not do this, and most of it is for administrators of MAAS"
+    match status.as_u16() {
+        401 => "; the key was deleted, or the clocks of the two computers are minutes apart",
+        403 => "; the key's user may not do this, and most of it is for administrators of MAAS",
+        300..=399 => "; it leads elsewhere: correct the address",
+        404 if matches!(code, FaultCode::MaasUnreachable) => {
+            "; that is not how MAAS says it: correct the address"
         }
-        (300..=399, _) => "; it leads elsewhere: correct the address",
-        (404, FaultCode::MaasUnreachable) => "; that is not how MAAS says it: correct the address",
         _ => "",
     }
 }

@@ -244,13 +244,13 @@ impl Provider for MaasProvider {
     ) -> Result<Vec<UpstreamMachine>> {
         let machines = self.sites.open(site).await?.list().await?;
         let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
-        let sighting = |one: &find::ListedMachine| UpstreamMachine {
+        let upstream_machine = |one: &find::ListedMachine| UpstreamMachine {
             system_id: one.system_id.clone(),
             node: one.node.clone().filter(|node| known.contains(node)),
             upstream: one.observation.clone(),
             agent_online: None,
         };
-        Ok(machines.iter().map(sighting).collect())
+        Ok(machines.iter().map(upstream_machine).collect())
     }
 
     async fn find_at_site(&self, site: &Site, target: &Target) -> Result<Option<MaasObservation>> {

@@ -57,7 +57,7 @@ pub(super) fn script(settings: &Settings, key: &str, request: JobRequest<'_>) ->
             include_str!("sh/fetch.sh")
         }
         JobRequest::Stop { tenths, kill_wait_tenths: timeout } => {
-            text += &format!("tenths={tenths}\npatience={timeout}\n");
+            text += &format!("tenths={tenths}\ngrace={timeout}\n");
             include_str!("sh/stop.sh")
         }
         JobRequest::Forget => {

@@ -339,7 +339,7 @@ fn discovered(reported: DiscoveryResult) -> v1::Discovered {
     v1::Discovered {
         address: reported.address,
         outcome: outcome.into(),
-        message: message,
+        message,
         fault: fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
         systems,
         probed: number(reported.probed),
@@ -358,17 +358,17 @@ fn system(found: DiscoveredSystem, status: RegistrationStatus) -> v1::FoundSyste
         }
         RegistrationStatus::Refused(message) => (S::Refused, String::new(), message, None),
     };
-    let DiscoveredSystem { system: sighting, power: power_seen } = found;
+    let DiscoveredSystem { system: discovered, power: power_seen } = found;
     v1::FoundSystem {
-        endpoint: sighting.endpoint,
-        vendor: sighting.vendor,
-        model: sighting.model,
-        serial: sighting.serial,
-        mac_addresses: sighting.macs,
+        endpoint: discovered.endpoint,
+        vendor: discovered.vendor,
+        model: discovered.model,
+        serial: discovered.serial,
+        mac_addresses: discovered.macs,
         power: power(power_seen).into(),
         status: status.into(),
         machine_id,
-        message: message,
+        message,
         registered,
     }
 }

@@ -135,8 +135,10 @@ pub(super) struct DeviceWorkPlan {
 
 impl DeviceWorkPlan {
     pub fn steps(&self, limits: &RackLimits) -> Vec<RunStep> {
-        let legs = RackStep::ALL.into_iter().map(|rack_step| (rack_step, self.parts(rack_step)));
-        legs.filter(|(_, parts)| !parts.is_empty())
+        let rack_steps =
+            RackStep::ALL.into_iter().map(|rack_step| (rack_step, self.parts(rack_step)));
+        rack_steps
+            .filter(|(_, parts)| !parts.is_empty())
             .map(|(rack_step, parts)| {
                 let seconds = match rack_step.activity() {
                     Some(MaintenanceActivity::FirmwareUpgrade) => limits.firmware_seconds,

@@ -27,7 +27,7 @@ fn seen(serial: &str, macs: &[&str], endpoint: &str) -> DiscoveredMachine {
     }
 }
 
-fn roster() -> MachineMatcher {
+fn sample_matcher() -> MachineMatcher {
     let mut matcher = MachineMatcher::default();
     for machine in [
         machine("a", "SN-0001", &["02:00:00:00:00:0a"], "10.0.0.1"),
@@ -44,7 +44,7 @@ fn roster() -> MachineMatcher {
 #[test]
 fn a_machine_is_recognised_or_doubted_or_new() {
     let (mac_a, mac_b, mac_x) = ("02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:ff");
-    for (sighting, expected) in [
+    for (discovered, expected) in [
         (seen("sn-0001", &[], "https://10.9.9.9"), "a by serial number"),
         (seen("SN-0001", &[mac_x], "https://10.0.0.1"), "a by serial number"),
         (seen("SN-0001", &[mac_x], "https://10.9.9.9"), "a?"),
@@ -61,7 +61,7 @@ fn a_machine_is_recognised_or_doubted_or_new() {
         (seen("SN-0009", &[], "https://10.9.9.9"), "SN-0009?"),
         (seen("", &[], "ipmi://10.0.0.1"), "new"),
     ] {
-        let reported = match roster().find_match(&sighting) {
+        let reported = match sample_matcher().find_match(&discovered) {
             MachineMatch::New => "new".to_string(),
             MachineMatch::Known(id, mark) => format!("{id} by {}", mark.as_str()),
             MachineMatch::Doubtful(id, message) => {
@@ -69,13 +69,13 @@ fn a_machine_is_recognised_or_doubted_or_new() {
                 format!("{id}?")
             }
         };
-        assert_eq!(reported, expected, "{sighting:?}");
+        assert_eq!(reported, expected, "{discovered:?}");
     }
 }
 
 #[test]
 fn what_marks_two_machines_marks_neither() {
-    let mut matcher = roster();
+    let mut matcher = sample_matcher();
     let shared = "be:3a:f2:00:00:01";
     matcher.add(&machine("e", "SN-0005", &[shared], "10.0.0.5"));
     matcher.add(&machine("f", "SN-0006", &[shared], "10.0.0.6"));
@@ -89,7 +89,7 @@ fn what_marks_two_machines_marks_neither() {
 
 #[test]
 fn what_was_registered_is_known_the_next_time() {
-    for (sighting, name) in [
+    for (discovered, name) in [
         (seen("CN7-X1.2", &["02:00:00:00:00:01"], "https://10.0.0.7"), "CN7-X1-2"),
         (seen(" op-1234 ", &[], "https://10.0.0.7"), "m-op-1234"),
         (seen("To be filled by O.E.M.", &["02:00:00:00:00:01"], "https://h"), "mac-020000000001"),
@@ -99,13 +99,13 @@ fn what_was_registered_is_known_the_next_time() {
         ),
         (seen(&"x1".repeat(80), &[], "https://10.0.0.7"), &format!("m-{}x", "x1".repeat(30))),
     ] {
-        let (mut matcher, id) = (roster(), id_for(&sighting));
+        let (mut matcher, id) = (sample_matcher(), id_for(&discovered));
         assert_eq!(id.as_str(), name);
         assert!(MachineId::parse(name).is_ok(), "{name}");
-        assert_eq!(matcher.find_match(&sighting), MachineMatch::New);
-        let spec = spec_for(&sighting, "datacenter", "bmc").checked().unwrap();
+        assert_eq!(matcher.find_match(&discovered), MachineMatch::New);
+        let spec = spec_for(&discovered, "datacenter", "bmc").checked().unwrap();
         matcher.add(&Machine::new(id.clone(), spec, Labels::new(), Timestamp::default()));
-        match matcher.find_match(&sighting) {
+        match matcher.find_match(&discovered) {
             MachineMatch::Known(known, _) => assert_eq!(known, id),
             other @ (MachineMatch::New | MachineMatch::Doubtful(..)) => panic!("{other:?}"),
         }
@@ -114,11 +114,11 @@ fn what_was_registered_is_known_the_next_time() {
 
 #[test]
 fn the_command_can_be_typed() {
-    let sighting = seen("S 1/2'3", &["02:00:00:00:00:01"], "https://10.0.0.7");
+    let discovered = seen("S 1/2'3", &["02:00:00:00:00:01"], "https://10.0.0.7");
     let labels = Labels::from([("rack".to_string(), "r 1".to_string())]);
-    let spec = spec_for(&sighting, "datacenter", "bmc");
+    let spec = spec_for(&discovered, "datacenter", "bmc");
     assert_eq!(
-        register_command(&sighting, &spec, &labels),
+        register_command(&discovered, &spec, &labels),
         "farrier machine register S-1-2-3 --provider datacenter --bmc-endpoint https://10.0.0.7 \
          --bmc-credential bmc --serial 'S 1/2'\\''3' --mac 02:00:00:00:00:01 --label 'rack=r 1'"
     );

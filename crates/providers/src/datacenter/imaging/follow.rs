@@ -13,7 +13,7 @@ impl ImagingWork<'_> {
     /// Follows the deploy environment until the machine is released to boot the installed system.
     pub(super) async fn wait_until_installed(&self) -> Result<()> {
         let began = Instant::now();
-        let mut teller = ProgressLog::default();
+        let mut progress_log = ProgressLog::default();
         // By our own clock, from the start of this loop: earlier reports may have been missed.
         let mut heartbeat = (None, began);
         loop {
@@ -21,7 +21,7 @@ impl ImagingWork<'_> {
             if one.last_report_at != heartbeat.0 {
                 heartbeat = (one.last_report_at, Instant::now());
             }
-            if let Some(line) = teller.next_line(&one) {
+            if let Some(line) = progress_log.next_line(&one) {
                 self.journal.write_line(line).await;
             }
             match one.stage {

@@ -338,11 +338,11 @@ pub(super) enum MachineSetting {
 impl CallContext<'_> {
     /// Stops a call that may be abandoned at any point.
     pub async fn stop_idempotent(&self) -> CallResult {
-        if let Some(memo) = self.checkpoints().stop().await? {
-            if self.is_in_flight(&memo) {
+        if let Some(checkpoint) = self.checkpoints().stop().await? {
+            if self.is_in_flight(&checkpoint) {
                 return Ok(ProviderAnswer::UnderWay);
             }
-            self.checkpoints().compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
+            self.checkpoints().compare_and_swap(&checkpoint, &OrderCheckpoint::Stopped).await?;
         }
         Ok(ProviderAnswer::Stopped)
     }

@@ -22,7 +22,7 @@ esac
 # leader. If the disk is too full for the mark, no job is about to start.
 (: >halt) 2>/dev/null
 dot=
-left=$patience
+left=$grace
 while [ "$left" -gt 0 ]; do
     { read -r leader since dot <leader; } 2>/dev/null
     if [ "$dot" = . ]; then break; fi
@@ -62,7 +62,7 @@ if there; then
     kill -KILL "-$leader" 2>/dev/null
 fi
 # The runner writes the status. If it shared the group it is gone too, and this script writes it.
-left=$patience
+left=$grace
 while [ "$left" -gt 0 ]; do
     look || return 0
     if [ "${state#running}" = "$state" ] && ! there; then break; fi
