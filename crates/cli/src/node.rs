@@ -298,7 +298,7 @@ node-2  active       machine-2  -       -          -
 
     #[test]
     fn every_state_has_a_tone() {
-        let plain: Vec<&str> = model::node::NodeState::WORDS
+        let plain: Vec<&str> = model::node::NodeState::NAMES
             .into_iter()
             .filter(|state| state_tone(state) == Tone::Plain)
             .collect();

@@ -15,7 +15,7 @@ pub(crate) use restart::{current_run, forced_by, may_continue_alone};
 pub(crate) use start::{check_node, health_override};
 
 use crate::Engine;
-use crate::claims::hold_devices;
+use crate::holds::hold_devices;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
@@ -119,12 +119,12 @@ pub(crate) fn reused(run: &Run) -> Refusal {
 }
 
 impl Engine {
-    /// Commits a request that may create runs. `claims` is the run that this replica claims as it
-    /// creates it.
+    /// Commits a request that may create runs. `claimed` is the run that this replica claims
+    /// as it creates it.
     pub(crate) async fn admit<I: TxInput, T: TxOutput>(
         &self,
         name: &'static str,
-        claims: Option<RunId>,
+        claimed: Option<RunId>,
         input: I,
         body: impl TxBody<I, (T, Created)>,
     ) -> Result<T> {
@@ -134,7 +134,7 @@ impl Engine {
             engine.after_commit(created);
             Ok(value)
         };
-        let Some(id) = claims else { return written.await };
+        let Some(id) = claimed else { return written.await };
         let engine = self.clone();
         // In its own task: a disconnected client must not leave a claimed run without its turn.
         let task = tokio::spawn(async move {

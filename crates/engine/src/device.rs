@@ -5,7 +5,7 @@ mod polling;
 
 use crate::Engine;
 use crate::admission::event;
-use crate::claims::unknown;
+use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation};
 use model::device::{Device, predict_steps, retry};

@@ -1,7 +1,7 @@
 //! The engine: the shared context, and one service for each kind.
 
 use crate::clock::Clock;
-use crate::components::Components;
+use crate::component::Components;
 use crate::device::Devices;
 use crate::fan_out::FanOut;
 use crate::firmware::FirmwareCatalog;

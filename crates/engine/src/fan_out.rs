@@ -11,7 +11,7 @@ mod child_status;
 pub(crate) use child_status::{child_runs, failed_child, has_active_children};
 
 use crate::admission::{Admission, Created, Holds, time_after_runs};
-use crate::claims::halt_run;
+use crate::holds::halt_run;
 use crate::rack::load_device_power;
 use crate::{Engine, FaultResult};
 use child_status::{

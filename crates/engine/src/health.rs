@@ -59,7 +59,7 @@ impl HealthReports {
 
 async fn get(tx: &mut Tx, object: &TargetId) -> Result<Reports> {
     if !tx.target_exists(object).await? {
-        return Err(crate::claims::unknown(object).into());
+        return Err(crate::holds::unknown(object).into());
     }
     tx.health(object).await
 }

@@ -4,7 +4,7 @@
 use crate::Engine;
 use crate::admission::current_run;
 use crate::admission::{event, no_machine};
-use crate::components::desired_firmware;
+use crate::component::desired_firmware;
 use crate::firmware::no_firmware;
 use model::firmware::FirmwareResolution;
 use model::health::{Alert, AlertClass, Alerts};

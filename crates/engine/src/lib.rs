@@ -7,15 +7,15 @@
 //! engine contains no vendor protocol and no SQL.
 
 pub mod admission;
-mod claims;
 pub mod clock;
-pub mod components;
+pub mod component;
 mod device;
 mod engine;
 mod explain;
 mod fan_out;
 pub mod firmware;
 mod health;
+mod holds;
 pub mod host;
 mod image;
 mod log_buffer;

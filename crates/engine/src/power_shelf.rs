@@ -105,15 +105,15 @@ pub(crate) async fn find_refusal(tx: &mut Tx, shelf: &PowerShelf) -> Result<Opti
     let begins = matches!(shelf.state, PowerShelfState::Ready | PowerShelfState::Error { .. });
     match &shelf.maintenance_requested {
         Some(request) if begins && request.operation == DesiredPower::Off => {
-            check_interlock(tx, shelf, request.forced.as_deref()).await
+            check_power_off(tx, shelf, request.forced.as_deref()).await
         }
         Some(_) | None => Ok(None),
     }
 }
 
-/// Checks the interlock again when a run that switches a shelf off continues after a failure:
+/// Checks the power-off again when a run that switches a shelf off continues after a failure:
 /// machines may have come into service since.
-pub(crate) async fn recheck_interlock(tx: &mut Tx, run: &Run) -> Result<()> {
+pub(crate) async fn recheck_power_off(tx: &mut Tx, run: &Run) -> Result<()> {
     if run.spec.target.kind != TargetKind::PowerShelf || power_goal(run) != Some(DesiredPower::Off)
     {
         return Ok(());
@@ -122,7 +122,7 @@ pub(crate) async fn recheck_interlock(tx: &mut Tx, run: &Run) -> Result<()> {
         return Ok(());
     };
     let forced = forced_by(tx, run).await?;
-    let Some(refusal) = check_interlock(tx, &shelf, forced.as_deref()).await? else {
+    let Some(refusal) = check_power_off(tx, &shelf, forced.as_deref()).await? else {
         return Ok(());
     };
     let restarted = format!("farrier power-shelf maintenance power-off --id {}", shelf.head.id);
@@ -130,7 +130,7 @@ pub(crate) async fn recheck_interlock(tx: &mut Tx, run: &Run) -> Result<()> {
     Err(refusal.next(next).into())
 }
 
-async fn check_interlock(
+async fn check_power_off(
     tx: &mut Tx,
     shelf: &PowerShelf,
     forced: Option<&str>,

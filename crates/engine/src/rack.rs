@@ -13,9 +13,9 @@ pub(crate) use power::load_device_power;
 
 use crate::Engine;
 use crate::admission::event;
-use crate::claims::unknown;
 use crate::explain::Explained;
 use crate::fan_out::{failed_child, has_active_children};
+use crate::holds::unknown;
 use crate::topology::take_out_devices;
 use model::firmware::{FirmwareResolution, resolve};
 use model::here;

@@ -329,7 +329,9 @@ impl Scheduler {
                 Box::pin(tx.expire_replica(observed, *now))
             });
             match expired.await {
-                Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
+                Ok(true) => {
+                    tracing::warn!(%replica, "gave up for dead; its claims are back in the queue")
+                }
                 // It has sent a heartbeat since, or another replica expired it first.
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%replica, %error, "cannot expire the replica"),

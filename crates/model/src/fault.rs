@@ -51,7 +51,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => FaultClass::$class,)* }
             }
 
-            /// True if the effect may have happened in spite of the fault.
+            /// Whether the effect was certainly not applied, or may have happened.
             pub const fn effect_outcome(self) -> EffectOutcome {
                 match self { $(Self::$variant => EffectOutcome::$outcome,)* }
             }

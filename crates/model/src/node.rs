@@ -223,7 +223,7 @@ pub struct NodeTurnInput {
 
 impl Lifecycle for Node {
     const KIND: SubjectKind = SubjectKind::Node;
-    const STATES: &'static [&'static str] = &NodeState::WORDS;
+    const STATES: &'static [&'static str] = &NodeState::NAMES;
     type TurnInput = NodeTurnInput;
 
     head_in_field!();

@@ -182,7 +182,7 @@ pub struct StepState {
     pub uncertain_fault: Option<Fault>,
     /// The number of consecutive calls that failed to get the status of the attempt.
     #[serde(rename = "looks")]
-    pub failed_probes: u32,
+    pub failed_status_calls: u32,
     pub not_before: Option<Timestamp>,
     pub message: String,
     pub started_at: Option<Timestamp>,
@@ -293,7 +293,7 @@ impl StepState {
             next_verb: CallVerb::Perform,
             intent: None,
             uncertain_fault: None,
-            failed_probes: 0,
+            failed_status_calls: 0,
             not_before: None,
             message: String::new(),
             started_at: None,

@@ -70,7 +70,7 @@ impl Tx {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// Expires a replica and releases its claims, unless it has sent a heartbeat since `seen`. True
+    /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`. True
     /// if it was expired.
     pub async fn expire_replica(
         &mut self,

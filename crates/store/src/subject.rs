@@ -81,7 +81,7 @@ fn ended_at(run: &Run, now: Timestamp) -> Value {
 }
 
 /// The target that an active run holds. Several runs may be active on one rack, so a rack run holds
-/// only its own id; the devices that it needs are in its claims.
+/// only its own id; the devices that it needs are in `RunSpec::held_targets`.
 fn held_key(run: &Run) -> Value {
     let claimed = || match run.spec.target.kind {
         TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.key(),

@@ -87,13 +87,13 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/model/src/run/next.rs",
         original: "            step.attempt_since = now;
         }
-        step.failed_probes = 0;\n",
+        step.failed_status_calls = 0;\n",
         broken: "            if AWAKE {
                 step.next_verb = CallVerb::Perform;
             }
             step.attempt_since = now;
         }
-        step.failed_probes = 0;\n",
+        step.failed_status_calls = 0;\n",
         test: RESTART,
         scenario: REIMAGE,
         expected_message: "was asked for 2 times",
@@ -203,7 +203,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "an ended parent run keeps its devices",
-        file: "crates/engine/src/claims.rs",
+        file: "crates/engine/src/holds.rs",
         original: "        for (claimed, next) in locked.claims {\n",
         broken: "        for (claimed, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
         test: RESTART,

@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_help_names_every_state() {
-        for state in model::node::NodeState::WORDS {
+        for state in model::node::NodeState::NAMES {
             assert!(LIST_HELP.split([' ', '\n']).any(|name| name == state), "{state}");
         }
     }

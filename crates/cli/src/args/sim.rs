@@ -56,7 +56,7 @@ pub struct SimFaultArgs {
 /// `parts` is left out: starting child runs calls no provider.
 fn sim_effects() -> PossibleValuesParser {
     let effects = Effect::NAMES.into_iter().filter(|name| *name != "parts").chain(["probe"]);
-    let stages = NodeStage::WORDS.iter().map(|name| PossibleValue::new(*name).hide(true));
+    let stages = NodeStage::NAMES.iter().map(|name| PossibleValue::new(*name).hide(true));
     PossibleValuesParser::new(effects.map(PossibleValue::new).chain(stages))
 }
 

@@ -31,46 +31,47 @@ impl Runs {
     /// Creates a new run from an ended one: rerun or restart clean.
     pub async fn restart(
         &self,
-        parent: RunId,
+        original: RunId,
         mode: RestartMode,
         request_id: String,
         who: Requester,
     ) -> Result<StartedRun> {
-        let parent = self.get(&parent).await?;
-        if let Some(rack) = parent.spec.target.rack() {
-            let started = self.0.racks().restart(rack, &parent, (mode, request_id), who).await?;
-            let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
+        let original = self.get(&original).await?;
+        if let Some(rack) = original.spec.target.rack() {
+            let started = self.0.racks().restart(rack, &original, (mode, request_id), who).await?;
+            let run = started.run.ok_or_else(|| no_run(&original.spec.id))?;
             return Ok(StartedRun { run, new: started.new });
         }
-        if RunType::NODES.contains(&parent.spec.run_type) {
-            return self.0.nodes().restart(&parent.spec.id, mode, request_id, who).await;
+        if RunType::NODES.contains(&original.spec.run_type) {
+            return self.0.nodes().restart(&original.spec.id, mode, request_id, who).await;
         }
         // A child run was admitted by its parent, not by the gates of its machine.
-        let on_machine = parent.spec.target.machine().filter(|_| parent.spec.parent_run.is_none());
+        let on_machine =
+            original.spec.target.machine().filter(|_| original.spec.parent_run.is_none());
         let Some(machine_id) = on_machine else {
-            return self.restart_on_device(&parent.spec.id, mode, request_id, who).await;
+            return self.restart_on_device(&original.spec.id, mode, request_id, who).await;
         };
         let start = StartRequest {
             machine_id,
             request_id,
-            run_type: parent.spec.run_type,
-            plan_id: Some(parent.spec.plan_id),
-            params: parent.spec.params,
+            run_type: original.spec.run_type,
+            plan_id: Some(original.spec.plan_id),
+            params: original.spec.params,
             initiator: who.by,
         };
-        self.start_on_machine(start, Origin::Restart { parent: parent.spec.id, mode }).await
+        self.start_on_machine(start, Origin::Restart { original: original.spec.id, mode }).await
     }
 
     async fn restart_on_device(
         &self,
-        parent: &RunId,
+        original: &RunId,
         mode: RestartMode,
         request_id: String,
         who: Requester,
     ) -> Result<StartedRun> {
-        let (parent, by) = (parent.clone(), who.by);
+        let (original, by) = (original.clone(), who.by);
         let id = RunId::new(self.0.now(), self.0.random());
-        let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.0.now() };
+        let restart = RestartOnDevice { original, mode, request_id, by, id, now: self.0.now() };
         self.0
             .admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
@@ -78,7 +79,7 @@ impl Runs {
 }
 
 struct RestartOnDevice {
-    parent: RunId,
+    original: RunId,
     mode: RestartMode,
     request_id: String,
     by: String,
@@ -89,23 +90,23 @@ struct RestartOnDevice {
 impl RestartOnDevice {
     async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let mut created = Created::default();
-        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
-        if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
+        let original = tx.run(&self.original).await?.ok_or_else(|| no_run(&self.original))?;
+        if let Some(run) = tx.run_of_request(&original.spec.target, &self.request_id).await? {
             let same = (run.spec.rerun_of.as_ref(), run.spec.restart)
-                == (Some(&self.parent), Some(self.mode));
+                == (Some(&self.original), Some(self.mode));
             return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
-        let progress = restart(&parent, self.mode)?;
+        let progress = restart(&original, self.mode)?;
         let mut spec = RunSpec {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
             initiator: self.by.clone(),
-            rerun_of: Some(self.parent.clone()),
+            rerun_of: Some(self.original.clone()),
             restart: Some(self.mode),
             parent_run: None,
             engine_version: ENGINE_VERSION,
             created_at: self.now,
-            ..parent.spec
+            ..original.spec
         };
         // The force of the earlier request does not apply to the restart.
         spec.params.remove(FORCED);
@@ -138,7 +139,7 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     if let Some(health) = health {
         health.check_permitted(target, &what, HealthImpact::Change, forced.as_deref())?;
     }
-    power_shelf::recheck_interlock(tx, run).await?;
+    power_shelf::recheck_power_off(tx, run).await?;
     let Some(id) = target.machine() else { return Ok(()) };
     let impact = match power_goal(run) {
         Some(DesiredPower::Off) => Impact::PowerLoss,
@@ -157,9 +158,9 @@ pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> 
     if let Some(own) = run.spec.params.get(FORCED) {
         return Ok(Some(own.clone()));
     }
-    let Some(parent) = &run.spec.parent_run else { return Ok(None) };
-    let parent = tx.run(parent).await?;
-    Ok(parent.and_then(|parent| parent.spec.params.get(FORCED).cloned()))
+    let Some(original) = &run.spec.parent_run else { return Ok(None) };
+    let original = tx.run(original).await?;
+    Ok(original.and_then(|original| original.spec.params.get(FORCED).cloned()))
 }
 
 /// The run with this id, or the run that has restarted it.

@@ -84,14 +84,14 @@ struct StartRun {
 /// The source of a new run's steps.
 pub(super) enum Origin {
     Plan,
-    Restart { parent: RunId, mode: RestartMode },
+    Restart { original: RunId, mode: RestartMode },
 }
 
 impl Origin {
     fn parent(&self) -> (Option<RunId>, Option<RestartMode>) {
         match self {
             Self::Plan => (None, None),
-            Self::Restart { parent, mode } => (Some(parent.clone()), Some(*mode)),
+            Self::Restart { original, mode } => (Some(original.clone()), Some(*mode)),
         }
     }
 }
@@ -133,8 +133,8 @@ impl StartRun {
                 let progress = Progress::fresh(&steps);
                 (plan.id, steps, plan.on_failure, progress)
             }
-            Origin::Restart { parent, mode } => {
-                let run = tx.run(parent).await?.ok_or_else(|| no_run(parent))?;
+            Origin::Restart { original, mode } => {
+                let run = tx.run(original).await?.ok_or_else(|| no_run(original))?;
                 let progress = restart(&run, *mode)?;
                 let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
                 (plan_id, steps, on_failure, progress)
@@ -239,7 +239,9 @@ async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {
         return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
     };
     if model::plan::node_plans().iter().any(|plan| plan.id == *id) {
-        let message = format!("{id} is started by the door of a node, which fills it in");
+        let message = format!(
+            "{id} is the plan of a node: onboarding and decommission start it and fill it in"
+        );
         let refusal = Refusal::precondition("NO_PLAN", message);
         return Err(refusal.next("farrier node onboard --help").into());
     }

@@ -15,7 +15,7 @@ use store::{Cause, Result, Tx};
 impl Nodes {
     pub(crate) async fn restart(
         &self,
-        parent: &RunId,
+        original: &RunId,
         mode: RestartMode,
         request_id: String,
         who: Requester,
@@ -23,8 +23,8 @@ impl Nodes {
         let (id, owner) =
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| id.clone());
-        let (parent, by, now) = (parent.clone(), who.by, self.0.now());
-        let restart = RestartOnNode { parent, mode, request_id, by, id, owner, now };
+        let (original, by, now) = (original.clone(), who.by, self.0.now());
+        let restart = RestartOnNode { original, mode, request_id, by, id, owner, now };
         self.0
             .admit("restart_on_node", claims, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
@@ -32,7 +32,7 @@ impl Nodes {
 }
 
 struct RestartOnNode {
-    parent: RunId,
+    original: RunId,
     mode: RestartMode,
     request_id: String,
     by: String,
@@ -44,17 +44,17 @@ struct RestartOnNode {
 impl RestartOnNode {
     async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let mut created = Created::default();
-        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
-        if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
+        let original = tx.run(&self.original).await?.ok_or_else(|| no_run(&self.original))?;
+        if let Some(run) = tx.run_of_request(&original.spec.target, &self.request_id).await? {
             // A client may name the run by its node: when it repeats the request, that resolves to
             // the run that the first request has made.
             let of = run.spec.rerun_of.as_ref();
-            let named = of == Some(&self.parent) || run.spec.id == self.parent;
+            let named = of == Some(&self.original) || run.spec.id == self.original;
             let same = named && run.spec.restart == Some(self.mode);
             return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
-        let progress = restart(&parent, self.mode)?;
-        let known = node_of_run(tx, &parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        let progress = restart(&original, self.mode)?;
+        let known = node_of_run(tx, &original).await?.ok_or_else(|| no_run(&self.original))?;
         let locked = tx.record_locked::<Node>(&known.head.id).await?;
         let mut node = locked.ok_or_else(|| no_node(&known.id()))?;
         let machine = tx.machine_locked(&node.machine).await?;
@@ -63,15 +63,15 @@ impl RestartOnNode {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
             initiator: self.by.clone(),
-            rerun_of: Some(self.parent.clone()),
+            rerun_of: Some(self.original.clone()),
             restart: Some(self.mode),
             engine_version: ENGINE_VERSION,
-            created_at: not_before(self.now, parent.spec.created_at),
-            ..parent.spec.clone()
+            created_at: not_before(self.now, original.spec.created_at),
+            ..original.spec.clone()
         };
         let run = Run { spec, progress, version: 1 };
         // A refusal names the parent: the client has named that run.
-        admit_resume(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
+        admit_resume(&node, &Run { spec: original.spec.clone(), ..run.clone() })?;
         node.workflow = Some(self.id.clone());
         let message = format!("{} accepted", run.spec.run_type.as_str());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);

@@ -8,7 +8,7 @@ use model::run::Run;
 use store::{NewEvent, Result, Tx};
 
 /// The most transitions in one commit; more would be a loop in the rules.
-const MAX_MOVES: usize = 8;
+const MAX_NODE_TRANSITIONS: usize = 8;
 
 /// Locks the node of a run, before any other row that the commit changes.
 pub(crate) async fn lock(tx: &mut Tx, run: &Run) -> Result<Option<Box<Node>>> {
@@ -47,7 +47,7 @@ pub(crate) fn write(
     if node.workflow.as_ref() == Some(&run.spec.id) && revokes_sessions(run) {
         tx.revoke_agent(&node.id())?;
     }
-    for _ in 0..MAX_MOVES {
+    for _ in 0..MAX_NODE_TRANSITIONS {
         let Some(step) = next_transition(&node, run) else { break };
         let Some(mut moved) = step.apply(&node) else { break };
         moved.head.since = event.at;

@@ -1,7 +1,7 @@
 //! Watches the heartbeats of nodes, by site, and of those without a site.
 //!
-//! A sweep runs every `sweep_interval` and moves nodes that became silent or returned;
-//! [`model::node::silence`] decides. Each site is reconciled every `reconcile_interval`. Replicas
+//! A sweep runs every `silence_check_interval` and moves nodes that became silent or returned;
+//! [`model::node::heartbeat`] decides. Each site is reconciled every `reconcile_interval`. Replicas
 //! share the sites by id.
 
 use super::reconcile::ReconcileMode;

@@ -3,7 +3,7 @@
 
 use super::{load_devices, no_rack, resolve_firmware};
 use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
-use crate::claims::hold_devices;
+use crate::holds::hold_devices;
 use crate::rack::Racks;
 use model::fault::{Fault, FaultCode};
 use model::here;

@@ -4,7 +4,7 @@
 use crate::admission::{
     check_node, event, health_override, may_continue_alone, no_machine, no_run,
 };
-use crate::claims::{hold_devices, is_held_by_parent};
+use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
 use model::id::{ObjectId, RunId};

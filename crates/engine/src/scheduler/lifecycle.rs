@@ -5,7 +5,7 @@
 
 use super::Scheduler;
 use crate::admission::{Admission, Created, Holds};
-use crate::claims::halt_run;
+use crate::holds::halt_run;
 use crate::topology::{self, DeviceLocation};
 use crate::{Settings, rack};
 use model::host::Host;

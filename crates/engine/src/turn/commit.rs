@@ -1,6 +1,6 @@
 //! The transaction that writes one decision about a claimed run.
 
-use crate::claims::TargetUpdate;
+use crate::holds::TargetUpdate;
 use model::firmware::AppliedFirmware;
 use model::run::{Decision, Run};
 use model::time::Timestamp;

@@ -8,7 +8,7 @@ use crate::rack_fixture::{RackFixture, add_firmware, firmware, maintenance_reque
 use crate::test_env::{TestEnv, simulate};
 use engine::Engine;
 use engine::admission::{StartRequest, StartedRun};
-use engine::components::FirmwareUpdate;
+use engine::component::FirmwareUpdate;
 use engine::host::Reprovision;
 use engine::rack::MaintenanceStart;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};

@@ -3,7 +3,7 @@
 use crate::rack_fixture::{RackFixture, machines, maintenance_request, power, requester};
 use crate::test_env::simulate;
 use engine::Settings;
-use engine::components::{FirmwareUpdate, UpdateOutcome};
+use engine::component::{FirmwareUpdate, UpdateOutcome};
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::condition::ConditionType;
 use model::id::{FirmwareId, MachineId, RackId, RunId};

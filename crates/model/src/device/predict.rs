@@ -7,7 +7,7 @@ use crate::run::{Run, Workflow};
 use crate::time::Timestamp;
 
 /// The limit of transitions; more would be a cycle in the rules.
-const MAX_MOVES: usize = 32;
+const MAX_PREDICTED: usize = 32;
 
 /// The steps of its runs in order, each with the state that waits for it, and finally the reason
 /// why the device is idle.
@@ -18,7 +18,7 @@ pub fn predict_steps<D: Device<TurnInput = DeviceContext>>(
 ) -> Vec<String> {
     let (mut device, mut observed) = (device.clone(), observed);
     let mut message = Vec::new();
-    for _ in 0..MAX_MOVES {
+    for _ in 0..MAX_PREDICTED {
         match device.next(&observed, now) {
             LifecycleDecision::Idle(why) | LifecycleDecision::IdleUntil(_, why) => {
                 message.push(format!("{}: {}", device.state_name(), why.0));

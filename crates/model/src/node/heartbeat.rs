@@ -121,7 +121,7 @@ pub fn classify_heartbeats(
     let silent = concerned().filter(|one| lost(one) || gap(one) > limits.silence / 2).count();
     let of = concerned().count();
     let outage = limits.mass_outage(silent, of);
-    let claimed = match (outage, when.outage_since) {
+    let kept_by_outage = match (outage, when.outage_since) {
         (Some(_), Some(since)) => when.now.since(since) < limits.outage_hold,
         (Some(_), None) => true,
         (None, _) => false,
@@ -137,7 +137,7 @@ pub fn classify_heartbeats(
             HeartbeatTransition { node: one.node.clone(), to: state, why, lost }
         };
         match one.state {
-            NodeState::Active if gap(one) > limits.silence && !claimed => {
+            NodeState::Active if gap(one) > limits.silence && !kept_by_outage => {
                 let silent = crate::time::format_duration(gap(one));
                 moves.push(to(NodeState::Offline, format!("not heard of for {silent}")));
             }

@@ -20,7 +20,7 @@ macro_rules! stages {
 
         impl NodeStage {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+            pub const NAMES: &'static [&'static str] = &[$($word,)*];
 
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }

@@ -86,7 +86,7 @@ impl NodeState {
     ];
 
     /// The names of all states.
-    pub const WORDS: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 9] = [
         "bootstrap_issued",
         "enrolling",
         "active",

@@ -247,7 +247,7 @@ fn reopened(run: &Run, action: Action) -> Progress {
         step.finished_at = None;
         step.intent = None;
         step.not_before = None;
-        step.failed_probes = 0;
+        step.failed_status_calls = 0;
         step.max_attempt = step.attempt + 1 + retries;
         step.next_verb = match action {
             // A rerun that was still scanning continues its scan.

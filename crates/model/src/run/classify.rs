@@ -86,7 +86,7 @@ pub fn abandon_call(run: &Run) -> AnswerClassification {
     if let Some(step) = progress.current_mut() {
         let begun = step.attempt_open && step.intent.is_some();
         step.intent = None;
-        step.failed_probes = 0;
+        step.failed_status_calls = 0;
         if begun {
             step.next_verb = CallVerb::Stop;
         }
@@ -255,7 +255,7 @@ impl AnswerContext<'_> {
         let mut progress = self.progress();
         if let Some(step) = progress.current_mut() {
             step.next_verb = CallVerb::GetStatus;
-            step.failed_probes = 0;
+            step.failed_status_calls = 0;
             step.message = fault.message.clone();
             step.uncertain_fault = Some(fault);
         }
@@ -271,7 +271,7 @@ impl AnswerContext<'_> {
         let mut progress = self.progress();
         if let Some(step) = progress.current_mut() {
             step.next_verb = verb;
-            step.failed_probes = 0;
+            step.failed_status_calls = 0;
             step.not_before = None;
         }
         let note = HistoryNote::new(format!("step {}: {message}", self.name), line);
@@ -280,14 +280,14 @@ impl AnswerContext<'_> {
 
     /// A status call failed. It is repeated with backoff, at most `MAX_STATUS_FAILURES` times.
     fn retry_status(&self, fault: Fault) -> AnswerClassification {
-        let probes = self.step.failed_probes + 1;
+        let probes = self.step.failed_status_calls + 1;
         if probes >= MAX_STATUS_FAILURES {
             return self.stop_status_calls(fault);
         }
         let mut progress = self.progress();
         let note = note!("step {}: {}; asking again", self.name, fault.message);
         if let Some(step) = progress.current_mut() {
-            step.failed_probes = probes;
+            step.failed_status_calls = probes;
             step.message = fault.message;
             step.not_before = Some(self.now + self.policy.backoff.delay(probes, &self.seed()));
         }
@@ -354,7 +354,7 @@ impl AnswerContext<'_> {
             step.attempt_open = false;
             step.next_verb = CallVerb::Perform;
             step.uncertain_fault = None;
-            step.failed_probes = 0;
+            step.failed_status_calls = 0;
             step.not_before =
                 Some(self.now + self.policy.backoff.delay(step.attempt, &self.seed()));
             step.message = fault.message;

@@ -38,7 +38,7 @@ pub enum AfterCommit {
 }
 
 /// The limit of moves without a provider call; more would be a loop in the rules.
-const MAX_MOVES: usize = 1_000;
+const MAX_DECISIONS: usize = 1_000;
 
 pub fn decide(
     stored: &Run,
@@ -63,7 +63,7 @@ pub fn decide(
         evidence = classification.evidence;
         facts = classification.facts;
     }
-    for _ in 0..MAX_MOVES {
+    for _ in 0..MAX_DECISIONS {
         match next(&run, epoch, now) {
             RunDecision::Transition(step) => {
                 run.progress = step.progress;

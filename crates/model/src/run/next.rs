@@ -141,7 +141,7 @@ fn take_over_call(run: &Run, step: &StepState, now: Timestamp) -> RunTransition 
             // full time again.
             step.attempt_since = now;
         }
-        step.failed_probes = 0;
+        step.failed_status_calls = 0;
         step.not_before = None;
     }
     RunTransition { progress, note: HistoryNote::new(message, here!()) }

@@ -47,7 +47,7 @@ fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
         next_verb: CallVerb::Perform,
         intent: None,
         uncertain_fault: None,
-        failed_probes: 0,
+        failed_status_calls: 0,
         not_before: None,
         message: String::new(),
         started_at: None,
@@ -74,7 +74,7 @@ fn golden_progress() -> Progress {
                 next_verb: CallVerb::GetStatus,
                 intent: Some(CallIntent { verb: CallVerb::GetStatus, epoch: 7, at: at(5) }),
                 uncertain_fault: Some(lost.clone()),
-                failed_probes: 2,
+                failed_status_calls: 2,
                 not_before: Some(at(6)),
                 ..step(0, true, StepPhase::Running, 1)
             },

@@ -125,7 +125,7 @@ fn shape(node: &Node) -> Shape {
         pursuit: step.next_verb,
         open_verb: step.intent.as_ref().map(|requested| requested.verb),
         doubt: step.uncertain_fault.as_ref().map(|fault| fault.class() == FaultClass::Retryable),
-        status_calls: step.failed_probes,
+        status_calls: step.failed_status_calls,
         waits: step.not_before.is_some(),
         late: step.attempt_open && is_late(step, node.now),
     };
@@ -448,8 +448,8 @@ impl Node {
 /// count.
 pub fn skip_middle_status_calls(run: &mut Run) {
     for step in &mut run.progress.steps {
-        if step.failed_probes > 1 {
-            step.failed_probes = MAX_STATUS_CALLS - 1;
+        if step.failed_status_calls > 1 {
+            step.failed_status_calls = MAX_STATUS_CALLS - 1;
         }
     }
 }

@@ -125,7 +125,7 @@ impl FaultRule {
         text::check_short("fault.machine", &self.machine)?;
         text::check_optional_reason("fault.message", &self.message)?;
         let probes = self.effect == PROBE;
-        let known = |name: &str| Effect::NAMES.contains(&name) || NodeStage::WORDS.contains(&name);
+        let known = |name: &str| Effect::NAMES.contains(&name) || NodeStage::NAMES.contains(&name);
         if !self.effect.is_empty() && !probes && !known(&self.effect) {
             let words: Vec<&str> = Effect::NAMES.into_iter().chain([PROBE]).collect();
             return Err(unknown_value("fault.effect", &self.effect, &words));

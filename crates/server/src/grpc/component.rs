@@ -4,7 +4,7 @@ use super::convert::{force_reason, initiator};
 use super::rack::convert::{affected_machine_ids, gate};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
-use engine::components::{
+use engine::component::{
     ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome,
 };
 use model::firmware::FirmwareResolution;

@@ -306,7 +306,7 @@ fn lifetime_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
 fn filter_from(requested: &v1::ListNodesRequest) -> Result<RecordFilter, Refusal> {
     let desired = |name: &String| {
         NodeState::parse(name).map(|state| state.as_str().to_string()).ok_or_else(|| {
-            let instead = format!("use one of: {}", NodeState::WORDS.join(", "));
+            let instead = format!("use one of: {}", NodeState::NAMES.join(", "));
             Refusal::invalid("states", format!("has {:?}", shown(name)), instead)
         })
     };

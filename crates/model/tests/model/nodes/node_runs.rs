@@ -15,7 +15,7 @@ use model::run::{AfterCommit, CallResult, Decision, Policy, Run, Workflow, decid
 use model::time::Timestamp;
 
 /// The limit of transitions in one commit; more would be a loop in the rules.
-pub const MAX_MOVES: usize = 8;
+pub const MAX_NODE_TRANSITIONS: usize = 8;
 
 /// The node after a commit of its run, transition by transition, as the engine writes it. Every
 /// transition must be legal for its owner.
@@ -30,7 +30,7 @@ pub fn followed(node: &Node, run: &Run) -> Vec<Node> {
         let moved = step.apply(from).expect("what is decided may be done");
         assert_eq!((moved.state, moved.moved_by), (step.to, step.owner));
         moves.push(moved);
-        assert!(moves.len() < MAX_MOVES, "{} goes round and round", run.spec.id);
+        assert!(moves.len() < MAX_NODE_TRANSITIONS, "{} goes round and round", run.spec.id);
     }
 }
 

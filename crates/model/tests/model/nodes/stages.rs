@@ -111,7 +111,7 @@ fn the_catalogues_are_those_of_the_documents() {
     assert_eq!(stage_names(&NodeStage::DECOMMISSION), DECOMMISSION);
     let all: BTreeSet<&str> = ONBOARDING.into_iter().chain(DECOMMISSION).collect();
     assert_eq!(all.len(), 28, "loading the site's configuration is in both");
-    assert_eq!(NodeStage::WORDS.iter().copied().collect::<BTreeSet<_>>(), all);
+    assert_eq!(NodeStage::NAMES.iter().copied().collect::<BTreeSet<_>>(), all);
     for name in all {
         let stage = NodeStage::parse(name).unwrap_or_else(|| panic!("{name}?"));
         assert_eq!(stage.to_string(), name);

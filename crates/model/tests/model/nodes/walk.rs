@@ -112,7 +112,7 @@ impl Combination {
                 .uncertain_fault
                 .as_ref()
                 .map(|fault| fault.class() == FaultClass::Retryable),
-            status_calls: step.failed_probes,
+            status_calls: step.failed_status_calls,
             waits: step.not_before.is_some(),
         };
         // Undo steps of a clean restart no longer matter once they are complete.

@@ -4,7 +4,7 @@ use crate::rack_fixture::{
     RackFixture, add_firmware, firmware, machines, maintenance_request, power,
 };
 use crate::test_env::simulate;
-use engine::components::{FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome};
+use engine::component::{FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome};
 use engine::rack::MaintenanceStart;
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};

@@ -1,8 +1,8 @@
 //! Machines and switches are upgraded by their rack: all devices of one rack in one operation.
 
 use super::{DeviceQuery, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome, find, step_names};
-use crate::claims::unknown;
-use crate::components::Components;
+use crate::component::Components;
+use crate::holds::unknown;
 use crate::rack::{MaintenancePreview, MaintenanceStart};
 use model::component::{UpgradePath, choose_upgrade_path};
 use model::id::{MachineId, RackId, SwitchId};

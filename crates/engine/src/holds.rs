@@ -1,8 +1,9 @@
-//! Device holds of runs.
+//! Which run holds a device. A hold belongs to a run; a claim belongs to a worker and is something
+//! else.
 //!
-//! A machine, a switch and a power shelf each name the run that works on them or has claimed them.
-//! A run on a rack claims every device in its scope, all or none; its child runs work under that
-//! claim. The commit that ends a run releases its devices.
+//! A machine, a switch and a power shelf each name the run that holds them. A run on a rack holds
+//! every device in its scope, all or none; its child runs work under that hold. The commit that
+//! ends a run releases its devices.
 
 use crate::{host, node};
 use model::condition::{ConditionObservation, ConditionType};
@@ -21,7 +22,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use store::{NewEvent, Result, Tx};
 
-/// Takes the target and the claims of a run, all or none.
+/// Takes the target and the other held devices of a run, all or none.
 pub(crate) async fn hold_devices(
     tx: &mut Tx,
     run: &Run,
@@ -84,7 +85,7 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
         }
         TargetKind::Switch => name_on_record::<Switch>(tx, target, by, &event).await,
         TargetKind::PowerShelf => name_on_record::<PowerShelf>(tx, target, by, &event).await,
-        // Several runs may work in one rack; each holds its claims, not the rack.
+        // Several runs may work in one rack; each holds its devices, not the rack.
         TargetKind::Rack => Ok(()),
     }
 }
@@ -186,8 +187,8 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<LockedTarget> {
     Ok(found.unwrap_or(LockedTarget::Nothing))
 }
 
-/// The rows that the commit of a run has locked. Each claim comes with the run that holds the
-/// device afterwards.
+/// The rows that the commit of a run has locked. Each held device comes with the run
+/// that holds it afterwards.
 pub(crate) struct LockedTargets {
     target: LockedTarget,
     node: Option<Box<Node>>,
@@ -280,7 +281,7 @@ impl TargetUpdate<'_> {
         if record == before { Ok(()) } else { tx.update_and_enqueue(&mut record, self.event) }
     }
 
-    /// Releases a device that this run had claimed.
+    /// Releases a device that this run held.
     fn release(&self, tx: &mut Tx, claimed: LockedTarget, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
         let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };

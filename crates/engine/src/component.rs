@@ -5,8 +5,8 @@ mod by_rack;
 
 use crate::Engine;
 use crate::admission::{Admission, Created, Holds, event, reused};
-use crate::claims::unknown;
 use crate::firmware::no_firmware;
+use crate::holds::unknown;
 use crate::rack::MaintenancePreview;
 use model::component::{
     MAX_DEVICES, UpgradeCandidate, UpgradePath, admit_shelf, choose_upgrade_path,
