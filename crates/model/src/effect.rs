@@ -339,7 +339,7 @@ pub enum CallVerb {
     /// Wait for the end of what the key started; never start it. Answers `Done`.
     Follow,
     /// Get the status of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
-    #[serde(alias = "inquire")]
+    #[serde(rename = "inquire")]
     GetStatus,
     /// Read whether the goal holds, without changing anything. Answers `Done` or `Differs`.
     Observe,
