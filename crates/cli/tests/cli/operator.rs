@@ -93,7 +93,7 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
         .run_and_check(
             &both,
             0,
-            &["new", "2 addresses asked: 1 machine found (1 new), 1 unreachable", "--import"],
+            &["new", "2 addresses probed: 1 machine found (1 new), 1 unreachable", "--import"],
         )
         .await;
     person.run_and_check("list", 0, &["no machines yet"]).await;
