@@ -255,7 +255,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a fabric check changes the fabric",
         file: "crates/engine/src/fan_out.rs",
         original: "                let (effect, verb) = (step.effect.clone(), CallVerb::Observe);\n",
-        broken: "                let verb = if AWAKE { order.verb } else { CallVerb::Observe };
+        broken: "                let verb = if AWAKE { call.verb } else { CallVerb::Observe };
                 let effect = step.effect.clone();\n",
         test: "racks::a_missing_fabric_is_formed_by_child_runs",
         scenario: NO_SCENARIO,
