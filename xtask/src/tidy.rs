@@ -116,6 +116,7 @@ fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
 fn check_rust(source: &Source) -> Vec<Finding> {
     let rules = [
         size::file,
+        size::comments,
         words::unfinished,
         words::ignored_tests,
         words::sql,

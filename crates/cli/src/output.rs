@@ -144,8 +144,8 @@ impl Screen {
     }
 }
 
-// The serializers take any message through a trait object: one copy of each in the binary, not one for
-// each of the API's messages.
+// The serializers take any message through a trait object: one copy of each in the binary, not one
+// for each of the API's messages.
 
 fn json(value: &dyn Serialize) -> Result<String> {
     let mut text = serde_json::to_string_pretty(value).map_err(unserializable)?;

@@ -1,6 +1,6 @@
 //! Workflows: the commands of `farrier run`, for the operations on nodes.
 //!
-//! An onboarding, a decommission and a drain are ordinary runs, so every command machine_filter ends in
+//! An onboarding, a decommission and a drain are ordinary runs, so every command here ends in
 //! `run`. This module adds that a node ID stands for the newest operation on that node, and a list
 //! of node operations only.
 

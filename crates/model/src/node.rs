@@ -1,9 +1,9 @@
 //! Nodes: one identity in service on a machine, from its onboarding to its deletion.
 //!
 //! Three layers are kept apart: the coarse state of the node is here, the progress of the work on
-//! it is that of its run, and the MAAS state of the machine is only observed ([`MaasState`]). A node
-//! changes by requests, heartbeats, the reconciler, and every commit of a run on it ([`follow`]).
-//! Each of them owns some transitions and may make no others.
+//! it is that of its run, and the MAAS state of the machine is only observed ([`MaasState`]). A
+//! node changes by requests, heartbeats, the reconciler, and every commit of a run on it
+//! ([`follow`]). Each of them owns some transitions and may make no others.
 //!
 //! - `state`: the states and their transitions
 //! - `adopt`: stages that have nothing to do
@@ -11,10 +11,10 @@
 //! - `follow`: what a commit of a run means for its node
 //! - `upstream`: what MAAS reports
 //! - `drift`: the reconciler's decisions
-//! - `silence`: missing heartbeats
+//! - `heartbeat`: missing heartbeats
 //! - `task`: tasks of the agent
 //! - `enroll`: enrollment of agents
-//! - `door`: requests on nodes
+//! - `requests`: requests on nodes
 
 mod adopt;
 pub mod drift;

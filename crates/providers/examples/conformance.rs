@@ -1,8 +1,9 @@
 //! Reads recordings of real BMCs with the Redfish client, one line per recording and kind of thing.
 //!
-//! Each folder in the one that is named holds the resources of one BMC, as `<path>/index.json`. It is
-//! served over HTTP by this process, so the client meets it as it would meet the device. A recording may
-//! lack resources; then they are counted as skipped. What is there and cannot be decoded is a failure.
+//! Each folder in the one that is named holds the resources of one BMC, as `<path>/index.json`. It
+//! is served over HTTP by this process, so the client meets it as it would meet the device. A
+//! recording may lack resources; then they are counted as skipped. What is there and cannot be
+//! decoded is a failure.
 
 #![allow(
     clippy::expect_used,
@@ -140,7 +141,8 @@ impl Reading {
         }
     }
 
-    /// What could be updated, by which name and by which way. Every component is found by its own id.
+    /// What could be updated, by which name and by which way. Every component is found by its own
+    /// id.
     async fn firmware(&mut self, system: &System) {
         let reported = system.components().await.and_then(|all| {
             for one in &all.list {

@@ -70,8 +70,8 @@ impl Tx {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`. True
-    /// if it was expired.
+    /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`.
+    /// True if it was expired.
     pub async fn expire_replica(
         &mut self,
         observed: &ReplicaHeartbeat,

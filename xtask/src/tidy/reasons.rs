@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn comparisons_and_tests_are_ignored() {
         let text = "fn a() { match kind { RefusalKind::Gone => 1, RefusalKind::Exists | RefusalKind::Invalid => 2 } }\n\
-                    // Refusal::precondition(\"NO\", said)\n#[cfg(test)]\nmod tests {\n    fn b() { Refusal::precondition(\"T\", said); }\n}\n";
+                    // Refusal::precondition(\"NO\", said)\n\
+                    #[cfg(test)]\nmod tests {\n    fn b() { Refusal::precondition(\"T\", said); }\n}\n";
         assert_eq!(read(SAMPLE, text), (Vec::new(), Vec::new()));
         let made = "fn a() { Refusal::precondition(\"T\", said); }\n";
         assert_eq!(read("crates/model/tests/model/a.rs", made), (Vec::new(), Vec::new()));

@@ -1,8 +1,8 @@
-//! Words that were replaced by the words of the field, and must not come back: not in an identifier,
-//! not in a comment, not in a text, not in the documentation.
+//! Words that were replaced by the words of the field, and must not come back: not in an
+//! identifier, not in a comment, not in a text, not in the documentation.
 //!
-//! A line is read as its words: `take_up`, `TakeUp` and "take up" are the same. This file is the one
-//! that may name them.
+//! A line is read as its words: `take_up`, `TakeUp` and "take up" are the same. This file is the
+//! one that may name them.
 
 use super::Finding;
 use super::source::numbered;

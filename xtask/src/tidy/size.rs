@@ -1,11 +1,13 @@
-//! The maximum size of a file. An enforced limit makes authors split a file while that is still
-//! easy. Clippy limits functions (`clippy.toml`).
+//! The maximum size of a file, and the maximum width of a comment, which rustfmt does not wrap. An
+//! enforced limit makes authors split a file while that is still easy. Clippy limits functions
+//! (`clippy.toml`).
 
 use super::Finding;
-use super::source::Source;
+use super::source::{Source, numbered};
 
 const FILE_LINES: usize = 500;
 const FILE_LINES_WITH_TESTS: usize = 800;
+const COMMENT_COLUMNS: usize = 100;
 
 pub fn file(source: &Source) -> Vec<Finding> {
     let roomy = source.is_test_file() || source.has_inline_tests();
@@ -20,6 +22,19 @@ pub fn file(source: &Source) -> Vec<Finding> {
         format!("the file has {lines} lines, {limit} are allowed"),
         "split it by what its parts know",
     )]
+}
+
+pub fn comments(source: &Source) -> Vec<Finding> {
+    let is_wide = |text: &str| {
+        text.trim_start().starts_with("//") && text.chars().count() > COMMENT_COLUMNS
+    };
+    numbered(&source.text)
+        .filter(|(_, text)| is_wide(text))
+        .map(|(line, _)| {
+            let message = format!("a comment wider than {COMMENT_COLUMNS} columns");
+            Finding::new(&source.path, line, message, "wrap it")
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -44,5 +59,14 @@ mod tests {
         assert_eq!(found("crates/engine/src/turn.rs", &format!("{}{tests}", "\n".repeat(797))), 1);
         assert_eq!(found("crates/engine/tests/it/main.rs", &"\n".repeat(800)), 0);
         assert_eq!(found("crates/engine/tests/it/main.rs", &"\n".repeat(801)), 1);
+    }
+
+    #[test]
+    fn a_comment_may_have_100_columns() {
+        let wide = |columns: usize| {
+            let text = format!("    // {}\n", "ä".repeat(columns - 7));
+            comments(&Source::parse("crates/engine/src/turn.rs", &text)).len()
+        };
+        assert_eq!((wide(100), wide(101)), (0, 1));
     }
 }

@@ -147,8 +147,8 @@ pub fn successful_script(kind: &str, image: Vec<u8>) -> Script {
     }
 }
 
-/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never
-/// run there proves nothing.
+/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently
+/// never run there proves nothing.
 pub fn skip(missing: &str) {
     assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
     eprintln!("skipped: {missing}");

@@ -177,8 +177,8 @@ pub fn is_alive(pid: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never
-/// run there proves nothing.
+/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently
+/// never run there proves nothing.
 pub fn skip(missing: &str) {
     assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
     eprintln!("skipped: {missing}");

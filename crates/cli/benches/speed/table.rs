@@ -1,4 +1,5 @@
-//! The results: a row per figure, with the limit it is compared with, its target, and the assessment.
+//! The results: a row per figure, with the limit it is compared with, its target, and the
+//! assessment.
 
 use crate::tally::Tally;
 use crate::{Outcome, Store};

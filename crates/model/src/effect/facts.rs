@@ -1,5 +1,5 @@
-//! The table of effects: what the rest of Farrier must know of each. A new effect gets its row here, and
-//! the compiler asks for it.
+//! The table of effects: what the rest of Farrier must know of each. A new effect gets its row
+//! here, and the compiler asks for it.
 
 use super::{
     Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
@@ -17,7 +17,8 @@ pub struct EffectFacts<'a> {
     pub capability: Capability,
     /// Doing it a second time does harm, so a lost answer must stop for a person.
     pub destructive: bool,
-    /// It is allowed in the phases in which a run of this type may start, whatever the run is called.
+    /// It is allowed in the phases in which a run of this type may start, whatever the run is
+    /// called.
     pub gate: RunType,
     /// The run that takes a machine back from RMA may have it: it changes nothing on the machine.
     pub allowed_in_exit_rma: bool,
@@ -35,8 +36,8 @@ pub enum Executor<'a> {
     ClusterProvider,
     /// The provider of the node's site, by its name.
     SiteProvider(&'a str),
-    /// The agent on the node, through the engine. A simulated node has no agent: its site's provider
-    /// carries the stage out.
+    /// The agent on the node, through the engine. A simulated node has no agent: its site's
+    /// provider carries the stage out.
     NodeAgent { stage: NodeStage, node: &'a NodeId, site_provider: &'a str },
     /// The engine: the stage only concerns Farrier's own record of the node.
     NodeRecord { stage: NodeStage, node: &'a NodeId },

@@ -1,7 +1,7 @@
 //! Invariants of runs: what must hold in every state and in every transition.
 //!
-//! [`RunObserver`] records provider calls and answers by rules of its own, independently of the model. The
-//! model does not see it.
+//! [`RunObserver`] records provider calls and answers by rules of its own, independently of the
+//! model. The model does not see it.
 
 use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{EffectOutcome, Fault, FaultClass, FaultCode};

@@ -1,8 +1,8 @@
 //! From the messages of the agents to the model's values, and back.
 //!
-//! A request that cannot be read is refused with the name of the field that is wrong. Fields that are
-//! not known here are a newer agent's and are ignored. Text that is kept is bounded and stripped of
-//! control characters.
+//! A request that cannot be read is refused with the name of the field that is wrong. Fields that
+//! are not known here are a newer agent's and are ignored. Text that is kept is bounded and
+//! stripped of control characters.
 
 use engine::node::{DispatchedTask, TaskReport};
 use model::machine::MAX_MACS;
@@ -79,8 +79,8 @@ pub fn enrollment(request: EnrollRequest) -> Result<(String, EnrollingAgent), Re
         let instead = "choose 32 random bytes, in hexadecimal";
         return Err(Refusal::invalid("session", "is too short", instead));
     }
-    // A card of another kind, for example InfiniBand, has an address of another form. The machine is
-    // recognized by its other cards.
+    // A card of another kind, for example InfiniBand, has an address of another form. The machine
+    // is recognized by its other cards.
     let macs = request.macs.iter().filter_map(|mac| text::normalize_mac("macs", mac).ok());
     let applicant = EnrollingAgent {
         session,

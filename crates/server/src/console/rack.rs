@@ -65,11 +65,11 @@ fn elevation(view: &RackView) -> Markup {
     devices.sort_by_key(|device| (position(device), device.target.kind, device.target.id.clone()));
     html! {
         section aria-labelledby="elevation-title" {
-            h2 #elevation-title { "Elevation" span.dim { " highest place first" } }
+            h2 #elevation-title { "Elevation" span.dim { " highest slot first" } }
             div.scroll { table.elevation {
                 thead { tr {
-                    th.num scope="col" { "Place" } th scope="col" { "Device" } th scope="col" { "Kind" }
-                    th scope="col" { "State" } th scope="col" { "Power" } th scope="col" { "Worked on by" }
+                    th.num scope="col" { "Slot" } th scope="col" { "Device" } th scope="col" { "Kind" }
+                    th scope="col" { "State" } th scope="col" { "Power" } th scope="col" { "Held by" }
                 } }
                 tbody {
                     @for device in devices { (slot(device)) }
@@ -132,7 +132,7 @@ fn operation(one: &MaintenanceStatus, now: Timestamp) -> Markup {
             caption.vh { "The steps of " (run.spec.id) }
             thead { tr {
                 th scope="col" { "Step" } th scope="col" { "State" } th scope="col" { "Took" }
-                th scope="col" { "Devices" } th scope="col" { "Said" }
+                th scope="col" { "Devices" } th scope="col" { "Message" }
             } }
             tbody { @for rack_step in &one.steps { (row(rack_step, now)) } }
         } }
