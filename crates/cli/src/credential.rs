@@ -59,7 +59,7 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
                 Ok((page.identities, page.next_page_token))
             })
             .await?;
-            screen.print_list(&identities, identities_table, "nobody was met yet")?;
+            screen.print_list(&identities, identities_table, "no peer is pinned yet")?;
         }
         TrustCommand::Set(args) => {
             let request = SetIdentityRequest { peer: args.peer, identity: args.identity };
@@ -72,7 +72,7 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             let request = ForgetIdentityRequest { peer: args.peer.clone() };
             let done = client.call(client.credentials().forget_identity(request)).await?;
             let message = format!(
-                "{} forgotten; whoever is met there next is trusted\n",
+                "{} forgotten; the next identity seen there is trusted\n",
                 one_line(&args.peer)
             );
             screen.print_record(&done, |_| message.clone())?;

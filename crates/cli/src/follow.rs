@@ -210,10 +210,10 @@ impl RunFollower<'_> {
 
     /// Prints the held lines of the steps that `is_due` selects.
     fn print_buffered_lines(&mut self, is_due: impl Fn(&Progress, &str) -> bool) -> Result<()> {
-        let claimed = std::mem::take(&mut self.held_lines);
-        let (due, claimed): (Vec<_>, Vec<_>) =
-            claimed.into_iter().partition(|(step, _)| is_due(&self.progress, step));
-        self.held_lines = claimed;
+        let buffered = std::mem::take(&mut self.held_lines);
+        let (due, buffered): (Vec<_>, Vec<_>) =
+            buffered.into_iter().partition(|(step, _)| is_due(&self.progress, step));
+        self.held_lines = buffered;
         due.iter().try_for_each(|(_, line)| self.screen.print_line(line))
     }
 

@@ -80,8 +80,8 @@ async fn register(client: &Client, row: ImportRow) -> Result<Machine> {
 /// Shows a counter on the terminal and clears it at the end.
 fn show_progress(screen: &Screen, done: usize, total: usize) {
     use std::io::{IsTerminal, Write};
-    let observed = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
-    if observed && total > MAX_LINES {
+    let interactive = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
+    if interactive && total > MAX_LINES {
         let end = if done == total { "\r\u{1b}[K" } else { "" };
         let _ = write!(std::io::stderr(), "\rregistering {done}/{total}{end}");
     }

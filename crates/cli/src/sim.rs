@@ -104,7 +104,7 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
 }
 
 fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
-    let mut table = Table::new(&["KEY", "MACHINE", "EFFECT", "ASKED", "APPLIED"]);
+    let mut table = Table::new(&["KEY", "MACHINE", "EFFECT", "REQUESTED", "APPLIED"]);
     for effect in effects {
         // An effect that was applied more than once breaks Farrier's guarantee.
         let tone = if effect.applied > 1 { Tone::Bad } else { Tone::Plain };

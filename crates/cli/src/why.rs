@@ -66,10 +66,10 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("waiting for", why.waiting_for.clone()),
         ("since", since),
         ("normal", normal),
-        ("held by", why.held_by.clone()),
+        ("claimed by", why.held_by.clone()),
         ("failed", why.failed.clone()),
         ("fault", fault),
-        ("degraded_reason", why.degraded_reason.clone()),
+        ("degraded", why.degraded_reason.clone()),
         ("operation", why.run_id.clone()),
         ("machine", why.machine_id.clone()),
     ];

@@ -151,20 +151,20 @@ impl Components {
 
 /// Removes duplicates, keeping the order of the request.
 fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
-    let mut observed: Vec<TargetId> = Vec::new();
+    let mut unique: Vec<TargetId> = Vec::new();
     for target in targets {
-        if !observed.contains(target) {
-            observed.push(target.clone());
+        if !unique.contains(target) {
+            unique.push(target.clone());
         }
     }
-    match observed.len() {
+    match unique.len() {
         0 => Err(Refusal::missing("compute_trays, switches or power_shelves").into()),
         count if count > MAX_DEVICES => {
             let problem = format!("name {count} devices");
             let instead = format!("name at most {MAX_DEVICES}");
             Err(Refusal::invalid("targets", problem, instead).into())
         }
-        _ => Ok(observed),
+        _ => Ok(unique),
     }
 }
 

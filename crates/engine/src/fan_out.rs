@@ -107,7 +107,7 @@ impl FanOut {
             let parts = match self.begin_children(parent, &call.key).await {
                 Ok(Some(parts)) => parts,
                 Ok(None) => {
-                    let message = "the operation is in other hands, or is to stop";
+                    let message = "the operation is claimed by another replica, or is to stop";
                     return Err(Fault::new(FaultCode::AnswerLost, message));
                 }
                 Err(StoreError::Conflict | StoreError::Unavailable(_)) => {
@@ -250,16 +250,16 @@ impl FanOut {
         group: &ChildRunGroup,
         journal: &Journal,
     ) -> FaultResult<ProviderAnswer> {
-        let mut desired = Vec::new();
+        let mut calls = Vec::new();
         for part in &group.child_runs {
             for step in &part.steps {
                 // Devices are only observed here, whatever the verb of the parent's call.
                 let (effect, verb) = (step.effect.clone(), CallVerb::Observe);
                 let call = ProviderCall { effect, verb, ..call.clone() };
-                desired.push((self.0.clone(), part.target.clone(), call, journal.clone()));
+                calls.push((self.0.clone(), part.target.clone(), call, journal.clone()));
             }
         }
-        let probes = stream::iter(desired).map(|(engine, id, call, journal)| async move {
+        let probes = stream::iter(calls).map(|(engine, id, call, journal)| async move {
             let observed = match engine.find_target(&id).await {
                 Ok(target) => engine.fan_out().call_provider(&target, &call, &journal).await,
                 Err(fault) => Err(fault),

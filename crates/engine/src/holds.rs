@@ -282,10 +282,10 @@ impl TargetUpdate<'_> {
     }
 
     /// Releases a device that this run held.
-    fn release(&self, tx: &mut Tx, claimed: LockedTarget, next: Option<RunId>) -> Result<()> {
+    fn release(&self, tx: &mut Tx, locked: LockedTarget, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
-        let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
-        match claimed {
+        let event = NewEvent { message: format!("released by {id}"), ..self.event.clone() };
+        match locked {
             LockedTarget::Nothing => Ok(()),
             LockedTarget::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;

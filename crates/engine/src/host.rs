@@ -323,7 +323,7 @@ async fn cancel(tx: &mut Tx, id: &MachineId, who: &Requester, at: &Moment) -> Re
     };
     host.admit_withdrawal(operation.as_ref())?;
     if host.request.take().is_some() {
-        let message = "nobody wants its firmware upgraded any more".to_string();
+        let message = "the request for a firmware upgrade was withdrawn".to_string();
         let event = event(Cause::Request, &who.by, message, here!(), at.now);
         tx.update_and_enqueue(&mut host, &event)?;
     }

@@ -290,7 +290,7 @@ async fn list(
     mut after: Option<String>,
     limit: usize,
 ) -> Result<RecordPage<Rack>> {
-    let desired = |rack: &Rack| {
+    let has_type = |rack: &Rack| {
         let types = &filter.hardware_types;
         types.is_empty() || types.contains(&rack.spec.hardware_type)
     };
@@ -301,7 +301,7 @@ async fn list(
         let more = page.next.is_some();
         for rack in page.records {
             after = Some(rack.head.id.clone());
-            if !desired(&rack) {
+            if !has_type(&rack) {
                 continue;
             }
             if records.len() == limit {

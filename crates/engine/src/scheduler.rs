@@ -280,7 +280,7 @@ impl Scheduler {
             (None, Ok(claim)) => self.spawn_turn(claim),
             (None, Err(error)) => {
                 // An unreadable row must not stop the worker or the other claims.
-                tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
+                tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it is retried later");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
                 self.requeue_with_backoff(claimed.id, claimed.epoch).await;
             }

@@ -256,14 +256,14 @@ impl Turn {
 
         let (journal, mut lines) = Journal::new();
         let started = Instant::now();
-        let requested = AssertUnwindSafe(executor.execute(&call, &journal)).catch_unwind();
-        let mut requested = std::pin::pin!(timeout(limit, requested));
+        let execution = AssertUnwindSafe(executor.execute(&call, &journal)).catch_unwind();
+        let mut execution = std::pin::pin!(timeout(limit, execution));
         let mut flush = interval_at(started + LOG_FLUSH_INTERVAL, LOG_FLUSH_INTERVAL);
         let mut stop_at: Option<Instant> = None;
         let answered = loop {
             tokio::select! {
                 biased;
-                result = &mut requested => break result,
+                result = &mut execution => break result,
                 Some(line) = lines.recv() => {
                     self.log_buffer.add(&step, attempt, &line, self.engine.now());
                     if self.log_buffer.is_full() {

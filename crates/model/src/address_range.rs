@@ -23,12 +23,12 @@ pub fn expand_endpoints(field: &str, given: &[String]) -> Result<Vec<String>, Re
     if given.is_empty() {
         return Err(Refusal::missing(field));
     }
-    let mut observed = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     let mut found = Vec::new();
     for (index, text) in given.iter().enumerate() {
         let field = format!("{field}[{index}]");
         let meant = expanded(&field, text.trim())?;
-        found.extend(meant.into_iter().filter(|endpoint| observed.insert(endpoint.clone())));
+        found.extend(meant.into_iter().filter(|endpoint| unique.insert(endpoint.clone())));
         if found.len() > MAX_ADDRESSES {
             let instead = format!("give at most {MAX_ADDRESSES} addresses at a time");
             return Err(Refusal::invalid(&field, "makes too many addresses", instead));

@@ -136,12 +136,12 @@ fn check_components(kind: TargetKind, components: &[FirmwareComponent]) -> Resul
         let problem = format!("has {} entries", components.len());
         return Err(Refusal::invalid(&list, problem, format!("use at most {MAX_COMPONENTS}")));
     }
-    let mut observed = BTreeSet::new();
+    let mut unique = BTreeSet::new();
     for (index, component) in components.iter().enumerate() {
         let field = |name: &str| format!("{list}[{index}].{name}");
         check_name(&field("name"), &component.name)?;
         // The name becomes part of a step name, in lower case.
-        if !observed.insert(component.name.to_lowercase()) {
+        if !unique.insert(component.name.to_lowercase()) {
             let problem = format!("{:?} is there twice", component.name);
             return Err(Refusal::invalid(&field("name"), problem, "name each component once"));
         }

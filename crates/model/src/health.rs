@@ -2,7 +2,7 @@
 //!
 //! Any monitor may report on a machine, switch, power shelf or rack under its own name, the source.
 //! A report is a set of alerts by id. A source merges into, replaces or removes only its own
-//! report. [`Standing`] summarizes what all reports of an object prevent. It is stored with the
+//! report. [`HealthSummary`] summarizes what all reports of an object prevent. It is stored with the
 //! object, so a gate needs no second query.
 
 use crate::refusal::Refusal;
@@ -344,7 +344,7 @@ const fn prevented(class: AlertClass) -> &'static str {
     match class {
         AlertClass::PreventAllocations => "nothing new is placed on it",
         AlertClass::PreventStateChanges => "no operation starts on it",
-        AlertClass::SuppressExternalAlerting => "nobody is paged for it",
+        AlertClass::SuppressExternalAlerting => "it suppresses external alerting",
     }
 }
 

@@ -221,7 +221,7 @@ impl Host {
         }
         let id = &self.head.id;
         let owner = self.request.as_ref().map(|request| request.owner.said());
-        let owner = owner.unwrap_or_else(|| "somebody who has given it up".into());
+        let owner = owner.unwrap_or_else(|| "an operator who has withdrawn it".into());
         let message = format!("the firmware of {id} is being seen to for {owner}");
         Err(Refusal::precondition("REPROVISION_UNDER_WAY", message)
             .next(format!("farrier why {id}")))
@@ -287,11 +287,11 @@ impl Host {
                 let id = &run.spec.id;
                 let record = Self { request: None, ..self.clone() };
                 let note = note!("{id} is to stop");
-                let cancel = vec![(id.clone(), "nobody wants it any more".into())];
+                let cancel = vec![(id.clone(), "the request was withdrawn".into())];
                 LifecycleChange { cancel, ..LifecycleChange::new(record, note) }.into()
             }
             Some(_) => HostDecision::idle("its operation is being stopped"),
-            None => self.settle("nobody wants its firmware upgraded any more", here!()),
+            None => self.settle("the request for a firmware upgrade was withdrawn", here!()),
         }
     }
 
@@ -478,7 +478,7 @@ impl Lifecycle for Host {
         use HostState as S;
         let at_work = || observed.run.as_ref().is_some_and(|run| awaited_run_status(run) == Active);
         match (&self.state, &self.request) {
-            (S::Ready, None) => HostDecision::idle("nothing is asked of it"),
+            (S::Ready, None) => HostDecision::idle("no request is pending"),
             (_, None) => self.withdraw_request(observed),
             // An active run is not interrupted: a new request waits for its end.
             (_, Some(request)) if request.started_at.is_none() && !at_work() => {

@@ -74,7 +74,7 @@ const RESERVED: [(&str, &str); 6] = [
 /// The length limit of an id, in bytes.
 pub const MAX_ID_LEN: usize = 63;
 const TIME_LEN: usize = 10;
-const CHANCE_LEN: usize = 10;
+const RANDOM_LEN: usize = 10;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,14 +86,14 @@ pub struct Id<K> {
 }
 
 impl<K: Kind> Id<K> {
-    /// Makes a new id. The caller supplies the random number `chance`: the model has no random
+    /// Makes a new id. The caller supplies the number `random`: the model has no random
     /// source.
     pub fn new(now: Timestamp, random: u64) -> Self {
-        let mut text = String::with_capacity(K::PREFIX.len() + 1 + TIME_LEN + CHANCE_LEN);
+        let mut text = String::with_capacity(K::PREFIX.len() + 1 + TIME_LEN + RANDOM_LEN);
         text.push_str(K::PREFIX);
         text.push('-');
         push_base32(&mut text, now.as_millis().max(0) as u64, TIME_LEN);
-        push_base32(&mut text, random, CHANCE_LEN);
+        push_base32(&mut text, random, RANDOM_LEN);
         Self::trusted(text)
     }
 

@@ -114,7 +114,7 @@ impl Image {
                     return Err(Refusal::invalid(
                         "image.kernel",
                         "is fetched from elsewhere",
-                        "upload it, as nobody checks its checksum there",
+                        "upload it, because its checksum is not checked there",
                     ));
                 }
             }

@@ -269,7 +269,7 @@ impl Lifecycle for PowerShelf {
                 transition_to(&self.answered(), S::Deleting, note)
             }
             (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(observed, request),
-            (S::Ready, false, None) => ShelfDecision::idle("nothing is asked of it"),
+            (S::Ready, false, None) => ShelfDecision::idle("no request is pending"),
             (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),
             (S::Maintenance { operation }, _, _) => match observed.waited() {
                 Active => ShelfDecision::idle("its power is being switched"),

@@ -175,11 +175,13 @@ impl Rack {
 
     fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         let planned = maintenance::ingestion(observed);
-        let claimed = held(planned.devices.iter());
+        let held_devices = held(planned.devices.iter());
         let waits_for = match maintenance::health_refusals(self, &planned.devices, None).first() {
             Some(refusal) => Some(refusal.message.clone()),
-            None if claimed.is_empty() => None,
-            None => Some(format!("it waits until its devices are let go: {}", some_of(&claimed))),
+            None if held_devices.is_empty() => None,
+            None => {
+                Some(format!("it waits until its devices are released: {}", some_of(&held_devices)))
+            }
         };
         if let Some(message) = waits_for {
             let deadline = self.head.since + observed.limits.discovery();
@@ -276,7 +278,7 @@ impl Rack {
             (true, None) => self.begin(vec![id.clone()], "reprovision", observed),
             (false, _) => {
                 let message =
-                    format!("{id} waits until its devices are let go: {}", some_of(&claimed));
+                    format!("{id} waits until its devices are released: {}", some_of(&claimed));
                 RackDecision::idle_until(now + RECHECK, message)
             }
         }
@@ -469,7 +471,7 @@ impl Lifecycle for Rack {
             }
             RackState::Discovering => self.discover(observed, now),
             RackState::Maintenance { .. } | RackState::Validating => self.follow(observed),
-            RackState::Ready => self.idle(observed, now, "nothing is asked of it".into()),
+            RackState::Ready => self.idle(observed, now, "no request is pending".into()),
             RackState::Error { cause } => self.idle(
                 observed,
                 now,

@@ -384,7 +384,10 @@ pub fn explain_site(site: &Site) -> Explanation {
         (SiteState::Connected, Some(machines)) => {
             format!("{id} is connected: its MAAS has {machines} machines")
         }
-        (state, _) => format!("{id} is {}: {}", state.as_str(), message.join("; ")),
+        (
+            state @ (SiteState::Connected | SiteState::Unreachable | SiteState::CutOff),
+            Some(_) | None,
+        ) => format!("{id} is {}: {}", state.as_str(), message.join("; ")),
     };
     let next = match site.state() {
         SiteState::New | SiteState::Connected => format!("farrier node list --site {id}"),

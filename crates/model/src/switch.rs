@@ -216,12 +216,12 @@ impl Lifecycle for Switch {
                 Failed(cause) => fail(self, cause),
             },
             (S::Ready, false, Some(holder)) => self.reprovision(holder),
-            (S::Ready, false, None) => SwitchDecision::idle("nothing is asked of it"),
+            (S::Ready, false, None) => SwitchDecision::idle("no request is pending"),
             (S::ReProvisioning, _, Some(holder)) => SwitchDecision::Idle(held_by(holder)),
             (S::ReProvisioning, false, None) => {
                 // After its rack was powered off, a switch is off, and that is correct.
                 let left = self.facts.power.unwrap_or(DesiredPower::On);
-                self.validate(left, observed, note!("it was let go"))
+                self.validate(left, observed, note!("it was released"))
             }
             (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, observed),
             (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),

@@ -241,7 +241,7 @@ fn blocked(machine: &Machine) -> Explanation {
         headline: format!("{id} is blocked: flagged {} ({reason})", flag.as_str()),
         waiting_for: "an administrator to clear the flag".into(),
         since: known.map(|known| known.last_transition),
-        normal: "it stays so until somebody decides".into(),
+        normal: "it stays so until an operator decides".into(),
         next_commands,
         ..Explanation::default()
     }
@@ -388,11 +388,9 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
         CallVerb::Follow => {
             (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
         }
-        CallVerb::GetStatus => {
-            (format!("word of what became of step {name}"), requested.at, STATUS_NORMAL)
-        }
+        CallVerb::GetStatus => (format!("the status of step {name}"), requested.at, STATUS_NORMAL),
         CallVerb::Observe => {
-            (format!("a look at whether step {name} already holds"), requested.at, STATUS_NORMAL)
+            (format!("a check whether step {name} already holds"), requested.at, STATUS_NORMAL)
         }
         CallVerb::Stop => (format!("the {noun} to stop step {name}"), requested.at, STATUS_NORMAL),
     };

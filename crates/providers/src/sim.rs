@@ -340,7 +340,7 @@ fn job_snapshot(hardware: &Hardware, call: &ProviderCall, now: Timestamp) -> Opt
     hardware.jobs.get(&call.key).map(|job| JobSnapshot { job: job.clone(), now })
 }
 
-/// Forwards the log after the first `told` bytes and returns how many bytes are forwarded now.
+/// Forwards the log after the first `reported` bytes and returns how many bytes are forwarded now.
 async fn forward_log(
     machine: &MachineId,
     job: &Job,

@@ -25,9 +25,8 @@ pub fn file(source: &Source) -> Vec<Finding> {
 }
 
 pub fn comments(source: &Source) -> Vec<Finding> {
-    let is_wide = |text: &str| {
-        text.trim_start().starts_with("//") && text.chars().count() > COMMENT_COLUMNS
-    };
+    let is_wide =
+        |text: &str| text.trim_start().starts_with("//") && text.chars().count() > COMMENT_COLUMNS;
     numbered(&source.text)
         .filter(|(_, text)| is_wide(text))
         .map(|(line, _)| {

@@ -199,7 +199,7 @@ impl EnrolledService<'_> {
         let before = begun.map(|claimed| claimed.task.id);
         let Some(task) = task else {
             if let Some(id) = before {
-                print_line(&format!("{id} had begun, and nobody wants it any more"));
+                print_line(&format!("{id} had begun, and the request was withdrawn"));
                 self.service.journal.remove_task()?;
             }
             return Ok(None);

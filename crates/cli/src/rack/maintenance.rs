@@ -200,7 +200,7 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
         }
     }
     if preview.refusals.is_empty() {
-        text.push_str("nothing speaks against it\n");
+        text.push_str("no gate refuses it\n");
     }
     text.push_str("dry run: nothing was changed\n");
     text

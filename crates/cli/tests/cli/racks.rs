@@ -82,7 +82,7 @@ fn preview(person: &Terminal) {
     let words = [
         "power-on-machines",
         "no firmware is applied: there is no default firmware for hardware type gb200",
-        "nothing speaks against it",
+        "no gate refuses it",
         "dry run: nothing was changed",
     ];
     says(&message, &words);

@@ -99,10 +99,10 @@ impl Nodes {
             (NodeStage::CleanupSecrets, CallVerb::Observe | CallVerb::GetStatus) => {
                 let has = self.has_agent(id).await.map_err(unread)?;
                 Ok(match (has, call.verb) {
-                    (false, _) => done(format!("nobody speaks for {id}")),
+                    (false, _) => done(format!("no agent is enrolled for {id}")),
                     (true, CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
                     (true, _) => {
-                        ProviderAnswer::Differs(format!("an agent may still speak for {id}"))
+                        ProviderAnswer::Differs(format!("an agent is still enrolled for {id}"))
                     }
                 })
             }
@@ -375,7 +375,7 @@ fn unread(error: StoreError) -> Fault {
     Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}"))
 }
 
-/// Forwards the log after the first `told` bytes. Returns the number of bytes forwarded.
+/// Forwards the log after the first `reported` bytes. Returns the number of bytes forwarded.
 async fn forward_log(log: &str, reported: usize, journal: &Journal) -> usize {
     let new = log.get(reported..).unwrap_or_default();
     if !new.is_empty() {

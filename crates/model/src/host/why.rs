@@ -52,7 +52,7 @@ impl Host {
             waiting_for,
             since: Some(since),
             normal: match waits_for_person {
-                true => "it stays so until somebody decides".into(),
+                true => "it stays so until an operator decides".into(),
                 false => format!("up to {}", format_duration(timeout)),
             },
             overdue: !waits_for_person && now.since(since) > timeout,

@@ -72,7 +72,7 @@ impl EnrollmentRefusal {
             Self::IdentityDiffers => "the token was issued for another machine",
             Self::SessionUnknown => "no agent has enrolled with this session",
             Self::NodeDeleted => "the node has been deleted; this identity never comes back",
-            Self::TaskOver => "nobody waits for this task any more",
+            Self::TaskOver => "the task is no longer needed",
         }
     }
 }

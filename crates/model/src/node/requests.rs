@@ -282,7 +282,7 @@ pub fn admit_decommission(
         NodeState::Enrolling => Err(never_served(node)),
         NodeState::BootstrapIssued => {
             let id = &node.head.id;
-            let message = format!("nobody has enrolled as {id} yet");
+            let message = format!("no agent has enrolled as {id} yet");
             Err(Refusal::precondition("NODE_STATE", message)
                 .next(format!("farrier node quarantine {id} --reason …")))
         }
@@ -352,8 +352,7 @@ pub fn check_machine_run(
 fn idle(node: &Node, what: &str, known: NodeContext<'_>) -> Result<(), Refusal> {
     let Some(run) = known.at_work() else { return Ok(()) };
     let (id, run) = (&node.head.id, &run.spec.id);
-    let message =
-        format!("{id} is in the hands of {run}: {what} must wait until it ends or is canceled");
+    let message = format!("{id} is held by {run}: {what} must wait until it ends or is canceled");
     Err(Refusal::precondition("NODE_BUSY", message).next(format!("farrier why {run}")))
 }
 

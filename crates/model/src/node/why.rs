@@ -16,14 +16,14 @@ impl Node {
             NodeState::Offline => "its agent to be heard of, and well",
             NodeState::Quarantined => "a person",
             NodeState::Draining => "its operation to empty it",
-            NodeState::Retired => "somebody who wants it to serve again, or to go",
+            NodeState::Retired => "an operator, who puts it back into service or removes it",
             NodeState::Removing => "its operation to remove it",
             NodeState::Deleted => "nothing: it is gone",
         }
         .into()
     }
 
-    /// `run` is its newest operation, `heard` the time of its agent's last heartbeat.
+    /// `run` is its newest operation, `heartbeat` the time of its agent's last heartbeat.
     pub fn explain(
         &self,
         run: Option<&Run>,

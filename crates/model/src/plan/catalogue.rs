@@ -192,6 +192,9 @@ pub fn node_plans() -> Vec<Plan> {
     let made = modes.map(|mode| {
         let (name, stages) = match mode {
             None => ("Onboard a node".to_string(), NodeStage::ONBOARDING.to_vec()),
+            Some(mode @ DecommissionMode::Reactivate) => {
+                ("Put a node back into service".to_string(), mode.stages(true))
+            }
             Some(mode) => (format!("Take a node out of service: {mode}"), mode.stages(true)),
         };
         let open = |one: RunStep| step(&one.name, one.timeout_seconds, one.max_retries, one.effect);

@@ -135,7 +135,7 @@ pub fn preview_power_change(
             named.iter().filter_map(|one| one.shelf.as_ref()).filter(|one| one.head.rack.is_none());
         for shelf in alone {
             let id = &shelf.head.id;
-            observed.rules.push(format!("{id} stands in no rack: nobody knows what it feeds"));
+            observed.rules.push(format!("{id} stands in no rack: it is not known what it feeds"));
             observed.warnings.push(own_controller(&[id.as_str()]));
         }
         for rack in fed {

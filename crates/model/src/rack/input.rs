@@ -277,7 +277,7 @@ impl RackTurnInput {
                 phase: RackFailurePhase::Validation,
                 device: None,
                 failure: DeviceFailure {
-                    message: format!("{id} is not there any more, and nobody knows how it ended"),
+                    message: format!("{id} is not there any more, and its end is not known"),
                     run: Some(id.clone()),
                     code: String::new(),
                 },

@@ -82,7 +82,7 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
         headline: format!("{id} is in Error: {}{device} failed", cause.phase.as_str()),
         failed: cause.failure.message.clone(),
         fault: FaultCode::parse(&cause.failure.code),
-        normal: "it stays so until somebody goes on, or asks anew".into(),
+        normal: "it stays so until an operator resumes it or requests it again".into(),
         next_commands: vec![
             cause.next_command.clone(),
             format!("farrier rack maintenance status {id}"),

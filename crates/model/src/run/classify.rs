@@ -239,7 +239,7 @@ impl AnswerContext<'_> {
     }
 
     fn unknown(&self, observed: String) -> AnswerClassification {
-        let message = format!("nobody can tell whether step {} took effect: {observed}", self.name);
+        let message = format!("it is not known whether step {} took effect: {observed}", self.name);
         if self.destructive() {
             return self.step_failed(Fault::new(FaultCode::OutcomeUnknown, message));
         }

@@ -336,7 +336,7 @@ fn what_a_person_does_with_the_failed_run_counts() {
 fn a_canceled_request_does_not_wait() {
     assert_eq!(
         describe_next(&host(HostState::Ready, None), &context(), 200),
-        "rests: nothing is asked of it"
+        "rests: no request is pending"
     );
     for state in [checking(0), WAITING, broken(3, "outcome-unknown")] {
         assert_eq!(describe_next(&host(state, None), &context(), 200), "Ready, asked nothing");

@@ -326,7 +326,7 @@ async fn resolve_name(endpoint: &Endpoint) -> Result<String> {
     let found = found.map_err(|error| unreachable(error.to_string()))?;
     let all: BTreeSet<String> = found.map(|address| address.ip().to_string()).collect();
     if all.contains(endpoint.host()) {
-        return Ok("it is an address".into());
+        return Ok("it is an IP address already".into());
     }
     let all: Vec<String> = all.into_iter().take(MAX_NAMED).collect();
     Ok(format!("{} is {}", endpoint.host(), all.join(", ")))
@@ -344,7 +344,7 @@ fn trust_reason(trust: &Trust, known: Option<Fingerprint>) -> &'static str {
 
 fn describe_certificate(certificate: &Certificate) -> String {
     let Certificate { fingerprint, issuer, subject, self_signed, expires_at } = certificate;
-    let nameless = || "somebody without a name".to_string();
+    let nameless = || "a certificate without a name".to_string();
     let by = match self_signed {
         true => "by itself".to_string(),
         false => format!("by {}", issuer.clone().unwrap_or_else(nameless)),

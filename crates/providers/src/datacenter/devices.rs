@@ -190,7 +190,7 @@ const fn goal_of(to: FabricGoal) -> FabricTarget {
     }
 }
 
-/// The facts about a device: its components by its own names and by the `asked` names of the
+/// The facts about a device: its components by its own names and by the `requested` names of the
 /// catalogue. Without the latter a catalogue entry would keep the version of its last installation.
 fn facts_of<'a>(
     observation: &DeviceObservation,

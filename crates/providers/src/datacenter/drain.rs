@@ -285,7 +285,7 @@ impl Drain<'_> {
         match self.api.node(self.node).await? {
             Some(node) if node.schedulable => {
                 let message =
-                    format!("somebody uncordoned node `{}` while it was drained", self.node);
+                    format!("an operator uncordoned node `{}` while it was drained", self.node);
                 Ok(PassResult::Occupied(Fault::new(FaultCode::EvictionBlocked, message)))
             }
             Some(node) => Ok(PassResult::Empty(empty_outcome(self.cluster, &node))),

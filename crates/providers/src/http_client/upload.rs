@@ -56,18 +56,18 @@ impl FileUpload {
         mut to: Sender<Bytes>,
         last: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<UploadEnd> {
-        let mut claimed = std::mem::take(&mut self.before);
+        let mut pending = std::mem::take(&mut self.before);
         let mut at = 0;
         while at < self.size {
-            if to.send_data(claimed).await.is_err() {
+            if to.send_data(pending).await.is_err() {
                 return Ok(UploadEnd::Interrupted);
             }
-            claimed = self.piece(at).await?;
-            at += claimed.len() as u64;
+            pending = self.piece(at).await?;
+            at += pending.len() as u64;
         }
-        let claimed = [claimed, std::mem::take(&mut self.after)].concat();
+        let pending = [pending, std::mem::take(&mut self.after)].concat();
         last().await?;
-        match to.send_data(claimed.into()).await {
+        match to.send_data(pending.into()).await {
             Ok(()) => Ok(UploadEnd::Complete),
             Err(_) => Ok(UploadEnd::Interrupted),
         }

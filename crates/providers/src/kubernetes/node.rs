@@ -181,7 +181,7 @@ impl Cluster {
             }
         }
         let message = format!(
-            "{} was asked to patch node `{name}`, and somebody else changed the node {MAX_RACES} times meanwhile",
+            "{} was asked to patch node `{name}`, and another client changed the node {MAX_RACES} times meanwhile",
             self.address
         );
         Err(Fault::new(FaultCode::EffectFailed, message))

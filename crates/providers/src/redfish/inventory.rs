@@ -143,18 +143,18 @@ impl System {
     /// The drives of every storage controller; on old devices those of `SimpleStorage`.
     async fn disks(&self, part: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>> {
         let mut disks: Vec<Disk> = Vec::new();
-        let mut observed: Vec<String> = Vec::new();
+        let mut unique: Vec<String> = Vec::new();
         for storage in self.members_of(part, "Storage", skipped).await? {
             for drive in
                 storage.root().list("Drives").filter_map(JsonNode::as_link).take(MAX_MEMBERS)
             {
                 // A drive behind two controllers is listed twice.
-                if observed.contains(&drive) {
+                if unique.contains(&drive) {
                     continue;
                 }
                 disks
                     .extend(self.link.find_or_skip(&drive, skipped).await?.as_ref().and_then(disk));
-                observed.push(drive);
+                unique.push(drive);
             }
         }
         if disks.is_empty() {

@@ -170,7 +170,7 @@ impl UpdateService {
         let part = offer.doc.root();
         let path = part.link("HttpPushUri").ok_or_else(|| self.lacks("HttpPushUri"))?;
         if part.flag("HttpPushUriTargetsBusy") == Some(true) {
-            let message = format!("{} is being updated by somebody else", self.link.endpoint());
+            let message = format!("{} is being updated by another client", self.link.endpoint());
             return Err(Fault::new(FaultCode::BmcBusy, message));
         }
         if part.get("HttpPushUriTargets").0.is_array() {

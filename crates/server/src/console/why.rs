@@ -32,7 +32,7 @@ pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> M
                     ("waiting for", words(&reported.waiting_for)),
                     ("since", since),
                     ("normal", normal),
-                    ("held by", why.claimed_by.as_deref().and_then(words)),
+                    ("claimed by", why.claimed_by.as_deref().and_then(words)),
                     ("operation", run.map(run_link)),
                     ("machine", machine.map(machine_link)),
                 ]))

@@ -41,7 +41,7 @@ fn the_steps_of_a_new_device_are_foretold_to_the_end() {
             &format!("Initializing: {read}"),
             "Configuring: step configure",
             "Validating: step validate",
-            "Ready: nothing is asked of it",
+            "Ready: no request is pending",
         ]
     );
     assert_eq!(
@@ -49,7 +49,7 @@ fn the_steps_of_a_new_device_are_foretold_to_the_end() {
         [
             &format!("FetchingData: {read}"),
             "Configuring: step configure",
-            "Ready: nothing is asked of it",
+            "Ready: no request is pending",
         ]
     );
 }

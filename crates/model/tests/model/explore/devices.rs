@@ -147,7 +147,7 @@ impl Explore for PowerShelf {
             S::Error { .. } => {
                 "ask for PowerOn or PowerOff, ask for a retry, resume the operation that failed, or delete it"
             }
-            S::Deleting => "wait until nobody holds it, or cancel the operation that does",
+            S::Deleting => "wait until no operation holds it, or cancel the one that does",
         }
     }
 }
@@ -177,7 +177,7 @@ impl Explore for Switch {
             S::Error { .. } => {
                 "ask for a retry, resume the operation that failed, have its rack maintained, or delete it"
             }
-            S::Deleting => "wait until nobody holds it, or cancel the operation that does",
+            S::Deleting => "wait until no operation holds it, or cancel the one that does",
         }
     }
 }

@@ -37,9 +37,9 @@ fn next_step(machine: &Machine, before: Option<MaasState>) -> CommissionStep {
         Status::New | Status::FailedCommissioning => CommissionStep::Commission,
         // MAAS refuses to commission it, and it may be in service.
         Status::FailedTesting => CommissionStep::Disagree(TESTS_FAILED),
-        Status::Broken => CommissionStep::Disagree(
-            "somebody marked it broken: mend it, and mark it fixed in MAAS",
-        ),
+        Status::Broken => {
+            CommissionStep::Disagree("it was marked broken: repair it, and mark it fixed in MAAS")
+        }
         Status::FailedDeployment => {
             CommissionStep::Disagree("`farrier workflow restart-clean` releases it first")
         }
@@ -200,7 +200,7 @@ fn ready_result(machine: &Machine) -> Option<Result<()>> {
         }
         Status::New => {
             let message = format!(
-                "{}: nothing commissions it, or somebody broke that off; commission it in MAAS, then retry",
+                "{}: nothing commissions it, or it was aborted; commission it in MAAS, then retry",
                 describe_state(machine)
             );
             Some(Err(Fault::new(FaultCode::CommissioningFailed, message)))

@@ -52,7 +52,7 @@ fn next_step(
             Some(_) => {
                 DeployStep::Adopt(format!("MAAS has the machine as {upstream}, and had before"))
             }
-            None => no("somebody else has deployed it since this operation began"),
+            None => no("another client has deployed it since this operation began"),
         },
         (MaasState::FailedDeployment, AnnotationOwner::ThisNode | AnnotationOwner::Unmarked) => {
             no("`farrier workflow restart-clean` releases it first")
@@ -258,7 +258,7 @@ pub(super) fn install_result(machine: &Machine) -> Option<Result<bool>> {
         | Status::Testing
         | Status::FailedTesting
         | Status::Unknown(_) => {
-            Some(Err(state_disagrees(machine, "nothing installs it: somebody has broken that off")))
+            Some(Err(state_disagrees(machine, "nothing installs it: it was aborted")))
         }
     }
 }

@@ -153,7 +153,10 @@ impl CallContext<'_> {
                             return Ok(RoundResult { machine, phase, installed: false });
                         }
                         ReinstallStep::Disagree => {
-                            return Err(state_disagrees(&machine, "somebody has come in between"));
+                            return Err(state_disagrees(
+                                &machine,
+                                "another client changed it meanwhile",
+                            ));
                         }
                     }
                 }
@@ -317,7 +320,7 @@ impl StageExecutor<'_> {
         match self.call.annotation_owner(&machine, Some(&self.node.id())).await? {
             AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {}
             AnnotationOwner::OtherNode(_) | AnnotationOwner::Unmarked => {
-                let instead = "somebody else has installed it: release it in MAAS";
+                let instead = "another client has installed it: release it in MAAS";
                 return Err(state_disagrees(&machine, instead));
             }
         }

@@ -99,7 +99,7 @@ fn in_use_reason(machine: &Machine, whose: &AnnotationOwner, owner: &MaasOwner) 
     }
     match machine.status {
         Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode => {
-            Some("somebody uses it: release it in MAAS, then retry".into())
+            Some("it is in use: release it in MAAS, then retry".into())
         }
         Status::FailedTesting if machine.is_taken() => Some(TESTS_FAILED.into()),
         Status::Releasing

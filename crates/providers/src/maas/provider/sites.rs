@@ -140,10 +140,10 @@ fn api_key(credential: &Credential) -> Result<&SecretString> {
 impl SiteClient {
     /// All machines of the region. Waiting callers share the next request that starts after theirs.
     pub async fn list(&self) -> Result<Arc<Vec<ListedMachine>>> {
-        let desired = Instant::now();
+        let called_at = Instant::now();
         let mut listed = self.listed.lock().await;
         if let Some((requested, machines)) = listed.as_ref()
-            && *requested > desired
+            && *requested > called_at
         {
             return Ok(Arc::clone(machines));
         }
