@@ -264,7 +264,7 @@ impl Watch {
     }
 
     /// The current position. A watch that resumes here misses nothing.
-    pub fn place(&self) -> &WatchPosition {
+    pub fn position(&self) -> &WatchPosition {
         &self.position
     }
 

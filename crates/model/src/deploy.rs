@@ -91,7 +91,7 @@ pub struct DeploymentReport {
     pub step: ReportStep,
     pub done: u64,
     pub total: u64,
-    pub said: String,
+    pub message: String,
     pub host_keys: Vec<String>,
 }
 
@@ -275,7 +275,7 @@ impl Deployment {
         self.last_report_at = Some(now);
         self.done = report.done;
         self.total = report.total;
-        self.message.clone_from(&report.said);
+        self.message.clone_from(&report.message);
         if !report.host_keys.is_empty() {
             self.host_keys.clone_from(&report.host_keys);
         }

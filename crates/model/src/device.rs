@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 pub struct DeviceReachability {
     pub reachable: bool,
     /// The message of the last change.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     pub at: Timestamp,
 }
 
@@ -194,7 +195,7 @@ const ANSWERS: &str = "it answers";
 /// The poller's memory of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DevicePollState {
-    doubts: PendingObservations,
+    pending: PendingObservations,
     /// The row version that the poller last read or wrote. A different one means another component
     /// changed the device.
     version: Option<i64>,
@@ -206,7 +207,7 @@ pub struct DeviceChange {
     pub observed: DeviceReachability,
     pub facts: DeviceFacts,
     /// The changes, for the history.
-    pub said: String,
+    pub message: String,
 }
 
 impl DevicePollState {
@@ -233,7 +234,8 @@ impl DevicePollState {
             }
         };
         let known = conditions(device.observed());
-        let believed = self.doubts.accept_confirmed(&known, vec![evidence], time, steadiness).pop();
+        let believed =
+            self.pending.accept_confirmed(&known, vec![evidence], time, steadiness).pop();
         let mut learned = device.facts().clone();
         if let Some(facts) = &facts {
             learned.merge(facts);
@@ -242,13 +244,13 @@ impl DevicePollState {
         let observed = match (believed, device.observed()) {
             (Some(one), _) => {
                 message.push(one.reason.clone());
-                DeviceReachability { reachable: one.status, said: one.reason, at: now }
+                DeviceReachability { reachable: one.status, message: one.reason, at: now }
             }
             (None, Some(known)) if learned != *device.facts() => known.clone(),
             (None, _) => return None,
         };
         message.extend(changes(device.facts(), &learned));
-        Some(DeviceChange { observed, facts: learned, said: message.join(", ") })
+        Some(DeviceChange { observed, facts: learned, message: message.join(", ") })
     }
 
     /// The observation was stored, and the row now has this version.
@@ -270,7 +272,7 @@ fn conditions(observed: Option<&DeviceReachability>) -> Conditions {
         let observation = ConditionObservation::new(
             ConditionType::BmcReachable,
             observed.reachable,
-            observed.said.clone(),
+            observed.message.clone(),
         );
         known.observe(&observation, observed.at);
     }

@@ -193,7 +193,7 @@ pub enum Capability {
 impl Effect {
     /// Its name in plans, logs and fault rules.
     pub const fn name(&self) -> &'static str {
-        self.facts().word
+        self.facts().name
     }
 
     /// All names except those of node stages, for selecting effects by name.

@@ -2,8 +2,8 @@
 //!
 //! Any monitor may report on a machine, switch, power shelf or rack under its own name, the source.
 //! A report is a set of alerts by id. A source merges into, replaces or removes only its own
-//! report. [`HealthSummary`] summarizes what all reports of an object prevent. It is stored with the
-//! object, so a gate needs no second query.
+//! report. [`HealthSummary`] summarizes what all reports of an object prevent. It is stored with
+//! the object, so a gate needs no second query.
 
 use crate::refusal::Refusal;
 use crate::target::TargetId;

@@ -52,7 +52,7 @@ impl HostState {
     pub const UNDER_WAY: [&'static str; 3] =
         ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
 
-    pub const fn word(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::Ready => "Ready",
             Self::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
@@ -220,7 +220,7 @@ impl Host {
             return Ok(());
         }
         let id = &self.head.id;
-        let owner = self.request.as_ref().map(|request| request.owner.said());
+        let owner = self.request.as_ref().map(|request| request.owner.describe());
         let owner = owner.unwrap_or_else(|| "an operator who has withdrawn it".into());
         let message = format!("the firmware of {id} is being seen to for {owner}");
         Err(Refusal::precondition("REPROVISION_UNDER_WAY", message)
@@ -330,7 +330,7 @@ impl Host {
         known: &[String],
     ) -> HostDecision {
         let fresh = &observed.fresh;
-        let initiator = self.request.as_ref().map(|request| request.owner.said());
+        let initiator = self.request.as_ref().map(|request| request.owner.describe());
         let run = NewRun {
             id: fresh.clone(),
             target: TargetId::from(&self.machine()),
@@ -450,7 +450,7 @@ impl Host {
 }
 
 impl ReprovisionOwner {
-    pub fn said(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::Rack { operation } => operation.to_string(),
             Self::Operator { name } => name.clone(),
@@ -467,7 +467,7 @@ impl Lifecycle for Host {
     head_in_field!();
 
     fn state_name(&self) -> &'static str {
-        self.state.word()
+        self.state.name()
     }
 
     fn merge_facts(&mut self, facts: &DeviceFacts) {

@@ -355,7 +355,7 @@ impl Rack {
                 (Some(_) | None, _) => self.settle(desired, HistoryNote::new(message, here!())),
             };
         }
-        let going = observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
+        let going = observed.going(&self.active).map(RackOperation::describe).collect::<Vec<_>>();
         RackDecision::idle(some_of(&going))
     }
 
@@ -479,7 +479,7 @@ impl Lifecycle for Rack {
             ),
             RackState::Deleting => {
                 let going =
-                    observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
+                    observed.going(&self.active).map(RackOperation::describe).collect::<Vec<_>>();
                 match going.is_empty() {
                     true => RackDecision::Remove(note!("removed")),
                     false => RackDecision::idle(some_of(&going)),

@@ -277,7 +277,8 @@ impl SiteState {
 /// A problem with a site, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteAlarm {
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     pub since: Timestamp,
 }
 
@@ -354,7 +355,7 @@ fn set(known: &mut Option<SiteAlarm>, message: Option<&String>, now: Timestamp) 
     match (known.is_some(), message) {
         (_, None) => *known = None,
         (true, Some(_)) => {}
-        (false, Some(message)) => *known = Some(SiteAlarm { said: message.clone(), since: now }),
+        (false, Some(message)) => *known = Some(SiteAlarm { message: message.clone(), since: now }),
     }
 }
 
@@ -378,7 +379,7 @@ impl Lifecycle for Site {
 /// Explains the state of a site.
 pub fn explain_site(site: &Site) -> Explanation {
     let id = &site.head.id;
-    let message: Vec<&str> = site.alarms().iter().map(|alarm| alarm.said.as_str()).collect();
+    let message: Vec<&str> = site.alarms().iter().map(|alarm| alarm.message.as_str()).collect();
     let headline = match (site.state(), site.machines) {
         (SiteState::New, _) => format!("{id} is new: its MAAS was not asked yet"),
         (SiteState::Connected, Some(machines)) => {

@@ -164,7 +164,7 @@ impl Governor {
                 format!(
                     "{peer} was not asked: it failed {} times in a row ({}); it is looked at again in {}",
                     known.breaker.failures(),
-                    known.breaker.said(),
+                    known.breaker.last_error(),
                     format_duration(left)
                 ),
             )),
@@ -196,7 +196,7 @@ impl Governor {
             waiting: known.gate.waiting(),
             failures: known.breaker.failures(),
             circuit_open_for: known.breaker.open_for(Instant::now()),
-            last_error: known.breaker.said().to_string(),
+            last_error: known.breaker.last_error().to_string(),
         })
     }
 

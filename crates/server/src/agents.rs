@@ -78,7 +78,7 @@ impl From<StoreError> for AgentError {
 impl IntoResponse for AgentError {
     fn into_response(self) -> Response {
         let denied = |status: StatusCode, denied: EnrollmentRefusal| {
-            refusal(status, denied.as_str(), denied.said())
+            refusal(status, denied.as_str(), denied.message())
         };
         match self {
             Self::Malformed(wrong) => {

@@ -19,7 +19,7 @@ use tonic::Code;
 /// A proxy to PostgreSQL whose connections can be cut.
 struct DatabaseProxy {
     port: u16,
-    whole: Arc<watch::Sender<bool>>,
+    connected: Arc<watch::Sender<bool>>,
     /// Connections opened before this generation are silent: they transfer nothing and do not
     /// close.
     dead: Arc<watch::Sender<u32>>,
@@ -126,11 +126,11 @@ impl DatabaseProxy {
                 });
             }
         });
-        Self { port, whole: complete, dead, commits }
+        Self { port, connected: complete, dead, commits }
     }
 
     fn close_all(&self) {
-        self.whole.send_replace(false);
+        self.connected.send_replace(false);
     }
 
     /// Makes all existing connections silent without closing them. New connections work.
@@ -139,7 +139,7 @@ impl DatabaseProxy {
     }
 
     fn reopen(&self) {
-        self.whole.send_replace(true);
+        self.connected.send_replace(true);
     }
 }
 

@@ -176,7 +176,7 @@ async fn learn<D: Device>(
     let event = NewEvent {
         cause: Cause::Probe,
         actor: "observer".into(),
-        message: change.said.clone(),
+        message: change.message.clone(),
         decided_by: here!().into(),
         at: now,
     };

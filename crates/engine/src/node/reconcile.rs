@@ -138,7 +138,7 @@ impl Nodes {
             .iter()
             .map(|(node, upstream)| DriftCase {
                 node,
-                seen: upstream,
+                observed: upstream,
                 run: node.workflow.as_ref().and_then(|id| runs.get(id)),
                 healthy: healthy.get(&node.id()).copied().unwrap_or_default(),
                 first_seen_recently: is_recent_observation(node, upstream, now, apart),
@@ -295,11 +295,11 @@ impl Change {
             ReconcileMode::ObserveOnly => DriftAction::Nothing,
             ReconcileMode::Pass => case.decide(in_outage),
         };
-        let change = case.node.maas.as_ref().is_none_or(|old| !old.same(case.seen));
+        let change = case.node.maas.as_ref().is_none_or(|old| !old.same(case.observed));
         (act != DriftAction::Nothing || change).then(|| Self {
             id: case.node.id(),
             version: case.node.head.version,
-            observed: case.seen.clone(),
+            observed: case.observed.clone(),
             act,
         })
     }

@@ -189,7 +189,7 @@ impl Nodes {
                     TaskState::Queued | TaskState::Dispatched | TaskState::Failed => {
                         ProviderAnswer::UnderWay
                     }
-                    TaskState::Done => done(task.said),
+                    TaskState::Done => done(task.message),
                     TaskState::Stopped => ProviderAnswer::NeverStarted,
                 },
             }),
@@ -203,7 +203,7 @@ impl Nodes {
                 let task = self.bar(task).await?;
                 self.poke_agent(&work.node);
                 Ok(match task.state {
-                    TaskState::Done => done(task.said),
+                    TaskState::Done => done(task.message),
                     TaskState::Stopped if task.may_still_run(self.0.now()) => {
                         ProviderAnswer::UnderWay
                     }
@@ -269,7 +269,7 @@ impl Nodes {
             lease_until: None,
             dispatched: 0,
             deadline: now + work.limit.saturating_sub(MARGIN),
-            said: String::new(),
+            message: String::new(),
             log: String::new(),
             created_at: now,
         }
@@ -297,8 +297,8 @@ impl Nodes {
             let Some(task) = found else { return Ok(ProviderAnswer::NeverStarted) };
             reported = forward_log(&task.log, reported, journal).await;
             let now = self.0.now();
-            match (task.state, task.standing(now)) {
-                (TaskState::Done, _) => return Ok(done(task.said)),
+            match (task.state, task.status(now)) {
+                (TaskState::Done, _) => return Ok(done(task.message)),
                 (TaskState::Failed, _) => return Err(failed(&task)),
                 (TaskState::Stopped, _) => {
                     return Err(Fault::new(FaultCode::EffectFailed, "it was stopped"));
@@ -332,7 +332,7 @@ impl Nodes {
         let ended = self.bar(task.stop()).await?;
         let (id, kind) = (&work.node, task.kind.as_str());
         if ended.state == TaskState::Done {
-            return Ok(done(ended.said));
+            return Ok(done(ended.message));
         }
         Err(match ended.dispatched {
             0 => {
@@ -364,7 +364,7 @@ fn failed(task: &Task) -> Fault {
         | TaskKind::CleanupStorage
         | TaskKind::Uninstall => FaultCode::TaskFailed,
     };
-    Fault::new(code, task.said.clone())
+    Fault::new(code, task.message.clone())
 }
 
 fn done(text: impl Into<String>) -> ProviderAnswer {

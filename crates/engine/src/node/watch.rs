@@ -48,7 +48,7 @@ pub(crate) struct NodeWatch {
 /// The silence assessment of one site, or of the nodes without a site.
 struct SilenceAssessment {
     site: Option<Site>,
-    verdict: HeartbeatClassification,
+    classification: HeartbeatClassification,
     when: HeartbeatTimes,
 }
 
@@ -125,7 +125,7 @@ impl Nodes {
                 Err(error) => tracing::warn!(?id, %error, "assessing heartbeats failed"),
             }
         }
-        let cut_off = heartbeat::all_sites_silent(judged.iter().map(|one| &one.verdict));
+        let cut_off = heartbeat::all_sites_silent(judged.iter().map(|one| &one.classification));
         let known = self.0.node_watch().cut_off.swap(cut_off, Ordering::Relaxed);
         if cut_off && !known {
             tracing::error!("all sites are silent: Farrier or its network is cut off");
@@ -202,13 +202,13 @@ impl Nodes {
             &self.0.settings().nodes.heartbeat_limits,
             when,
         );
-        Ok(SilenceAssessment { site, verdict: classification, when })
+        Ok(SilenceAssessment { site, classification, when })
     }
 
     /// Moves nodes that became silent or returned. `cut_off`: all sites are silent, which raises
     /// one alert instead of one for each site.
     async fn sweep(&self, judged: SilenceAssessment, cut_off: bool) -> Result<()> {
-        let SilenceAssessment { site, verdict: classification, when } = judged;
+        let SilenceAssessment { site, classification, when } = judged;
         match &site {
             Some(site) => {
                 let id = &site.head.id;
@@ -229,7 +229,7 @@ impl Nodes {
                     classification.outage.and(when.outage_since.or(Some(when.now)));
             }
         }
-        for moves in classification.moves.chunks(MOVES_AT_ONCE) {
+        for moves in classification.transitions.chunks(MOVES_AT_ONCE) {
             let input = (moves.to_vec(), when.now);
             let moved = self.0.store().retry_write("move_nodes", input, |(moves, now), tx| {
                 Box::pin(move_nodes(tx, moves, *now))
@@ -295,7 +295,7 @@ impl ReportSite {
         if after == site {
             return Ok(());
         }
-        let text: Vec<String> = after.alarms().iter().map(|alarm| alarm.said.clone()).collect();
+        let text: Vec<String> = after.alarms().iter().map(|alarm| alarm.message.clone()).collect();
         let message = match text.is_empty() {
             true => "its MAAS answers".to_string(),
             false => text.join("; "),

@@ -261,7 +261,7 @@ mod tests {
         EffectKey::new(&RunId::trusted("op-1"), "repave-os", attempt)
     }
 
-    fn wanted(attempt: u32, machine: &str) -> Deployment {
+    fn deployment(attempt: u32, machine: &str) -> Deployment {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
         let body = ImageContent::Disk { format: DiskFormat::Raw, file };
         let now = Timestamp::from_millis(0);
@@ -313,7 +313,7 @@ mod tests {
     async fn a_token_is_refused_twice_after_its_time_and_from_another_machine() {
         let scene = fixture().await;
         assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none(), "no deployment is open");
-        scene.open(&wanted(1, "m-1")).await;
+        scene.open(&deployment(1, "m-1")).await;
         let boot = scene.secrets.boot_offer(MAC).await.unwrap().unwrap();
         let token = boot.token;
         assert_eq!(scene.claim("guess", "a", MAC).await, Err(ClaimRefusal::TokenUnknown));
@@ -335,15 +335,15 @@ mod tests {
     #[tokio::test]
     async fn a_new_attempt_closes_the_previous_one_and_a_mac_is_used_once() {
         let scene = fixture().await;
-        scene.open(&wanted(1, "m-1")).await;
+        scene.open(&deployment(1, "m-1")).await;
         let first = scene.secrets.boot_offer(MAC).await.unwrap().unwrap().token;
         scene.claim(&first, "a", MAC).await.unwrap();
-        scene.open(&wanted(2, "m-1")).await;
+        scene.open(&deployment(2, "m-1")).await;
         let report = DeploymentReport {
             step: ReportStep::Writing,
             done: 1,
             total: 2,
-            said: String::new(),
+            message: String::new(),
             host_keys: Vec::new(),
         };
         assert_eq!(
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(scene.claim(&first, "c", MAC).await, Err(ClaimRefusal::TokenUsed));
         // Two machines must not have the same MAC address.
         let note = serde_json::json!("begun");
-        let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
+        let stranger = Deployment { key: key(3), ..deployment(3, "m-2") };
         scene.secrets.begin(&stranger.key, &Checkpoint::Begun(note.clone())).await.unwrap();
         let fault = scene.secrets.create_deployment(&stranger, &note).await.unwrap_err();
         assert!(fault.message.contains("m-1, which has the same MAC address"), "{fault}");
@@ -366,12 +366,12 @@ mod tests {
         let scene = fixture().await;
         let note = serde_json::json!("begun");
         assert_eq!(
-            scene.secrets.create_deployment(&wanted(1, "m-1"), &note).await,
+            scene.secrets.create_deployment(&deployment(1, "m-1"), &note).await,
             Ok(None),
             "never begun"
         );
         scene.secrets.begin(&key(1), &Checkpoint::Barred).await.unwrap();
-        assert_eq!(scene.secrets.create_deployment(&wanted(1, "m-1"), &note).await, Ok(None));
+        assert_eq!(scene.secrets.create_deployment(&deployment(1, "m-1"), &note).await, Ok(None));
         assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none());
     }
 }

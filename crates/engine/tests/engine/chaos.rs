@@ -107,10 +107,10 @@ async fn run_scenario(seed: u64) -> (Vec<String>, u64) {
     let all = env.stored_state_after_hardware().await;
     wrong.extend(env.audit_state(&all, RepeatedCalls::Allowed));
     let observed: Vec<WatchEntry> =
-        watchers.iter().flat_map(|(_, watcher)| watcher.seen()).collect();
+        watchers.iter().flat_map(|(_, watcher)| watcher.entries()).collect();
     all.runs.iter().for_each(|stored| audit_watch(stored, &observed, &mut wrong));
     for (machine, watcher) in watchers {
-        watcher.seen().hash(&mut mark);
+        watcher.entries().hash(&mut mark);
         for event in env.machine_data(machine).await.history {
             (event.ts.as_micros(), event.message).hash(&mut mark);
         }

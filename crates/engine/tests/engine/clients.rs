@@ -224,7 +224,7 @@ impl Watcher {
         Self { entries, task }
     }
 
-    pub fn seen(&self) -> Vec<WatchEntry> {
+    pub fn entries(&self) -> Vec<WatchEntry> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

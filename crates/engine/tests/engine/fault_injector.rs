@@ -94,7 +94,7 @@ impl FaultInjector {
     }
 
     /// Resolves when the process has stopped at a point.
-    pub async fn held(&self) -> CrashPoint {
+    pub async fn wait_until_stopped(&self) -> CrashPoint {
         let claimed = self.stopped_at.wait_for(Option::is_some).await;
         claimed.expect("a point")
     }

@@ -159,7 +159,7 @@ fn a_cursor_from_the_future_is_refused() {
         let watch = engine.runs().watch(Filter::default(), None).await.expect("a watch");
         engine
             .runs()
-            .watch(Filter::default(), Some(watch.place().clone()))
+            .watch(Filter::default(), Some(watch.position().clone()))
             .await
             .expect("its own cursor");
     });

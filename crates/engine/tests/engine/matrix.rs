@@ -46,7 +46,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
     let mut client = tokio::spawn(fixture.clone().run_script(api_client.clone(), env.clone()));
     let crashed_at = tokio::select! {
         biased;
-        point = one.injector.held() => Some(point),
+        point = one.injector.wait_until_stopped() => Some(point),
         ended = timeout(SCRIPT_TIMEOUT, &mut client) => {
             ended.expect(SCRIPT_TIMED_OUT).expect("the client succeeds");
             None
@@ -65,7 +65,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
     let all = env.stored_state_after_hardware().await;
     problems.extend(env.audit_state(&all, repeated_calls(fixture, injection)));
     if let Some(watcher) = &watcher {
-        all.runs.iter().for_each(|stored| audit_watch(stored, &watcher.seen(), &mut problems));
+        all.runs.iter().for_each(|stored| audit_watch(stored, &watcher.entries(), &mut problems));
     }
     if let Some(canceled) = &canceled {
         problems.extend(canceled.audit(&env).await);

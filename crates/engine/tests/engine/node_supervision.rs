@@ -193,7 +193,7 @@ fn silence_at_every_site_is_reported_as_farriers_outage() {
         fixture.set_power_of_all(&[here, there].concat(), DesiredPower::Off).await;
         for id in [SITE, "site-2"] {
             let site = fixture.wait_for_site_state(id, SiteState::CutOff).await;
-            let message = site.silence.expect("an alarm").said;
+            let message = site.silence.expect("an alarm").message;
             assert!(message.contains("everywhere"), "{message}");
         }
     });

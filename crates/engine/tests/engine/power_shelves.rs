@@ -509,7 +509,7 @@ async fn power_changes_and_outages_are_observed() {
     let lost =
         |shelf: &PowerShelf| shelf.observed.as_ref().is_some_and(|observed| !observed.reachable);
     let gone = site.wait_for("ps-1", lost).await;
-    assert!(gone.observed.unwrap().said.contains("the breaker is out"));
+    assert!(gone.observed.unwrap().message.contains("the breaker is out"));
     let why = site.engine.explain("ps-1").await.unwrap().explanation;
     assert!(why.headline.contains("cannot be reached"), "{why:?}");
     site.sim.clear_faults(None).unwrap();

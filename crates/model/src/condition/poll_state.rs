@@ -37,7 +37,7 @@ impl Default for PollIntervals {
 /// The poller's memory of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachinePollState {
-    doubts: PendingObservations,
+    pending: PendingObservations,
     /// The row version that the poller last read or wrote. A different one means another component
     /// changed the machine.
     version: Option<i64>,
@@ -54,7 +54,7 @@ pub struct MachinePollState {
 impl MachinePollState {
     pub fn new(now: Timestamp) -> Self {
         Self {
-            doubts: PendingObservations::default(),
+            pending: PendingObservations::default(),
             version: None,
             parts: None,
             record_health_probe: now,
@@ -77,7 +77,7 @@ impl MachinePollState {
         }
         let well = machine.conditions.get(ConditionType::Degraded).map(|known| !known.status);
         let unsure = !self.ever_examined && well != Some(true);
-        let changing = self.doubts.is_pending(ConditionType::Degraded);
+        let changing = self.pending.is_pending(ConditionType::Degraded);
         unsure
             || changing
             || is_due(&machine.id, self.record_health_probe, now, rhythm.health_every)
@@ -106,7 +106,7 @@ impl MachinePollState {
             self.settles = now + rhythm.settling;
         }
         observed.extend(derive_degraded(&observed, self.parts.as_ref(), now < self.settles));
-        self.doubts.accept_confirmed(&machine.conditions, observed, time, rhythm.steadiness)
+        self.pending.accept_confirmed(&machine.conditions, observed, time, rhythm.steadiness)
     }
 
     /// The accepted observations were stored, and the row now has this version.

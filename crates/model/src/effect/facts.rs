@@ -12,7 +12,7 @@ use crate::plan::RunType;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectFacts<'a> {
     /// The word for it in plans, logs and fault rules.
-    pub word: &'static str,
+    pub name: &'static str,
     /// The capability that a provider needs for it.
     pub capability: Capability,
     /// Doing it a second time does harm, so a lost answer must stop for a person.
@@ -54,15 +54,7 @@ const fn row<'a>(
     executor: Executor<'a>,
 ) -> EffectFacts<'a> {
     let (allowed_in_exit_rma, places_work) = (false, false);
-    EffectFacts {
-        word: name,
-        capability,
-        destructive,
-        gate,
-        allowed_in_exit_rma,
-        places_work,
-        executor,
-    }
+    EffectFacts { name, capability, destructive, gate, allowed_in_exit_rma, places_work, executor }
 }
 
 impl Effect {

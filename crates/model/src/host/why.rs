@@ -48,7 +48,7 @@ impl Host {
         let since = self.head.since;
         let waits_for_person = failed.is_some() && due.is_none();
         Some(Explanation {
-            headline: format!("the firmware of {id} is in state {}", self.state.word()),
+            headline: format!("the firmware of {id} is in state {}", self.state.name()),
             waiting_for,
             since: Some(since),
             normal: match waits_for_person {

@@ -116,7 +116,7 @@ impl MachineMatcher {
         let position = normalize_endpoint(&observed.endpoint);
         let by_place = entry(self.by_place.get(&position));
         match (by_serial, by_mac, by_place) {
-            (Some(known), Some(other), _) if known.id != other.id => doubt(
+            (Some(known), Some(other), _) if known.id != other.id => doubtful_match(
                 known,
                 &format!(
                     "its serial number is that of {}, a MAC address is that of {}",
@@ -126,7 +126,7 @@ impl MachineMatcher {
             (Some(known), None, _)
                 if known.is_elsewhere(&position) && known.has_other_macs(&observed.macs) =>
             {
-                doubt(
+                doubtful_match(
                     known,
                     &format!(
                         "its serial number is that of {}, but not its BMC and none of its MAC addresses",
@@ -135,7 +135,7 @@ impl MachineMatcher {
                 )
             }
             (Some(known), _, _) => MachineMatch::Known(known.id.clone(), MatchAttribute::Serial),
-            (None, Some(known), _) if known.has_other_serial(serial.as_ref()) => doubt(
+            (None, Some(known), _) if known.has_other_serial(serial.as_ref()) => doubtful_match(
                 known,
                 &format!(
                     "a MAC address is that of {}, but its serial number is {}",
@@ -147,7 +147,7 @@ impl MachineMatcher {
                 if known.has_other_serial(serial.as_ref())
                     || known.has_other_macs(&observed.macs) =>
             {
-                doubt(
+                doubtful_match(
                     known,
                     &format!("its BMC is that of {}, but it is another computer", known.id),
                 )
@@ -192,7 +192,7 @@ fn claim(marks: &mut Marks, mark: &str, at: usize) {
     marks.entry(mark.to_string()).and_modify(|owner| *owner = None).or_insert(Some(at));
 }
 
-fn doubt(known: &Entry, message: &str) -> MachineMatch {
+fn doubtful_match(known: &Entry, message: &str) -> MachineMatch {
     MachineMatch::Doubtful(known.id.clone(), message.to_string())
 }
 

@@ -36,7 +36,7 @@ pub enum DriftAction {
 #[derive(Debug, Clone)]
 pub struct DriftCase<'a> {
     pub node: &'a Node,
-    pub seen: &'a MaasObservation,
+    pub observed: &'a MaasObservation,
     /// Its newest operation.
     pub run: Option<&'a Run>,
     /// It sends heartbeats and reports that it is healthy.
@@ -50,7 +50,7 @@ impl DriftCase<'_> {
     /// True if a node is in service although MAAS reports that it cannot be. An unknown MAAS state
     /// is not drift.
     pub fn drifts(&self) -> bool {
-        let (node, observed) = (self.node, self.seen.state);
+        let (node, observed) = (self.node, self.observed.state);
         let wrong = observed != MaasState::Unknown && !is_expected_maas_state(node.state, observed);
         node.state.in_service() && !self.at_work() && wrong
     }
@@ -67,10 +67,10 @@ impl DriftCase<'_> {
             NodeState::Active | NodeState::Offline if !self.drifts() => reset_passes(node),
             NodeState::Active | NodeState::Offline if in_outage => DriftAction::Nothing,
             NodeState::Active | NodeState::Offline => {
-                self.confirmed(|| DriftAction::Quarantine(self.said()))
+                self.confirmed(|| DriftAction::Quarantine(self.describe()))
             }
             NodeState::Quarantined if node.quarantine == Some(Quarantine::Drift) => {
-                let well = self.seen.state == MaasState::Deployed && self.healthy;
+                let well = self.observed.state == MaasState::Deployed && self.healthy;
                 match well && self.run.is_none_or(lets_serve) {
                     true => self.confirmed(|| DriftAction::Heal),
                     false => reset_passes(node),
@@ -105,8 +105,8 @@ impl DriftCase<'_> {
         }
     }
 
-    fn said(&self) -> String {
-        let MaasObservation { state, message: text, .. } = self.seen;
+    fn describe(&self) -> String {
+        let MaasObservation { state, message: text, .. } = self.observed;
         if *state == MaasState::Absent {
             return "MAAS has no such machine any more".into();
         }
@@ -121,7 +121,7 @@ impl DriftCase<'_> {
         if run.spec.run_type != RunType::Onboard || !failed {
             return DriftAction::Nothing;
         }
-        let state = self.seen.state;
+        let state = self.observed.state;
         if state == MaasState::Absent && !self.node.system_id.is_empty() {
             return DriftAction::MarkManual(id.clone(), "MAAS has no such machine any more".into());
         }
@@ -157,7 +157,7 @@ pub fn detect_mass_outage(
     let drifting = cases.iter().filter(|case| case.drifts()).count();
     // A MAAS that knows none of them is a different one or has lost its database, even if they are
     // few.
-    let unknown = |case: &DriftCase<'_>| case.seen.state == MaasState::Absent;
+    let unknown = |case: &DriftCase<'_>| case.observed.state == MaasState::Absent;
     match cases.len() > 1 && drifting > 0 && cases.iter().all(unknown) {
         true => Some(MassOutage { count: drifting, of: serving }),
         false => limits.mass_outage(drifting, serving),

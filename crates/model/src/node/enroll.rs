@@ -60,7 +60,7 @@ impl EnrollmentRefusal {
         }
     }
 
-    pub const fn said(self) -> &'static str {
+    pub const fn message(self) -> &'static str {
         match self {
             Self::TokenUnknown => "no such token was issued, or another one was since",
             Self::TokenUsed => {

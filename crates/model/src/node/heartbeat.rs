@@ -74,7 +74,7 @@ pub struct HeartbeatTransition {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeartbeatClassification {
-    pub moves: Vec<HeartbeatTransition>,
+    pub transitions: Vec<HeartbeatTransition>,
     pub outage: Option<MassOutage>,
     /// Heartbeats are expected from some nodes.
     pub expects: bool,
@@ -158,7 +158,7 @@ pub fn classify_heartbeats(
             | NodeState::Deleted => {}
         }
     }
-    HeartbeatClassification { moves, outage, expects: of > 0 }
+    HeartbeatClassification { transitions: moves, outage, expects: of > 0 }
 }
 
 /// True if a recent heartbeat reported no problem. The start of listening proves nothing: a

@@ -50,7 +50,8 @@ pub struct Task {
     pub deadline: Timestamp,
     /// The final message.
     #[serde(default)]
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     #[serde(default)]
     pub log: String,
     pub created_at: Timestamp,
@@ -89,7 +90,7 @@ pub enum TaskInstruction {
 }
 
 impl Task {
-    pub fn standing(&self, now: Timestamp) -> TaskStatus {
+    pub fn status(&self, now: Timestamp) -> TaskStatus {
         match (self.state, self.lease_until) {
             (TaskState::Queued, _) => TaskStatus::Fresh,
             (TaskState::Dispatched, Some(until)) if now < until => TaskStatus::Live,
@@ -100,7 +101,7 @@ impl Task {
 
     /// Dispatches the task to its agent, or renews its lease.
     pub fn dispatch(&self, now: Timestamp) -> Option<Self> {
-        match self.standing(now) {
+        match self.status(now) {
             TaskStatus::Over => None,
             TaskStatus::Fresh | TaskStatus::Stale => Some(Self {
                 state: TaskState::Dispatched,
@@ -115,7 +116,7 @@ impl Task {
 
     /// Its agent is still at work and sends this log.
     pub fn renew_lease(&self, message: &str, now: Timestamp) -> (Self, TaskInstruction) {
-        match self.standing(now) {
+        match self.status(now) {
             // The agent stops working on the task when it gets this answer, so the lease ends.
             TaskStatus::Over => (Self { lease_until: None, ..self.clone() }, TaskInstruction::Stop),
             TaskStatus::Fresh | TaskStatus::Live | TaskStatus::Stale => {
@@ -137,7 +138,7 @@ impl Task {
             TaskState::Queued | TaskState::Dispatched => Some(Self {
                 state,
                 lease_until: None,
-                said: message.into(),
+                message: message.into(),
                 log: append_final_log(&self.log, log),
                 ..self.clone()
             }),
@@ -165,7 +166,7 @@ impl Task {
 
     /// The document's rule: a fresh or live task is left alone, a stale one is queued again.
     pub fn resumed(&self, now: Timestamp) -> (Self, ResumeResult) {
-        match self.standing(now) {
+        match self.status(now) {
             TaskStatus::Fresh => (self.clone(), ResumeResult::Fresh),
             TaskStatus::Live => (self.clone(), ResumeResult::Live),
             TaskStatus::Stale => {

@@ -66,7 +66,10 @@ impl Maintenance {
         let (name, steps) = match self {
             Self::EnterDraining => (
                 "Drain and enter maintenance",
-                vec![drain(), step("check-drained", 60, 2, look(ClusterExpectation::Drained))],
+                vec![
+                    drain(),
+                    step("check-drained", 60, 2, verify_step(ClusterExpectation::Drained)),
+                ],
             ),
             Self::ExitUncordoning => (
                 "Uncordon and exit maintenance",
@@ -77,7 +80,7 @@ impl Maintenance {
                         3,
                         Effect::Uncordon { cluster_ref: String::new(), own: false },
                     ),
-                    step("check-ready", 60, 2, look(ClusterExpectation::Ready)),
+                    step("check-ready", 60, 2, verify_step(ClusterExpectation::Ready)),
                 ],
             ),
         };
@@ -98,12 +101,12 @@ fn chosen(run_type: RunType) -> Option<Plan> {
         RunType::EnterMaintenance => (
             "plan-enter-maintenance-v1",
             "Enter maintenance",
-            vec![step("check-drained", 60, 2, look(ClusterExpectation::Drained))],
+            vec![step("check-drained", 60, 2, verify_step(ClusterExpectation::Drained))],
         ),
         RunType::ExitMaintenance => (
             "plan-exit-maintenance-v1",
             "Exit maintenance",
-            vec![step("check-ready", 60, 2, look(ClusterExpectation::Ready))],
+            vec![step("check-ready", 60, 2, verify_step(ClusterExpectation::Ready))],
         ),
         RunType::Upgrade => ("plan-upgrade-v1", "Upgrade packages and reboot", upgrade()),
         RunType::NetReconfig => (
@@ -254,7 +257,7 @@ fn command(text: &str) -> Effect {
 
 /// An advisory check. Draining is the owner's task, so entering and leaving maintenance only record
 /// the observed state.
-fn look(expect: ClusterExpectation) -> Effect {
+fn verify_step(expect: ClusterExpectation) -> Effect {
     Effect::Verify { cluster_ref: String::new(), expect, advisory: true }
 }
 

@@ -124,7 +124,7 @@ pub fn preview_power_change(
 ) -> PowerChangePreview {
     let mut observed = PowerChangePreview::default();
     for one in named {
-        match standing(requested, one) {
+        match request_status(requested, one) {
             Ok(ShelfRequestStatus::Free) => observed.accepted.push(one.id.clone()),
             Ok(ShelfRequestStatus::AlreadyRequested) => {}
             Err(refusal) => observed.refusals.push(refusal),
@@ -158,7 +158,7 @@ enum ShelfRequestStatus {
     AlreadyRequested,
 }
 
-fn standing(
+fn request_status(
     requested: &PowerChangeRequest,
     named: &NamedShelf,
 ) -> Result<ShelfRequestStatus, Refusal> {

@@ -30,7 +30,7 @@ pub struct RackDevice {
     /// None when unknown.
     pub power: Option<DesiredPower>,
     /// The objection to taking it down; machines only.
-    pub dark: Option<AffectedMachine>,
+    pub affected: Option<AffectedMachine>,
     /// Why no operation may touch it.
     pub blocked: Option<String>,
     /// The summary of its health reports.
@@ -51,7 +51,7 @@ impl RackDevice {
             ready: true,
             active_run: machine.active_run.clone(),
             power: None,
-            dark: Some(AffectedMachine::of(machine, serves)),
+            affected: Some(AffectedMachine::of(machine, serves)),
             blocked: flag,
             health: machine.health.clone(),
         }
@@ -83,7 +83,7 @@ impl RackDevice {
             ready,
             active_run: head.active_run.clone(),
             power,
-            dark: None,
+            affected: None,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
             health: head.health.clone(),
         }
@@ -93,7 +93,7 @@ impl RackDevice {
     /// other devices.
     pub fn unreadable(target: TargetId, message: &str) -> Self {
         Self {
-            dark: target.machine().map(AffectedMachine::unreadable),
+            affected: target.machine().map(AffectedMachine::unreadable),
             blocked: Some(format!("{target} cannot be worked on: {message}")),
             target,
             slot: None,
@@ -107,12 +107,12 @@ impl RackDevice {
 
     /// True if it is a machine whose workloads have not been moved away.
     pub fn in_service(&self) -> bool {
-        let against = self.dark.as_ref().and_then(|affected| affected.objection.as_ref());
+        let against = self.affected.as_ref().and_then(|affected| affected.objection.as_ref());
         matches!(against, Some(ImpactObjection::InService | ImpactObjection::Serves(_)))
     }
 
     /// The sort key: from the bottom to the top, devices without a slot last.
-    pub(crate) fn place(&self) -> (u32, &str) {
+    pub(crate) fn position(&self) -> (u32, &str) {
         (self.slot.unwrap_or(u32::MAX), self.target.as_str())
     }
 }
@@ -127,7 +127,7 @@ pub struct RackOperation {
     /// Child runs are active, although the operation may have ended.
     pub children_active: bool,
     pub claims: Vec<TargetId>,
-    pub trouble: Option<RackFailure>,
+    pub failure: Option<RackFailure>,
     /// The operation that this one reruns.
     pub rerun_of: Option<RunId>,
     /// Why an accepted operation may not begin now; computed only before it has begun.
@@ -146,7 +146,7 @@ impl RackOperation {
             step,
             children_active,
             claims: run.spec.held_targets.clone(),
-            trouble: trouble(run, step, failed),
+            failure: trouble(run, step, failed),
             rerun_of: run.spec.rerun_of.clone(),
             against: None,
         }
@@ -154,7 +154,7 @@ impl RackOperation {
 
     /// True if a power sequence stopped before its end.
     pub fn stopped_switching(&self) -> bool {
-        self.trouble
+        self.failure
             .as_ref()
             .is_some_and(|failure| failure.phase == RackFailurePhase::PowerSequence)
     }
@@ -162,7 +162,7 @@ impl RackOperation {
     /// Adds the power states that a stopped sequence left behind. The failure of a child run
     /// contains them already.
     pub fn tell_power(&mut self, devices: &[DevicePower]) {
-        if let Some(RackFailure { failure: error, .. }) = &mut self.trouble
+        if let Some(RackFailure { failure: error, .. }) = &mut self.failure
             && FaultCode::parse(&error.code) != Some(FaultCode::PartFailed)
             && !devices.is_empty()
         {
@@ -175,7 +175,7 @@ impl RackOperation {
         self.phase.ended() && !self.children_active
     }
 
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let at = self.step.map_or("not begun", RackStep::as_str);
         match self.phase.ended() {
             true => format!("parts of {} are still at work", self.id),
@@ -272,7 +272,7 @@ impl RackTurnInput {
     /// The failure of the first operation that did not succeed.
     pub(crate) fn trouble(&self, ids: &[RunId]) -> Option<RackFailure> {
         ids.iter().find_map(|id| match self.operation(id) {
-            Some(operation) => operation.trouble.clone(),
+            Some(operation) => operation.failure.clone(),
             None => Some(RackFailure {
                 phase: RackFailurePhase::Validation,
                 device: None,

@@ -403,13 +403,13 @@ fn exclude_unhealthy(scope: &mut Vec<RackDevice>, notes: &mut Vec<String>) {
 }
 
 fn in_order(scope: &mut [RackDevice]) {
-    scope.sort_by(|a, b| (a.target.kind, a.place()).cmp(&(b.target.kind, b.place())));
+    scope.sort_by(|a, b| (a.target.kind, a.position()).cmp(&(b.target.kind, b.position())));
 }
 
 /// The primary switch: the one in the lowest slot.
 fn primary(devices: &[RackDevice]) -> Option<TargetId> {
     let switches = devices.iter().filter(|device| device.target.kind == TargetKind::Switch);
-    switches.min_by_key(|device| device.place()).map(|device| device.target.clone())
+    switches.min_by_key(|device| device.position()).map(|device| device.target.clone())
 }
 
 /// The switch that manages the fabric, if the fabric is to be configured. The scope must contain
@@ -445,7 +445,8 @@ fn affected_machines(
     devices: &[RackDevice],
     plan: &steps::DeviceWorkPlan,
 ) -> (Impact, Vec<AffectedMachine>) {
-    let of = |devices: &[RackDevice]| devices.iter().filter_map(|one| one.dark.clone()).collect();
+    let of =
+        |devices: &[RackDevice]| devices.iter().filter_map(|one| one.affected.clone()).collect();
     let has = |kind| plan.devices.iter().any(|one| one.target.kind == kind);
     let flashes = |kind| {
         let firmware = plan.firmware.as_ref();
@@ -465,8 +466,10 @@ fn affected_machines(
         (false, false) => Impact::Restart,
     };
     if plan.fabric.is_some() || switches_down {
-        let needed =
-            devices.iter().filter_map(|one| one.dark.clone()).filter(AffectedMachine::is_needed);
+        let needed = devices
+            .iter()
+            .filter_map(|one| one.affected.clone())
+            .filter(AffectedMachine::is_needed);
         let others: Vec<AffectedMachine> = needed.filter(|one| !all.contains(one)).collect();
         all.extend(others);
     }

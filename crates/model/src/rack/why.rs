@@ -57,7 +57,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
             // A request to a rack in Ready begins with its next turn, unless its devices are held.
-            waiting_for: match asked(rack) {
+            waiting_for: match has_request(rack) {
                 true => waits_for.to_string(),
                 false => String::new(),
             },
@@ -92,7 +92,7 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
     }
 }
 
-fn asked(rack: &Rack) -> bool {
+fn has_request(rack: &Rack) -> bool {
     rack.topology_changed
         || rack.reprovision_requested.is_some()
         || !rack.maintenance_requested.is_empty()

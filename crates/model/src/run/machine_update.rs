@@ -60,7 +60,7 @@ fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
             }
         }
         RunPhase::Failed => {
-            message.push(ConditionObservation::new(NeedsIntervention, true, trouble(run)))
+            message.push(ConditionObservation::new(NeedsIntervention, true, describe_failure(run)))
         }
         RunPhase::Canceled => {
             message.push(ConditionObservation::new(
@@ -71,7 +71,11 @@ fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
             let owed = machine.conditions.get(NeedsIntervention).filter(|known| known.status);
             let by_this = owed.is_some_and(|known| known.reason.ends_with(&format!(":{id}")));
             if run.progress.failure.is_some() {
-                message.push(ConditionObservation::new(NeedsIntervention, true, trouble(run)));
+                message.push(ConditionObservation::new(
+                    NeedsIntervention,
+                    true,
+                    describe_failure(run),
+                ));
             } else if by_this {
                 // It had failed and was then canceled, so no intervention is needed any more.
                 message.push(ConditionObservation::new(
@@ -87,7 +91,7 @@ fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
 }
 
 /// The fault code and the run, short enough for a table.
-fn trouble(run: &Run) -> String {
+fn describe_failure(run: &Run) -> String {
     let code =
         run.progress.failure.as_ref().map_or("failed", |failure| failure.fault.code.as_str());
     format!("{code}:{}", run.spec.id)

@@ -64,7 +64,10 @@ fn explain_state<D: Device>(
 }
 
 fn unreachable<D: Device>(device: &D) -> Option<String> {
-    device.observed().filter(|observed| !observed.reachable).map(|observed| observed.said.clone())
+    device
+        .observed()
+        .filter(|observed| !observed.reachable)
+        .map(|observed| observed.message.clone())
 }
 
 fn in_error<D: Device>(

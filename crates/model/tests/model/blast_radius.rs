@@ -3,7 +3,7 @@
 use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
 use model::id::{MachineId, RunId};
 
-fn dark(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
+fn affected(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
     AffectedMachine { machine: MachineId::trusted(id), objection: against }
 }
 
@@ -15,12 +15,12 @@ fn refused(impact: Impact, affected: &[AffectedMachine]) -> String {
 fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
     let claimed = |run: &str| Some(ImpactObjection::HeldBy(RunId::trusted(run)));
     let all = [
-        dark("m-1", Some(ImpactObjection::InService)),
-        dark("m-2", claimed("op-1")),
-        dark("m-3", None),
-        dark("m-4", Some(ImpactObjection::InService)),
-        dark("m-5", claimed("op-2")),
-        dark("m-6", claimed("op-1")),
+        affected("m-1", Some(ImpactObjection::InService)),
+        affected("m-2", claimed("op-1")),
+        affected("m-3", None),
+        affected("m-4", Some(ImpactObjection::InService)),
+        affected("m-5", claimed("op-2")),
+        affected("m-6", claimed("op-1")),
     ];
     assert_eq!(
         refused(Impact::PowerLoss, &all),
@@ -43,7 +43,7 @@ fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
 fn every_machine_of_a_rack_is_named_and_what_is_more_than_a_rack_is_counted() {
     for (count, named, more) in [(18, 18, None), (64, 64, None), (67, 64, Some("; and 3 more"))] {
         let all: Vec<AffectedMachine> = (1..=count)
-            .map(|n| dark(&format!("m-{n:03}"), Some(ImpactObjection::InService)))
+            .map(|n| affected(&format!("m-{n:03}"), Some(ImpactObjection::InService)))
             .collect();
         let message = refused(Impact::PowerLoss, &all);
         assert_eq!(message.matches("m-").count(), named, "{message}");

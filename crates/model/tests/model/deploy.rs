@@ -16,7 +16,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(seconds * 1_000)
 }
 
-fn wanted() -> Deployment {
+fn requested_deployment() -> Deployment {
     let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
     let body = ImageContent::Disk { format: DiskFormat::Raw, file };
     let image = Image { name: "debian-12".into(), body, created_at: at(0) };
@@ -32,17 +32,17 @@ fn claim(session: &str, mac: &str) -> DeploymentClaim {
 
 fn report(step: ReportStep, done: u64) -> DeploymentReport {
     let message = format!("{step:?}");
-    DeploymentReport { step, done, total: 200, said: message, host_keys: Vec::new() }
+    DeploymentReport { step, done, total: 200, message, host_keys: Vec::new() }
 }
 
 #[test]
 fn a_token_is_good_once_in_time_and_for_its_machine() {
-    let mut taken = wanted();
+    let mut taken = requested_deployment();
     taken.claim(&claim("a", MAC), at(1)).unwrap();
-    let closed = Deployment { stage: DeploymentStage::Closed, ..wanted() };
-    let early = Deployment { stage: DeploymentStage::Prepared, ..wanted() };
+    let closed = Deployment { stage: DeploymentStage::Closed, ..requested_deployment() };
+    let early = Deployment { stage: DeploymentStage::Prepared, ..requested_deployment() };
     assert!(!early.offers_boot(at(1)), "what runs before it was switched off is told nothing");
-    assert!(!early.offers_files(at(1)) && wanted().offers_files(at(1)));
+    assert!(!early.offers_files(at(1)) && requested_deployment().offers_files(at(1)));
     let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
     let disc = Image { body: ImageContent::Iso { file }, ..early.image.clone() };
     let disc = Deployment { image: disc, ..early.clone() };
@@ -50,11 +50,11 @@ fn a_token_is_good_once_in_time_and_for_its_machine() {
     assert!(!disc.offers_files(at(100)));
     let ended = Deployment { stage: DeploymentStage::Finished, ..taken.clone() };
     let table = [
-        ("first", wanted(), claim("a", MAC), 99, Ok(())),
-        ("late", wanted(), claim("a", MAC), 100, Err(ClaimRefusal::TokenExpired)),
+        ("first", requested_deployment(), claim("a", MAC), 99, Ok(())),
+        ("late", requested_deployment(), claim("a", MAC), 100, Err(ClaimRefusal::TokenExpired)),
         (
             "other machine",
-            wanted(),
+            requested_deployment(),
             claim("a", "52:54:00:00:00:02"),
             1,
             Err(ClaimRefusal::MacRefused),
@@ -72,7 +72,7 @@ fn a_token_is_good_once_in_time_and_for_its_machine() {
 
 #[test]
 fn it_goes_forward_only() {
-    let mut one = wanted();
+    let mut one = requested_deployment();
     one.claim(&claim("a", MAC), at(1)).unwrap();
     let reported = |one: &mut Deployment, step, done, now| {
         let (then, write) = one.record_report(&report(step, done), at(now));
@@ -122,7 +122,7 @@ fn it_goes_forward_only() {
 
 #[test]
 fn what_went_wrong_stays_wrong() {
-    let mut one = wanted();
+    let mut one = requested_deployment();
     one.claim(&claim("a", MAC), at(1)).unwrap();
     let failed = ReportStep::Failed(DeploymentFailure::DiskTooSmall);
     assert_eq!(

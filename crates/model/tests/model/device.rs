@@ -20,8 +20,11 @@ fn switch(reachable: Option<bool>, power: Option<DesiredPower>) -> Switch {
         Some(true) => "it answers",
         Some(false) | None => "gone",
     };
-    let observed =
-        reachable.map(|reachable| DeviceReachability { reachable, said: message.into(), at: AT });
+    let observed = reachable.map(|reachable| DeviceReachability {
+        reachable,
+        message: message.into(),
+        at: AT,
+    });
     *switch.observed_mut() = observed;
     switch.merge_facts(&DeviceFacts { power, ..DeviceFacts::default() });
     switch
@@ -57,7 +60,7 @@ fn power_is_believed_at_once_and_silence_after_three_looks() {
         for (probe, expected) in probes.into_iter().zip(change) {
             let reported =
                 poll.record_probe(&device, probe.clone(), HysteresisLimits::default(), AT);
-            let reported = reported.map(|change| change.said);
+            let reported = reported.map(|change| change.message);
             assert_eq!(reported.as_deref(), expected, "{device:?} {probe:?}");
         }
     }

@@ -49,7 +49,7 @@ fn run_of(name: &str, run_type: RunType) -> Option<Run> {
     Some(run)
 }
 
-fn trouble() -> DeviceFailure {
+fn failure() -> DeviceFailure {
     DeviceFailure {
         message: "it broke".into(),
         run: Some(RunId::trusted(OWN)),
@@ -153,7 +153,7 @@ fn shelf_in(name: &str) -> PowerShelf {
         "Ready" => PowerShelfState::Ready,
         "PowerOn" => PowerShelfState::Maintenance { operation: DesiredPower::On },
         "PowerOff" => PowerShelfState::Maintenance { operation: DesiredPower::Off },
-        "Error" => PowerShelfState::Error { cause: trouble() },
+        "Error" => PowerShelfState::Error { cause: failure() },
         "Deleting" => PowerShelfState::Deleting,
         other => panic!("{other}"),
     };
@@ -329,7 +329,7 @@ fn switch_in(name: &str) -> Switch {
         "Validating" => SwitchState::Validating,
         "Ready" => SwitchState::Ready,
         "ReProvisioning" => SwitchState::ReProvisioning,
-        "Error" => SwitchState::Error { cause: trouble() },
+        "Error" => SwitchState::Error { cause: failure() },
         "Deleting" => SwitchState::Deleting,
         other => panic!("{other}"),
     };
@@ -524,7 +524,7 @@ fn a_shelf_takes_one_request_at_a_time_in_any_state_but_deleted() {
         run: own,
         ..free.clone()
     };
-    let failed = PowerShelf { state: PowerShelfState::Error { cause: trouble() }, ..free.clone() };
+    let failed = PowerShelf { state: PowerShelfState::Error { cause: failure() }, ..free.clone() };
     for (shelf, expected) in [
         (Some(&free), None),
         (Some(&failed), None),

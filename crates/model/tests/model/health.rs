@@ -118,7 +118,7 @@ fn what_is_too_much_is_named() {
     assert_eq!(refusal.field.as_deref(), Some("alerts"));
 }
 
-fn standing(classes: &[&[&str]]) -> HealthSummary {
+fn summary_of(classes: &[&[&str]]) -> HealthSummary {
     let report = |n: usize, classes: &&[&str]| {
         let one = alert("too hot", classes, n as i64);
         (format!("s{n}"), HealthReport::new([(format!("a{n}"), one)]))
@@ -144,7 +144,7 @@ fn gates_by_classification() {
     ];
     let target = TargetId::new(TargetKind::Rack, "rack-1");
     for (classes, may_change, may_place) in table {
-        let status = standing(classes);
+        let status = summary_of(classes);
         for (requested, open) in
             [(HealthImpact::Change, may_change), (HealthImpact::PlaceWorkloads, may_place)]
         {
@@ -163,14 +163,14 @@ fn gates_by_classification() {
 #[test]
 fn the_oldest_alert_is_named_and_the_others_are_counted() {
     let position = AlertClass::PreventAllocations.as_str();
-    let both = standing(&[&[], &[position], &[position]]);
+    let both = summary_of(&[&[], &[position], &[position]]);
     assert_eq!(both.allocations_blocked_by.as_ref().map(|bar| bar.alert.as_str()), Some("a1"));
     assert_eq!(
         both.messages(),
         ["nothing new is placed on it: s1 reports a1: too hot", "3 alerts are reported"]
     );
-    assert_eq!(standing(&[&[position]]).messages().len(), 1);
-    assert!(standing(&[]).is_clear());
+    assert_eq!(summary_of(&[&[position]]).messages().len(), 1);
+    assert!(summary_of(&[]).is_clear());
 }
 
 #[test]

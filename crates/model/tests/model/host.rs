@@ -380,7 +380,7 @@ fn every_state_but_ready_says_why_and_what_to_type() {
         (broken(0, "effect-failed"), person()),
         (broken(3, "effect-failed"), rack()),
     ] {
-        let name = state.word();
+        let name = state.name();
         let reported = host(state, accepted_request(owner)).explain(&context(), at(200)).unwrap();
         assert!(reported.headline.contains(name), "{reported:?}");
         assert!(!reported.waiting_for.is_empty() && !reported.normal.is_empty(), "{reported:?}");

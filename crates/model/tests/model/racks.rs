@@ -68,7 +68,7 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
         ready: true,
         active_run: None,
         power: None,
-        dark: (kind == TargetKind::Machine).then_some(affected),
+        affected: (kind == TargetKind::Machine).then_some(affected),
         blocked: None,
         health: HealthSummary::default(),
     }
@@ -99,7 +99,7 @@ fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
         step: rack_step,
         children_active: parts_at_work,
         claims,
-        trouble: error,
+        failure: error,
         rerun_of: parent,
         against,
     }
@@ -419,12 +419,12 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     };
     let serving = |run: Option<&str>| {
         let mut all = devices();
-        let machine = all.iter_mut().find(|one| one.dark.is_some()).expect("a machine");
+        let machine = all.iter_mut().find(|one| one.affected.is_some()).expect("a machine");
         let against = match run {
             None => ImpactObjection::InService,
             Some(run) => ImpactObjection::HeldBy(id(run)),
         };
-        machine.dark.as_mut().expect("dark").objection = Some(against);
+        machine.affected.as_mut().expect("dark").objection = Some(against);
         all
     };
     let refused =
@@ -450,7 +450,7 @@ fn whoever_is_in_service_keeps_the_fabric() {
     let serving = |against: Option<ImpactObjection>| {
         let mut all = devices();
         let machine = MachineId::trusted("m-1");
-        all[0].dark = Some(AffectedMachine { machine, objection: against });
+        all[0].affected = Some(AffectedMachine { machine, objection: against });
         all
     };
     let node = || ImpactObjection::Serves(model::id::NodeId::trusted("node-1"));
@@ -548,7 +548,7 @@ fn a_scope_takes_no_more_than_it_names() {
 fn machines_in_service_are_taken_down_by_force_only() {
     let serving = |mut all: Vec<RackDevice>| {
         let machine = MachineId::trusted("m-1");
-        all[0].dark =
+        all[0].affected =
             Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
         all
     };
@@ -653,7 +653,8 @@ fn a_maintenance_is_asked_for_in_ready_or_error() {
 fn an_ingestion_leaves_machines_in_service_and_their_fabric_alone() {
     let mut all = devices();
     let machine = MachineId::trusted("m-1");
-    all[0].dark = Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
+    all[0].affected =
+        Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
     let LifecycleDecision::Transition(change) =
         rack(RackState::Discovering).next(&context(all, Vec::new()), now())
     else {
@@ -681,7 +682,7 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
         all.push(device(TargetKind::Machine, "m-2", 11));
         if serves {
             let machine = MachineId::trusted("m-1");
-            all[0].dark =
+            all[0].affected =
                 Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
         }
         let observed = RackTurnInput { firmware: everything(kinds), ..context(all, Vec::new()) };

@@ -107,7 +107,7 @@ impl Bmcs {
             Err(fault) if invalidates_session(fault.code) => {}
             Ok(_) | Err(_) => {
                 let since = opened.opened_at;
-                self.kept().put(position, opened, since, Instant::now());
+                self.sessions().put(position, opened, since, Instant::now());
             }
         }
         done
@@ -169,12 +169,12 @@ impl Bmcs {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, SessionCache<BmcSession>> {
+    fn sessions(&self) -> MutexGuard<'_, SessionCache<BmcSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_session(&self, position: &str) -> Option<BmcSession> {
-        self.kept().take(position, Instant::now())
+        self.sessions().take(position, Instant::now())
     }
 }
 

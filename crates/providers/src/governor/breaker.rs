@@ -35,7 +35,7 @@ impl CircuitBreaker {
         self.failures
     }
 
-    pub fn said(&self) -> &str {
+    pub fn last_error(&self) -> &str {
         &self.last_error
     }
 }

@@ -316,13 +316,8 @@ impl CrashFixture {
                         installed.fetch_add(1, Ordering::SeqCst);
                         let (step, message) = (ReportStep::Installed, String::new());
                         let host_keys = host_keys.clone();
-                        let report = DeploymentReport {
-                            step,
-                            done: 10,
-                            total: 10,
-                            said: message,
-                            host_keys,
-                        };
+                        let report =
+                            DeploymentReport { step, done: 10, total: 10, message, host_keys };
                         stored.change_deployment(&key, |one| one.record_report(&report, now()));
                     }
                     DeploymentStage::Released => {

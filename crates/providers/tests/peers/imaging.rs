@@ -31,7 +31,7 @@ const HOST_KEY: &str =
 
 struct ImagingFixture {
     store: Arc<InMemoryStateStore>,
-    world: FakeBmc,
+    bmc: FakeBmc,
     peer: Peer,
     /// The limits for booting and for silence.
     boot: Duration,
@@ -58,7 +58,7 @@ impl ImagingFixture {
         let env = FakeBmc::new();
         env.set(SYSTEM, "/PowerState", json!("On"));
         let peer = env.serve().await;
-        Self { store, world: env, peer, boot, silence }
+        Self { store, bmc: env, peer, boot, silence }
     }
 
     /// One replica; another one can continue.
@@ -148,7 +148,7 @@ impl ImagingFixture {
     }
 
     fn boot(&self) -> String {
-        self.world.get(SYSTEM)["Boot"]["BootSourceOverrideTarget"].as_str().unwrap().to_string()
+        self.bmc.get(SYSTEM)["Boot"]["BootSourceOverrideTarget"].as_str().unwrap().to_string()
     }
 }
 
@@ -174,7 +174,7 @@ fn reports(step: ReportStep, done: u64, said: &str) -> impl FnOnce(&mut Deployme
         step,
         done,
         total: 1_000,
-        said: said.into(),
+        message: said.into(),
         host_keys: vec![HOST_KEY.into()],
     };
     move |one| {
@@ -392,24 +392,24 @@ async fn a_virtual_medium_is_inserted_and_ejected() {
     let body = ImageContent::Iso { file };
     fixture.store.add_image(Image { name: "rescue".into(), body, created_at: now() });
     let drives = "/redfish/v1/Systems/1/VirtualMedia";
-    fixture.world.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
-    fixture.world.put_list(drives, &[DRIVE]);
+    fixture.bmc.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
+    fixture.bmc.put_list(drives, &[DRIVE]);
     let empty = json!({
         "@odata.id": DRIVE, "Id": "Cd", "MediaTypes": ["CD", "DVD"], "Inserted": false, "Image": null});
-    fixture.world.put(DRIVE, empty);
+    fixture.bmc.put(DRIVE, empty);
     let sources = "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues";
-    fixture.world.set(SYSTEM, sources, json!(["None", "Pxe", "Hdd", "Cd"]));
+    fixture.bmc.set(SYSTEM, sources, json!(["None", "Pxe", "Hdd", "Cd"]));
     let target = fixture.target();
     tokio::select! {
         ended = fixture.call_provider_for(&target, "rescue", CallVerb::Perform) => panic!("{ended:?}"),
         () = fixture.change_when(is_requested, |_| {}) => {}
     }
-    let drive = fixture.world.get(DRIVE);
+    let drive = fixture.bmc.get(DRIVE);
     assert!(drive["Image"].as_str().unwrap().ends_with("/disc.iso"), "{drive}");
     assert_eq!((&drive["Inserted"], fixture.boot().as_str()), (&json!(true), "Cd"));
     let (stopped, _) = fixture.call_provider_for(&target, "rescue", CallVerb::Stop).await;
     assert_eq!(stopped, Ok(ProviderAnswer::Stopped));
-    assert_eq!(fixture.world.get(DRIVE)["Inserted"], json!(false));
+    assert_eq!(fixture.bmc.get(DRIVE)["Inserted"], json!(false));
     assert_eq!(fixture.boot(), "None");
     assert_eq!(fixture.resets(), ["ForceOff", "On"]);
 }

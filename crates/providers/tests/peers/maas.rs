@@ -39,7 +39,7 @@ async fn start() -> (MaasApi, Maas) {
 
 /// Adds a machine in this status. Returns its system id.
 fn add(api: &MaasApi, status: Status) -> String {
-    let mut env = api.world();
+    let mut env = api.state();
     let machine = env.add(MAC);
     machine.status = status;
     if !matches!(status, Status::New | Status::Ready | Status::Broken) {
@@ -126,7 +126,7 @@ async fn a_machine_is_created_once_and_found() {
     assert_eq!(made.description, "rack 7, unit 3 & 4");
     assert_eq!(made.serial(), None, "it was never commissioned");
     assert!(made.has_mac(MAC) && made.has_mac("AA-BB-CC-00-00-02"));
-    let sent = api.world().machines[&made.system_id].power_parameters.clone();
+    let sent = api.state().machines[&made.system_id].power_parameters.clone();
     assert_eq!(
         (sent["power_pass"].as_str(), sent["node_id"].as_str()),
         ("calvin", "System.Embedded.1")
@@ -178,7 +178,7 @@ async fn two_machines_may_have_one_mac() {
 async fn a_machine_from_new_to_released() {
     let (api, maas) = start().await;
     let id = add(&api, Status::New);
-    api.world().machines.get_mut(&id).unwrap().planned =
+    api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { tests: true, ..PlannedOutcomes::default() };
     let status = async || maas.machine(&id).await.unwrap().status;
     let begun = maas.commission(&id).await.unwrap();
@@ -198,7 +198,7 @@ async fn a_machine_from_new_to_released() {
     assert_eq!((deploying.status, deploying.enable_hw_sync), (Status::Deploying, true));
     assert_eq!((deploying.osystem.as_str(), deploying.distro_series.as_str()), ("ubuntu", "jammy"));
     assert_eq!(deploying.sync_interval, Some(Duration::from_secs(900)));
-    assert_eq!(api.world().machines[&id].user_data, "#cloud-config\nhostname: é\n");
+    assert_eq!(api.state().machines[&id].user_data, "#cloud-config\nhostname: é\n");
     assert_eq!([status().await, status().await], [Status::Deploying, Status::Deployed]);
     assert!(maas.lock(&id, "in use").await.unwrap().locked);
     assert_eq!(code(maas.release(&id, &ReleaseRequest::default()).await), FaultCode::MaasRefused);
@@ -207,36 +207,36 @@ async fn a_machine_from_new_to_released() {
     let erased =
         ReleaseRequest { erase: true, quick_erase: Some(true), ..ReleaseRequest::default() };
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::DiskErasing);
-    api.world().advance(&id);
+    api.state().advance(&id);
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::Releasing, "once more");
-    api.world().advance(&id);
+    api.state().advance(&id);
     let free = maas.machine(&id).await.unwrap();
     assert_eq!((free.status, free.owner), (Status::Ready, None));
     assert!(
         free.workload_annotations.is_empty(),
         "the annotations of the owner are deleted with the allocation"
     );
-    let env = api.world();
+    let env = api.state();
     assert_eq!((env.count(&id, "deploy"), env.changes(&id)), (1, 10));
 }
 
 #[tokio::test]
 async fn surprising_behaviour_of_maas() {
     let (api, maas) = start().await;
-    api.world().operation_time = OperationTime::UntilAdvanced;
+    api.state().operation_time = OperationTime::UntilAdvanced;
     // A release may lead to New.
     let id = add(&api, Status::Deployed);
-    api.world().machines.get_mut(&id).unwrap().planned =
+    api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { release: Released::New, ..PlannedOutcomes::default() };
     maas.release(&id, &ReleaseRequest::default()).await.unwrap();
-    api.world().advance(&id);
+    api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::New);
     // A release may never end.
     let stuck = add(&api, Status::Deployed);
-    api.world().machines.get_mut(&stuck).unwrap().planned =
+    api.state().machines.get_mut(&stuck).unwrap().planned =
         PlannedOutcomes { release: Released::Fails, ..PlannedOutcomes::default() };
     maas.release(&stuck, &ReleaseRequest::default()).await.unwrap();
-    api.world().advance(&stuck);
+    api.state().advance(&stuck);
     assert_eq!(maas.machine(&stuck).await.unwrap().status, Status::FailedReleasing);
     // A machine that is allocated to no user cannot be switched on.
     assert_eq!(code(maas.power_on(&id).await), FaultCode::EffectFailed);
@@ -263,7 +263,7 @@ async fn power_is_switched_and_read() {
     assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::On));
     maas.power_off(&id, StopMode::Soft).await.unwrap();
     assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::Off));
-    assert_eq!(api.world().changes(&id), 2, "a read changes nothing");
+    assert_eq!(api.state().changes(&id), 2, "a read changes nothing");
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn disks_are_listed_chosen_and_laid_out() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     let second = {
-        let mut env = api.world();
+        let mut env = api.state();
         let disk = env.disk("nvme0n1", "SAMSUNG", 3840);
         env.machines.get_mut(&id).unwrap().disks.push(disk.clone());
         disk["id"].as_i64().unwrap()
@@ -304,13 +304,13 @@ async fn disks_are_listed_chosen_and_laid_out() {
     maas.set_boot_disk(&id, second).await.unwrap();
     assert_eq!(maas.machine(&id).await.unwrap().boot_disk.unwrap().id, second);
     maas.set_storage_layout(&id, StorageLayout::Lvm, Some(second)).await.unwrap();
-    assert_eq!(api.world().machines[&id].layout, "lvm");
+    assert_eq!(api.state().machines[&id].layout, "lvm");
     assert_eq!(
         code(maas.set_storage_layout(&id, StorageLayout::Flat, Some(999)).await),
         FaultCode::MaasRefused
     );
     assert_eq!(code(maas.set_boot_disk(&id, 999).await), FaultCode::EffectFailed);
-    api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
     assert_eq!(code(maas.set_boot_disk(&id, second).await), FaultCode::EffectFailed);
     assert_eq!(
         code(maas.set_storage_layout(&id, StorageLayout::Flat, None).await),
@@ -348,7 +348,7 @@ async fn interfaces_are_changed_linked_and_unlinked() {
     let nowhere = LinkRequest { subnet: 99, ..desired(LinkMode::Auto, None) };
     assert_eq!(code(maas.link_subnet(&id, interface, &nowhere).await), FaultCode::MaasRefused);
     assert_eq!(code(maas.update_interface(&id, 999, &change).await), FaultCode::EffectFailed);
-    api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
     assert_eq!(code(maas.update_interface(&id, interface, &change).await), FaultCode::EffectFailed);
 }
 
@@ -373,7 +373,7 @@ async fn a_failed_deployment_says_why() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     assert_eq!(maas.installation_log(&id).await, Ok(None));
-    api.world().machines.get_mut(&id).unwrap().planned.deployment = End::Fails {
+    api.state().machines.get_mut(&id).unwrap().planned.deployment = End::Fails {
         events: vec!["'cloudinit' searching for network datasources".into()],
         log: "curtin: Installation failed: no datasource\n".into(),
     };
@@ -381,7 +381,7 @@ async fn a_failed_deployment_says_why() {
     let before =
         maas.events(&EventQuery { system_id: id.clone(), ..Default::default() }).await.unwrap();
     let after = before.events.last().map(|event| event.id);
-    api.world().advance(&id);
+    api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedDeployment);
     let query = EventQuery { system_id: id.clone(), after, level: Some("DEBUG".into()) };
     let [event] = &maas.events(&query).await.unwrap().events[..] else { panic!("one event") };
@@ -400,15 +400,15 @@ async fn commissioning_fails_and_a_deployment_sticks() {
     let (api, maas) = start().await;
     let id = add(&api, Status::New);
     {
-        let mut env = api.world();
+        let mut env = api.state();
         let impact = &mut env.machines.get_mut(&id).unwrap().planned;
         impact.commissioning = End::Fails { events: Vec::new(), log: String::new() };
         impact.deployment = End::Stuck;
     }
     maas.commission(&id).await.unwrap();
-    api.world().advance(&id);
+    api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedCommissioning);
-    api.world().machines.get_mut(&id).unwrap().status = Status::Ready;
+    api.state().machines.get_mut(&id).unwrap().status = Status::Ready;
     maas.deploy(&id, &jammy()).await.unwrap();
     for _ in 0..5 {
         assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deploying);
@@ -422,7 +422,7 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
     let id = add(&api, Status::Ready);
     let other = add(&api, Status::Ready);
     let note = |count: usize| {
-        let mut env = api.world();
+        let mut env = api.state();
         for number in 0..count {
             env.note_event(&other, "Noise", "");
             env.note_event(&id, "Step", &number.to_string());
@@ -438,10 +438,10 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
     let later = maas.events(&from).await.unwrap();
     assert_eq!((later.events[0].description.as_str(), later.events.len()), ("10", 2 * PAGE + 40));
     note(MAX_EVENT_PAGES * PAGE);
-    let requested = api.world().requests.len();
+    let requested = api.state().requests.len();
     let bounded = maas.events(&newest).await.unwrap();
     assert_eq!((bounded.events.len(), bounded.more), (MAX_EVENT_PAGES * PAGE, true));
-    assert_eq!(api.world().requests.len() - requested, MAX_EVENT_PAGES);
+    assert_eq!(api.state().requests.len() - requested, MAX_EVENT_PAGES);
     assert_eq!(
         bounded.events.last().unwrap().description,
         (MAX_EVENT_PAGES * PAGE - 1).to_string()
@@ -453,24 +453,24 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
 #[tokio::test]
 async fn a_wrong_state_is_distinguished_from_an_overload() {
     let (api, maas) = start().await;
-    api.world().operation_time = OperationTime::UntilAdvanced;
+    api.state().operation_time = OperationTime::UntilAdvanced;
     let id = add(&api, Status::Commissioning);
     for (done, name) in [
         (code(maas.deploy(&id, &jammy()).await), "deploy"),
         (code(maas.commission(&id).await), "commission"),
         (code(maas.release(&id, &ReleaseRequest::default()).await), "release"),
     ] {
-        assert_eq!((done, api.world().count(&id, name)), (FaultCode::EffectFailed, 1), "{name}");
+        assert_eq!((done, api.state().count(&id, name)), (FaultCode::EffectFailed, 1), "{name}");
     }
     assert_eq!(code(maas.allocate(&id, "").await), FaultCode::EffectFailed);
     // A conflict in the database has changed nothing, so even a deployment is retried.
     let id = add(&api, Status::Ready);
     for retry_after in [None, Some(0)] {
-        api.world().machines.get_mut(&id).unwrap().status = Status::Ready;
-        api.world().trouble("deploy", Trouble::Conflict { retry_after }, 3);
-        let before = api.world().count(&id, "deploy");
+        api.state().machines.get_mut(&id).unwrap().status = Status::Ready;
+        api.state().trouble("deploy", Trouble::Conflict { retry_after }, 3);
+        let before = api.state().count(&id, "deploy");
         assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().status, Status::Deploying);
-        assert_eq!(api.world().count(&id, "deploy") - before, 4);
+        assert_eq!(api.state().count(&id, "deploy") - before, 4);
     }
 }
 
@@ -479,38 +479,38 @@ async fn busy_answers_are_retried_up_to_a_bound() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Deployed);
     let busy = || Trouble::Busy { retry_after: Some(0) };
-    api.world().trouble("read", busy(), 4);
+    api.state().trouble("read", busy(), 4);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deployed);
-    api.world().trouble("power_off", busy(), 4);
+    api.state().trouble("power_off", busy(), 4);
     maas.power_off(&id, StopMode::Hard).await.unwrap();
-    assert_eq!(api.world().count(&id, "power_off"), 5);
-    let requested = api.world().requests.len();
-    api.world().trouble("read", busy(), 5);
+    assert_eq!(api.state().count(&id, "power_off"), 5);
+    let requested = api.state().requests.len();
+    api.state().trouble("read", busy(), 5);
     let fault = maas.machine(&id).await.unwrap_err();
     assert_eq!((fault.code, fault.code.peer_unreachable()), (FaultCode::MaasBusy, true));
     assert!(fault.message.contains("rack controller"), "{fault}");
-    assert_eq!(api.world().requests.len() - requested, 5, "bounded");
+    assert_eq!(api.state().requests.len() - requested, 5, "bounded");
     // The requested delay is longer than the client waits.
-    api.world().trouble("read", Trouble::Busy { retry_after: Some(3600) }, 1);
+    api.state().trouble("read", Trouble::Busy { retry_after: Some(3600) }, 1);
     let fault = maas.machine(&id).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::MaasBusy);
     assert!(fault.message.contains("after 3600 s"), "{fault}");
-    assert_eq!(api.world().requests.len() - requested, 6);
+    assert_eq!(api.state().requests.len() - requested, 6);
 }
 
 #[tokio::test]
 async fn a_change_that_is_not_idempotent_is_sent_once() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
-    api.world().operation_time = OperationTime::UntilAdvanced;
+    api.state().operation_time = OperationTime::UntilAdvanced;
     // The change was made, and the power action after it failed with a 503.
-    api.world().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
+    api.state().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
     let fault = maas.deploy(&id, &jammy()).await.unwrap_err();
     assert_eq!(
         (fault.code, fault.code.effect_outcome()),
         (FaultCode::AnswerLost, EffectOutcome::Unknown)
     );
-    assert_eq!(api.world().count(&id, "deploy"), 1);
+    assert_eq!(api.state().count(&id, "deploy"), 1);
     assert_eq!(
         maas.machine(&id).await.unwrap().status,
         Status::Deploying,
@@ -523,10 +523,10 @@ async fn a_lost_answer_is_uncertain_only_for_a_change() {
     let (api, _) = start().await;
     let hasty = Settings { answer_timeout: Duration::from_secs(2), ..settings() };
     let maas = client_with(&api, KEY, hasty);
-    api.world().operation_time = OperationTime::UntilAdvanced;
+    api.state().operation_time = OperationTime::UntilAdvanced;
     for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {
         let id = add(&api, Status::Ready);
-        api.world().trouble("commission", lost.clone(), 1);
+        api.state().trouble("commission", lost.clone(), 1);
         let fault = maas.commission(&id).await.unwrap_err();
         assert_eq!(
             (fault.code, fault.code.effect_outcome()),
@@ -537,12 +537,12 @@ async fn a_lost_answer_is_uncertain_only_for_a_change() {
             fault.message.contains("op=commission") && fault.message.contains("may have been done"),
             "{fault}"
         );
-        assert_eq!(api.world().count(&id, "commission"), 1, "{lost:?}");
+        assert_eq!(api.state().count(&id, "commission"), 1, "{lost:?}");
         assert_eq!(maas.machine(&id).await.unwrap().status, Status::Commissioning, "{lost:?}");
-        api.world().trouble("read", lost, 1);
-        let requested = api.world().requests.len();
+        api.state().trouble("read", lost, 1);
+        let requested = api.state().requests.len();
         assert_eq!(code(maas.machine(&id).await), FaultCode::MaasUnreachable);
-        assert_eq!(api.world().requests.len() - requested, 1, "a nonce is never sent twice");
+        assert_eq!(api.state().requests.len() - requested, 1, "a nonce is never sent twice");
     }
 }
 
@@ -572,13 +572,13 @@ async fn every_other_refusal_has_its_fault() {
         (200, "not JSON", FaultCode::MaasUnreachable, FaultCode::AnswerGarbled),
     ] {
         let says = || Trouble::Says(status, words.to_owned());
-        api.world().trouble("read", says(), 1);
+        api.state().trouble("read", says(), 1);
         assert_eq!(code(maas.machine(&id).await), probe, "{status} {words}");
-        api.world().trouble("commission", says(), 1);
+        api.state().trouble("commission", says(), 1);
         assert_eq!(code(maas.commission(&id).await), change, "{status} {words}");
     }
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "no request had an effect");
-    api.world().is_superuser = false;
+    api.state().is_superuser = false;
     let fault = maas.commission(&id).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::MaasRefused);
     assert!(fault.message.contains("administrators"), "{fault}");
@@ -587,10 +587,10 @@ async fn every_other_refusal_has_its_fault() {
 #[tokio::test]
 async fn a_login_that_is_refused_is_not_tried_again() {
     let (api, _) = start().await;
-    let requested = api.world().requests.len();
+    let requested = api.state().requests.len();
     let wrong = client_with(&api, "other:token:s3cret", settings());
     assert_eq!(code(wrong.whoami().await), FaultCode::LoginRefused);
-    assert_eq!(api.world().requests.len() - requested, 1);
+    assert_eq!(api.state().requests.len() - requested, 1);
 }
 
 #[tokio::test]
@@ -640,7 +640,7 @@ async fn over_tls_a_region_must_be_the_one_that_is_trusted() {
 async fn a_deleted_machine_is_gone_for_every_call() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
-    api.world().machines.remove(&id);
+    api.state().machines.remove(&id);
     let (change, release, none) =
         (MachineChange::default(), ReleaseRequest::default(), BTreeMap::new());
     for gone in [
@@ -674,7 +674,7 @@ async fn a_deleted_machine_is_gone_for_every_call() {
 async fn concurrent_requests_are_limited() {
     let (api, _) = start().await;
     let maas = client_with(&api, KEY, Settings { max_in_flight: 3, ..settings() });
-    api.world().trouble("whoami", Trouble::Slow(Duration::from_millis(20)), 30);
+    api.state().trouble("whoami", Trouble::Slow(Duration::from_millis(20)), 30);
     let requested: Vec<_> = (0..30)
         .map(|_| {
             let maas = maas.clone();
@@ -684,7 +684,7 @@ async fn concurrent_requests_are_limited() {
     for one in requested {
         one.await.unwrap().unwrap();
     }
-    assert_eq!(api.world().most_under_way, 3);
+    assert_eq!(api.state().most_under_way, 3);
 }
 
 #[tokio::test]
@@ -692,8 +692,8 @@ async fn one_request_lists_all_machines_of_a_site() {
     const SITE: usize = 1_000;
     let (api, maas) = start().await;
     for number in 0..SITE {
-        api.world().add(&format!("aa:00:00:00:{:02x}:{:02x}", number / 256, number % 256));
+        api.state().add(&format!("aa:00:00:00:{:02x}:{:02x}", number / 256, number % 256));
     }
     assert_eq!(maas.machines(&MachineFilter::default()).await.unwrap().len(), SITE);
-    assert_eq!(api.world().requests.len(), 1);
+    assert_eq!(api.state().requests.len(), 1);
 }

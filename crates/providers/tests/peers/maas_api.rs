@@ -68,7 +68,7 @@ impl MaasApi {
     }
 
     /// The state, for reading and changing. Do not hold the lock during a request.
-    pub fn world(&self) -> MutexGuard<'_, MaasState> {
+    pub fn state(&self) -> MutexGuard<'_, MaasState> {
         lock(&self.state)
     }
 }

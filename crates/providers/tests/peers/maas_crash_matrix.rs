@@ -133,7 +133,7 @@ impl Scenario {
         if matches!(self, Self::Undo(_) | Self::Stage(NodeStage::RecoverForDatasourceRetry)) {
             maas.mark(&id, NODE, "op-1/deploy_via_maas/1");
         }
-        let mut env = maas.api.world();
+        let mut env = maas.api.state();
         if let Self::Stage(
             NodeStage::RecoverForDatasourceRetry | NodeStage::ClassifyDeployFailure,
         ) = self
@@ -161,7 +161,7 @@ impl Scenario {
     }
 
     fn check(&self, fixture: &MaasFixture, message: &str) {
-        let env = fixture.api.world();
+        let env = fixture.api.state();
         let id = env.machines.keys().next().cloned();
         let ends = env.machines.values().next().map(|machine| machine.status);
         match self {
@@ -199,7 +199,7 @@ fn with_crash(
     injector: Arc<CrashInjector>,
     before: AnswerLoss,
 ) -> MaasFixture {
-    fixture.api.world().answer_loss = Some(Arc::new(move || {
+    fixture.api.state().answer_loss = Some(Arc::new(move || {
         let fall = match injector.count_call(CallTarget::Api)? {
             CrashTiming::Before => before,
             CrashTiming::After => AnswerLoss::After,
@@ -250,18 +250,18 @@ async fn stop_after_crash(scenario: &Scenario, point: CrashPoint) -> bool {
         () = injector.wait_for_crash() => {}
     }
     let observed = |fixture: &MaasFixture| -> Vec<_> {
-        let env = fixture.api.world();
+        let env = fixture.api.state();
         env.machines.values().map(|one| (one.status, one.owner.clone())).collect()
     };
     // A create request has no system id yet.
-    let changes = |fixture: &MaasFixture| ["", "m00001"].map(|id| fixture.api.world().changes(id));
+    let changes = |fixture: &MaasFixture| ["", "m00001"].map(|id| fixture.api.state().changes(id));
     fixture.settings.in_flight_window = Duration::from_secs(3_600);
     for _ in 0..MAX_TURNS {
         match fixture.call_effect(CallVerb::Stop, &effect, 1).await.0 {
             Ok(ProviderAnswer::Done(_)) => return true,
             Ok(ProviderAnswer::Stopped) => {
                 let before = observed(&fixture);
-                fixture.api.world().execute_in_transit();
+                fixture.api.state().execute_in_transit();
                 assert_eq!(observed(&fixture), before, "the stopped effect happened: {message}");
                 let requested = changes(&fixture);
                 let _refused = fixture.call_effect(CallVerb::Perform, &effect, 1).await;
@@ -270,7 +270,7 @@ async fn stop_after_crash(scenario: &Scenario, point: CrashPoint) -> bool {
             }
             // A request in transit has arrived by now, or never will.
             Ok(ProviderAnswer::UnderWay) => {
-                fixture.api.world().execute_in_transit();
+                fixture.api.state().execute_in_transit();
                 fixture.settings.in_flight_window = Duration::ZERO;
             }
             other => panic!("a stop was answered with {other:?}: {message}"),

@@ -25,7 +25,7 @@ async fn deployed_badly(log: &str) -> (MaasFixture, String) {
     let fixture = MaasFixture::new().await;
     fixture.change_site(|spec| spec.network.roce_interfaces.clear()).await;
     let id = fixture.add(Status::Ready);
-    fixture.api.world().machines.get_mut(&id).unwrap().planned = failing(log);
+    fixture.api.state().machines.get_mut(&id).unwrap().planned = failing(log);
     fixture.perform(NodeStage::DeployViaMaas).await;
     assert!(fixture.perform(NodeStage::WaitForDeployed).await.contains("Failed deployment"));
     (fixture, id)
@@ -81,7 +81,7 @@ async fn a_missing_credential_names_the_command() {
     fixture
         .assert_fails(NodeStage::CreateOrFindInMaas, FaultCode::NotSupported, &["mac_addresses"])
         .await;
-    assert!(fixture.api.world().machines.is_empty());
+    assert!(fixture.api.state().machines.is_empty());
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn conflicting_candidates_stop_for_the_operator() {
     let mut fixture = MaasFixture::new().await;
     fixture.add(Status::Ready);
     fixture.put_node(NODE, "", NodeState::Enrolling);
-    fixture.api.world().add("aa:bb:cc:00:00:09").serial = "J7".into();
+    fixture.api.state().add("aa:bb:cc:00:00:09").serial = "J7".into();
     fixture.target.spec.serial = "J7".into();
     fixture
         .assert_fails(
@@ -121,7 +121,7 @@ async fn conflicting_candidates_stop_for_the_operator() {
     fixture.put_node(NODE, &id, NodeState::Retired);
     fixture.assert_fails(NodeStage::DeployViaMaas, FaultCode::StateDisagrees, &["node-2"]).await;
     fixture.assert_fails(NodeStage::ReleaseMaasNode, FaultCode::StateDisagrees, &["node-2"]).await;
-    assert_eq!(fixture.api.world().changes(&id), 0);
+    assert_eq!(fixture.api.state().changes(&id), 0);
     fixture.put_node("node-2", &id, NodeState::Deleted);
     fixture.perform(NodeStage::CreateOrFindInMaas).await;
 }
@@ -150,13 +150,13 @@ async fn every_stage_reports_a_deleted_machine() {
     // In the middle of a wait.
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Deploying);
-    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     let wait = fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::Perform);
     let delete = async {
-        while fixture.api.world().requests.len() < 4 {
+        while fixture.api.state().requests.len() < 4 {
             tokio::task::yield_now().await;
         }
-        fixture.api.world().machines.remove(&id);
+        fixture.api.state().machines.remove(&id);
     };
     let (answer, ()) = tokio::join!(wait, delete);
     assert_eq!(answer.unwrap_err().code, FaultCode::MaasMachineGone);
@@ -173,7 +173,7 @@ async fn a_newer_record_is_left_alone() {
         for known in ["gone", ""] {
             let fixture = MaasFixture::new().await;
             let id = fixture.add(Status::Ready);
-            fixture.api.world().machines.get_mut(&id).unwrap().power = "on";
+            fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
             fixture.put_node(NODE, known, NodeState::Retired);
             // The first stage learns that it is gone, and the next one must still know its system
             // id.
@@ -185,7 +185,7 @@ async fn a_newer_record_is_left_alone() {
                 other => panic!("{stage}: {other:?}"),
             }
             assert_eq!(fixture.node().await.system_id, known, "{stage}");
-            assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
+            assert_eq!(fixture.api.state().changes(&id), 0, "{stage}");
         }
     }
 }
@@ -196,11 +196,11 @@ async fn an_unstored_record_is_deleted_by_undo() {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(Status::New);
         let made = format!("Made by Farrier for {maker} (op-1/create_or_find_in_maas/1)");
-        fixture.api.world().machines.get_mut(&id).unwrap().description = made;
+        fixture.api.state().machines.get_mut(&id).unwrap().description = made;
         fixture.put_node(NODE, "", NodeState::Enrolling);
         fixture.undo(NodeStage::DeployViaMaas).await;
         fixture.undo(NodeStage::CreateOrFindInMaas).await;
-        assert_eq!(fixture.api.world().machines.contains_key(&id), stored, "{maker}");
+        assert_eq!(fixture.api.state().machines.contains_key(&id), stored, "{maker}");
         assert_eq!(fixture.node().await.system_id, "", "{maker}");
     }
 }
@@ -235,7 +235,7 @@ async fn a_machine_of_another_user_is_neither_released_nor_switched_off() {
                 fixture.mark(&id, node, "op-0/deploy_via_maas/1");
             }
             {
-                let mut env = fixture.api.world();
+                let mut env = fixture.api.state();
                 let machine = env.machines.get_mut(&id).unwrap();
                 machine.owner = owner.map(str::to_owned);
                 machine.power = "on";
@@ -248,7 +248,7 @@ async fn a_machine_of_another_user_is_neither_released_nor_switched_off() {
                 }
                 Err(fault) if !may => {
                     assert_eq!(fault.code, FaultCode::StateDisagrees, "{message}");
-                    assert_eq!(fixture.api.world().changes(&id), 0, "{message}");
+                    assert_eq!(fixture.api.state().changes(&id), 0, "{message}");
                 }
                 other => panic!("{message}: {other:?}"),
             }
@@ -270,10 +270,10 @@ async fn the_record_of_another_user_is_not_deleted() {
     ] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(status);
-        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
-        fixture.api.world().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
         let answer = fixture.call_stage(NodeStage::RemoveMaasRecord, CallVerb::Perform).await;
-        assert_eq!(fixture.api.world().machines.contains_key(&id), stored, "{owner:?} {status}");
+        assert_eq!(fixture.api.state().machines.contains_key(&id), stored, "{owner:?} {status}");
         assert_eq!(answer.is_err(), stored, "{owner:?} {status}: {answer:?}");
     }
 }
@@ -290,16 +290,16 @@ async fn a_node_that_failed_tests_is_not_free() {
     ] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(Status::FailedTesting);
-        fixture.api.world().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
+        fixture.api.state().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
         fixture
             .assert_fails(stage, FaultCode::StateDisagrees, &["override the failed tests in MAAS"])
             .await;
-        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
+        assert_eq!(fixture.api.state().changes(&id), 0, "{stage}");
     }
     // One that failed during commissioning stops for the operator, too: MAAS would refuse.
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::FailedTesting);
-    fixture.api.world().machines.get_mut(&id).unwrap().owner = None;
+    fixture.api.state().machines.get_mut(&id).unwrap().owner = None;
     fixture
         .assert_fails(
             NodeStage::CommissionNode,
@@ -307,7 +307,7 @@ async fn a_node_that_failed_tests_is_not_free() {
             &["override the failed tests"],
         )
         .await;
-    assert_eq!(fixture.api.world().changes(&id), 0);
+    assert_eq!(fixture.api.state().changes(&id), 0);
 }
 
 /// A stage that has begun does not continue after another user allocated the machine.
@@ -330,7 +330,7 @@ async fn a_stage_stops_when_another_user_took_the_machine() {
         let id = fixture.add(Status::Deployed);
         fixture.put_node(NODE, &id, NodeState::Retired);
         {
-            let mut env = fixture.api.world();
+            let mut env = fixture.api.state();
             let machine = env.machines.get_mut(&id).unwrap();
             machine.owner = Some("eve".into());
             machine.power = "on";
@@ -344,7 +344,7 @@ async fn a_stage_stops_when_another_user_took_the_machine() {
             Ok(ProviderAnswer::Stopped),
             "{stage}"
         );
-        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
+        assert_eq!(fixture.api.state().changes(&id), 0, "{stage}");
     }
 }
 
@@ -354,17 +354,17 @@ async fn busy_answers_are_retried() {
     let id = fixture.add(Status::Deploying);
     fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
     // More failures than the client retries itself.
-    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     let wait = fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::Perform);
     let storm = async {
-        while fixture.api.world().requests.is_empty() {
+        while fixture.api.state().requests.is_empty() {
             tokio::task::yield_now().await;
         }
-        fixture.api.world().trouble("read", Trouble::Busy { retry_after: None }, 40);
-        while fixture.api.world().requests.len() < 50 {
+        fixture.api.state().trouble("read", Trouble::Busy { retry_after: None }, 40);
+        while fixture.api.state().requests.len() < 50 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        fixture.api.world().advance(&id);
+        fixture.api.state().advance(&id);
     };
     let (answer, ()) = tokio::join!(wait, storm);
     assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
@@ -372,7 +372,7 @@ async fn busy_answers_are_retried() {
     for failure in [Trouble::BusyAfterActing { retry_after: None }, Trouble::CutAfterActing] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(Status::Ready);
-        fixture.api.world().trouble("deploy", failure, 1);
+        fixture.api.state().trouble("deploy", failure, 1);
         let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 1).await;
         assert_eq!(fault.code.effect_outcome(), EffectOutcome::Unknown, "{fault}");
         let answer = fixture.call_stage(NodeStage::DeployViaMaas, CallVerb::GetStatus).await;
@@ -382,7 +382,7 @@ async fn busy_answers_are_retried() {
     // One that never began is requested again.
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Ready);
-    fixture.api.world().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
+    fixture.api.state().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
     let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 1).await;
     assert_eq!(fault.code, FaultCode::AnswerLost);
     let request = async |verb| fixture.call_stage(NodeStage::DeployViaMaas, verb).await;
@@ -401,9 +401,9 @@ async fn a_stuck_operation_times_out_with_the_maas_message() {
     let mut fixture = MaasFixture::new().await;
     fixture.settings.max_wait = Duration::from_millis(60);
     let id = fixture.add(Status::Deploying);
-    fixture.api.world().machines.get_mut(&id).unwrap().planned =
+    fixture.api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { deployment: End::Stuck, ..PlannedOutcomes::default() };
-    fixture.api.world().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
+    fixture.api.state().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
     fixture
         .assert_fails(
             NodeStage::WaitForDeployed,
@@ -415,7 +415,7 @@ async fn a_stuck_operation_times_out_with_the_maas_message() {
         fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::GetStatus).await,
         Ok(ProviderAnswer::NeverStarted)
     );
-    assert_eq!((fixture.status(&id), fixture.api.world().changes(&id)), (Status::Deploying, 0));
+    assert_eq!((fixture.status(&id), fixture.api.state().changes(&id)), (Status::Deploying, 0));
 }
 
 #[tokio::test]
@@ -423,7 +423,7 @@ async fn failed_commissioning_reports_the_reason() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::New);
     let events = vec!["Failed to power on".to_owned()];
-    fixture.api.world().machines.get_mut(&id).unwrap().planned = PlannedOutcomes {
+    fixture.api.state().machines.get_mut(&id).unwrap().planned = PlannedOutcomes {
         commissioning: End::Fails { events, log: String::new() },
         ..PlannedOutcomes::default()
     };
@@ -446,7 +446,7 @@ async fn failed_commissioning_reports_the_reason() {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(status);
         fixture.assert_fails(stage, FaultCode::StateDisagrees, &[&id, status.words()]).await;
-        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
+        assert_eq!(fixture.api.state().changes(&id), 0, "{stage}");
     }
 }
 
@@ -454,7 +454,7 @@ async fn failed_commissioning_reports_the_reason() {
 async fn a_missing_boot_disk_stops_for_the_operator() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Ready);
-    let disks = fixture.api.world().machines[&id].disks.clone();
+    let disks = fixture.api.state().machines[&id].disks.clone();
     fixture.change_site(|spec| spec.boot_disk_model = "m.2".into()).await;
     fixture
         .assert_fails(
@@ -463,14 +463,14 @@ async fn a_missing_boot_disk_stops_for_the_operator() {
             &["DELLBOSS VD", "MZQL2"],
         )
         .await;
-    assert_eq!(fixture.api.world().changes(&id), 0);
+    assert_eq!(fixture.api.state().changes(&id), 0);
     fixture.change_site(|spec| spec.boot_disk_model = "mzql".into()).await;
     fixture
         .call_effect(CallVerb::Perform, &effect(NodeStage::ConfigureStorage, false), 2)
         .await
         .0
         .unwrap();
-    assert_eq!(json!(fixture.api.world().machines[&id].boot_disk), disks[1]["id"]);
+    assert_eq!(json!(fixture.api.state().machines[&id].boot_disk), disks[1]["id"]);
 }
 
 /// MAAS changes the disks of machines in Ready only.
@@ -485,7 +485,7 @@ async fn disks_of_an_allocated_machine_are_left_alone() {
         fixture
             .assert_fails(NodeStage::ConfigureStorage, FaultCode::StateDisagrees, &[words])
             .await;
-        assert_eq!(fixture.api.world().changes(&id), 0);
+        assert_eq!(fixture.api.state().changes(&id), 0);
     }
 }
 
@@ -493,7 +493,7 @@ async fn disks_of_an_allocated_machine_are_left_alone() {
 async fn an_unfixable_interface_stops_for_the_operator() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Ready);
-    fixture.api.world().machines.get_mut(&id).unwrap().interfaces[0]["vlan"] =
+    fixture.api.state().machines.get_mut(&id).unwrap().interfaces[0]["vlan"] =
         json!({"id": 77, "vid": 0});
     fixture
         .assert_fails(
@@ -505,7 +505,7 @@ async fn an_unfixable_interface_stops_for_the_operator() {
     let fixture = MaasFixture::new().await;
     fixture.add(Status::Ready);
     let no = Trouble::Says(400, r#"{"mode": ["It is part of a bond."]}"#.into());
-    fixture.api.world().trouble("link_subnet", no, 1);
+    fixture.api.state().trouble("link_subnet", no, 1);
     fixture
         .assert_fails(
             NodeStage::EnsurePxeInterfaceAuto,
@@ -545,7 +545,7 @@ async fn a_missing_datasource_is_retried_up_to_a_bound() {
     assert!(
         fixture.perform(NodeStage::ClassifyDeployFailure).await.contains("no datasource found")
     );
-    fixture.api.world().machines.get_mut(&id).unwrap().planned = PlannedOutcomes::default();
+    fixture.api.state().machines.get_mut(&id).unwrap().planned = PlannedOutcomes::default();
     fixture.perform(NodeStage::RecoverForDatasourceRetry).await;
     let counts = |fixture: &MaasFixture, id: &str| {
         (fixture.count(id, "deploy"), fixture.count(id, "release"))
@@ -563,7 +563,7 @@ async fn a_missing_datasource_is_retried_up_to_a_bound() {
     assert_eq!((fixture.status(&id), counts(&fixture, &id)), (Status::FailedDeployment, (3, 2)));
     // Another cause ends the recovery.
     let (fixture, id) = deployed_badly(DATASOURCE).await;
-    fixture.api.world().machines.get_mut(&id).unwrap().planned = failing("Failed to format sda");
+    fixture.api.state().machines.get_mut(&id).unwrap().planned = failing("Failed to format sda");
     fixture
         .assert_fails(
             NodeStage::RecoverForDatasourceRetry,
@@ -578,7 +578,7 @@ async fn a_missing_datasource_is_retried_up_to_a_bound() {
         .assert_fails(NodeStage::ClassifyDeployFailure, FaultCode::DeployFailed, &["finished"])
         .await;
     let late = "Machine operation 'Deploying' timed out after 30 minutes.";
-    fixture.api.world().note_event(&id, "Marking node failed", late);
+    fixture.api.state().note_event(&id, "Marking node failed", late);
     let classify = effect(NodeStage::ClassifyDeployFailure, false);
     let answer = fixture.call_effect(CallVerb::Perform, &classify, 2).await.0;
     assert!(matches!(answer, Ok(ProviderAnswer::Done(outcome)) if outcome.message.contains(late)));
@@ -599,7 +599,7 @@ async fn a_missing_datasource_is_retried_up_to_a_bound() {
 async fn missing_hardware_sync_stops_for_the_operator() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Deployed);
-    fixture.api.world().machines.get_mut(&id).unwrap().sync_interval_s = 0.02;
+    fixture.api.state().machines.get_mut(&id).unwrap().sync_interval_s = 0.02;
     fixture
         .assert_fails(
             NodeStage::EnsureHardwareSyncConfigured,
@@ -607,7 +607,7 @@ async fn missing_hardware_sync_stops_for_the_operator() {
             &[&id],
         )
         .await;
-    fixture.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
+    fixture.api.state().machines.get_mut(&id).unwrap().enable_hw_sync = true;
     fixture.perform(NodeStage::EnsureHardwareSyncConfigured).await;
     fixture
         .assert_fails(
@@ -616,13 +616,13 @@ async fn missing_hardware_sync_stops_for_the_operator() {
             &[&id, "yet"],
         )
         .await;
-    fixture.api.world().machines.get_mut(&id).unwrap().last_sync =
+    fixture.api.state().machines.get_mut(&id).unwrap().last_sync =
         Some("2020-01-01T00:00:00".into());
     assert!(matches!(
         fixture.call_stage(NodeStage::WaitForHardwareSyncHealthy, CallVerb::Observe).await,
         Ok(ProviderAnswer::Differs(_))
     ));
-    fixture.api.world().version = "3.1.0";
+    fixture.api.state().version = "3.1.0";
     assert!(
         fixture.perform(NodeStage::EnsureHardwareSyncConfigured).await.contains("no hardware sync")
     );
@@ -637,7 +637,7 @@ async fn a_machine_allocated_by_another_user_is_left_alone() {
     let id = fixture.add(Status::Ready);
     fixture.perform(NodeStage::CreateOrFindInMaas).await;
     {
-        let mut env = fixture.api.world();
+        let mut env = fixture.api.state();
         let machine = env.machines.get_mut(&id).unwrap();
         machine.status = Status::Deployed;
         machine.owner = Some("eve".into());
@@ -649,10 +649,10 @@ async fn a_machine_allocated_by_another_user_is_left_alone() {
             &["since this operation began"],
         )
         .await;
-    fixture.api.world().machines.get_mut(&id).unwrap().status = Status::Allocated;
+    fixture.api.state().machines.get_mut(&id).unwrap().status = Status::Allocated;
     let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 2).await;
     assert!(fault.message.contains("eve has allocated it"), "{fault}");
     fixture.undo(NodeStage::DeployViaMaas).await;
     assert_eq!((fixture.count(&id, "deploy"), fixture.count(&id, "release")), (0, 0));
-    assert!(fixture.api.world().machines[&id].interfaces[0]["mac_address"] == MAC);
+    assert!(fixture.api.state().machines[&id].interfaces[0]["mac_address"] == MAC);
 }

@@ -115,7 +115,7 @@ impl MaasFixture {
 
     /// Adds a machine with fabric cards to MAAS and links the node to it. Returns its system id.
     pub fn add(&self, status: Status) -> String {
-        let mut env = self.api.world();
+        let mut env = self.api.state();
         let id = env.add(MAC).system_id.clone();
         let card = env.interface(&id, "roce0", "aa:bb:cc:00:00:02");
         let disk = env.disk("nvme0n1", "MZQL2", 3_840);
@@ -134,18 +134,18 @@ impl MaasFixture {
 
     /// Marks a machine as installed by a run, for a node.
     pub fn mark(&self, id: &str, node: &str, key: &str) {
-        let mut env = self.api.world();
+        let mut env = self.api.state();
         let marks = &mut env.machines.get_mut(id).unwrap().annotations;
         marks.insert("farrier-node".into(), node.into());
         marks.insert("farrier-key".into(), key.into());
     }
 
     pub fn status(&self, id: &str) -> Status {
-        self.api.world().machines[id].status
+        self.api.state().machines[id].status
     }
 
     pub fn count(&self, id: &str, name: &str) -> usize {
-        self.api.world().count(id, name)
+        self.api.state().count(id, name)
     }
 
     /// A process without memory.

@@ -38,7 +38,7 @@ async fn power_follows_and_is_read_back() {
         Effect::Power { to: DesiredPower::On, power_off },
     );
     let (fixture, id) = machine_behind_maas(Status::Deployed).await;
-    fixture.api.world().machines.get_mut(&id).unwrap().power = "on";
+    fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
     assert!(matches!(
         call_provider(&fixture, CallVerb::Observe, &off).await,
         Ok(ProviderAnswer::Differs(_))
@@ -46,7 +46,7 @@ async fn power_follows_and_is_read_back() {
     let answer = call_provider(&fixture, CallVerb::Perform, &off).await.unwrap();
     let ProviderAnswer::Done(outcome) = answer else { panic!("{answer:?}") };
     assert_eq!(outcome.evidence[0].condition, ConditionType::Reachable);
-    assert_eq!(fixture.api.world().machines[&id].power, "off");
+    assert_eq!(fixture.api.state().machines[&id].power, "off");
     fixture.call_effect(CallVerb::Perform, &on, 2).await.0.unwrap();
     assert_eq!((fixture.count(&id, "power_off"), fixture.count(&id, "power_on")), (1, 1));
     let cycle = Effect::Reboot { mode: RebootMode::Bmc, power_off };
@@ -56,8 +56,8 @@ async fn power_follows_and_is_read_back() {
     let (fixture, id) = machine_behind_maas(Status::Allocated).await;
     let fault = call_provider(&fixture, CallVerb::Perform, &on).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::StateDisagrees);
-    assert_eq!(fixture.api.world().changes(&id), 0);
-    fixture.api.world().machines.get_mut(&id).unwrap().power_type = "manual".into();
+    assert_eq!(fixture.api.state().changes(&id), 0);
+    fixture.api.state().machines.get_mut(&id).unwrap().power_type = "manual".into();
     let fault = fixture.call_effect(CallVerb::Perform, &on, 2).await.0.unwrap_err();
     assert_eq!(fault.code, FaultCode::NotSupported);
 }
@@ -78,8 +78,8 @@ async fn manual_power_needs_the_operator() {
         for effect in [&of_machine, &of_node] {
             let (fixture, id) = machine_behind_maas(Status::Ready).await;
             fixture.put_node(NODE, &id, NodeState::Retired);
-            fixture.api.world().machines.get_mut(&id).unwrap().power = power;
-            fixture.api.world().machines.get_mut(&id).unwrap().power_type = kind.into();
+            fixture.api.state().machines.get_mut(&id).unwrap().power = power;
+            fixture.api.state().machines.get_mut(&id).unwrap().power_type = kind.into();
             match call_provider(&fixture, CallVerb::Perform, effect).await {
                 Ok(ProviderAnswer::Done(outcome)) if performed => {
                     assert_eq!(outcome.facts.unwrap().power, Some(DesiredPower::Off));
@@ -103,7 +103,7 @@ async fn manual_power_needs_the_operator() {
                 Ok(ProviderAnswer::Differs(_)) if !adopted => {}
                 other => panic!("{kind} {power}: {other:?}"),
             }
-            assert_eq!(fixture.api.world().changes(&id), 0);
+            assert_eq!(fixture.api.state().changes(&id), 0);
         }
     }
 }
@@ -132,7 +132,7 @@ async fn an_image_is_deployed_once() {
     let (fixture, id) = machine_behind_maas(Status::Deployed).await;
     fixture.mark(&id, NODE, "op-0/deploy_via_maas/1");
     let fault = call_provider(&fixture, CallVerb::Perform, &repave).await.unwrap_err();
-    assert_eq!((fault.code, fixture.api.world().changes(&id)), (FaultCode::StateDisagrees, 0));
+    assert_eq!((fault.code, fixture.api.state().changes(&id)), (FaultCode::StateDisagrees, 0));
     assert!(fault.message.contains("--mode reimage"), "{fault}");
     let wrong = Effect::Repave { image: "jammy".into() };
     assert_eq!(
@@ -159,14 +159,14 @@ async fn a_later_deployment_of_another_user_is_kept() {
         call_provider(&fixture, CallVerb::Follow, &repave).await.unwrap_err().code,
         FaultCode::OutcomeUnknown
     );
-    assert_eq!(fixture.api.world().changes(&id), 0);
+    assert_eq!(fixture.api.state().changes(&id), 0);
 }
 
 #[tokio::test]
 async fn a_machine_is_inspected_through_maas() {
     let (fixture, id) = machine_behind_maas(Status::Deployed).await;
-    fixture.api.world().machines.get_mut(&id).unwrap().power = "on";
-    fixture.api.world().note_event(&id, "Deployed", "");
+    fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
+    fixture.api.state().note_event(&id, "Deployed", "");
     let replica = fixture.replica();
     let observed = replica.probe(&fixture.target).await.unwrap();
     assert_eq!((observed[0].condition, observed[0].status), (ConditionType::BmcReachable, true));
@@ -190,7 +190,7 @@ async fn a_machine_is_inspected_through_maas() {
         call_provider(&fixture, CallVerb::Perform, &ssh).await.unwrap_err().code,
         FaultCode::NotSupported
     );
-    fixture.api.world().machines.clear();
+    fixture.api.state().machines.clear();
     let gone = replica.probe(&fixture.target).await.unwrap();
     assert_eq!((gone[0].status, gone[0].reason.as_str()), (false, "maas-machine-gone"));
 }

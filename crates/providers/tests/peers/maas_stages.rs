@@ -18,7 +18,7 @@ fn onboarding() -> impl Iterator<Item = NodeStage> {
 /// Lets the deployed machine report its hardware.
 fn sync(fixture: &MaasFixture, id: &str) {
     let now = jiff::Timestamp::now().to_string();
-    fixture.api.world().machines.get_mut(id).unwrap().last_sync = Some(now);
+    fixture.api.state().machines.get_mut(id).unwrap().last_sync = Some(now);
 }
 
 async fn onboard(fixture: &MaasFixture) {
@@ -39,7 +39,7 @@ async fn an_unknown_machine_is_created_and_deployed() {
     assert_eq!(node.maas.map(|observed| observed.state), Some(MaasState::Deployed));
     let id = node.system_id;
     {
-        let env = fixture.api.world();
+        let env = fixture.api.state();
         let machine = &env.machines[&id];
         assert_eq!((machine.hostname.as_str(), machine.pool.as_str()), ("m-1", "gpu"));
         assert_eq!((machine.zone.as_str(), machine.power_type.as_str()), ("east", "redfish"));
@@ -60,11 +60,11 @@ async fn an_unknown_machine_is_created_and_deployed() {
         }
     }
     // A second pass by another run changes nothing.
-    let changes = fixture.api.world().changes(&id);
+    let changes = fixture.api.state().changes(&id);
     let mut again = fixture;
     again.run = "op-2".into();
     onboard(&again).await;
-    assert_eq!(again.api.world().changes(&id), changes);
+    assert_eq!(again.api.state().changes(&id), changes);
 }
 
 #[tokio::test]
@@ -90,8 +90,8 @@ async fn an_existing_machine_is_found_and_updated() {
     fixture.perform(NodeStage::WaitForReady).await;
     assert_eq!(fixture.count(&id, "commission"), 0);
     // A machine in use keeps its settings.
-    fixture.api.world().machines.get_mut(&id).unwrap().pool = "default".into();
-    fixture.api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    fixture.api.state().machines.get_mut(&id).unwrap().pool = "default".into();
+    fixture.api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
     fixture
         .call_effect(
             CallVerb::Perform,
@@ -110,13 +110,13 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Ready);
     {
-        let mut env = fixture.api.world();
+        let mut env = fixture.api.state();
         let subnet = env.subnets[0].clone();
         let card = &mut env.machines.get_mut(&id).unwrap().interfaces[1];
         card["links"] = json!([{"id": 901, "mode": "dhcp", "subnet": subnet}]);
     }
     fixture.perform(NodeStage::ApplyRocePhase2).await;
-    let env = fixture.api.world();
+    let env = fixture.api.state();
     let card = &env.machines[&id].interfaces[1];
     assert_eq!((&card["vlan"]["id"], &card["effective_mtu"]), (&json!(5002), &json!(9_000)));
     let links = card["links"].as_array().unwrap();
@@ -135,7 +135,7 @@ async fn a_record_is_made_for_the_architecture_of_its_site() {
         fixture.store.set_site(site);
         fixture.perform(NodeStage::CreateOrFindInMaas).await;
         let id = fixture.node().await.system_id;
-        assert_eq!(fixture.api.world().machines[&id].architecture, expected);
+        assert_eq!(fixture.api.state().machines[&id].architecture, expected);
     }
 }
 
@@ -165,7 +165,7 @@ async fn every_decommission_mode_releases_what_it_should() {
         };
         let counts = (fixture.count(&id, "release"), fixture.count(&id, "deploy"));
         assert_eq!(counts, (released, deployed), "{mode}");
-        assert_eq!(fixture.api.world().machines.contains_key(&id), stored, "{mode}");
+        assert_eq!(fixture.api.state().machines.contains_key(&id), stored, "{mode}");
         let observed = fixture.node().await.maas.map(|observed| observed.state);
         assert!(stored || observed == Some(MaasState::Absent), "{mode}: {observed:?}");
     }
@@ -184,7 +184,7 @@ async fn a_release_ends_as_maas_reports() {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(status);
         {
-            let mut env = fixture.api.world();
+            let mut env = fixture.api.state();
             let machine = env.machines.get_mut(&id).unwrap();
             machine.planned = PlannedOutcomes { release: impact, ..PlannedOutcomes::default() };
             machine.locked = locked;
@@ -207,7 +207,7 @@ async fn disks_are_erased_as_configured_and_not_aborted() {
         fixture.settings.max_wait = Duration::from_millis(20);
         fixture.change_site(|spec| spec.erase_on_release = erase).await;
         let id = fixture.add(Status::Deployed);
-        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
         fixture
             .assert_fails(NodeStage::ReleaseMaasNode, FaultCode::StepTimeout, &[status.words()])
             .await;
@@ -219,7 +219,7 @@ async fn disks_are_erased_as_configured_and_not_aborted() {
             );
         }
         while fixture.status(&id) != Status::Ready {
-            fixture.api.world().advance(&id);
+            fixture.api.state().advance(&id);
         }
         let answer = fixture.call_stage(NodeStage::ReleaseMaasNode, CallVerb::Stop).await;
         assert!(
@@ -236,7 +236,7 @@ async fn a_wait_for_a_deleted_machine_reports_it() {
     for stage in [NodeStage::WaitForReady, NodeStage::WaitForDeployed] {
         let fixture = MaasFixture::new().await;
         fixture.add(Status::Deploying);
-        fixture.api.world().machines.clear();
+        fixture.api.state().machines.clear();
         assert_eq!(
             fixture.call_stage(stage, CallVerb::GetStatus).await,
             Ok(ProviderAnswer::NeverStarted),
@@ -260,7 +260,7 @@ async fn a_record_stays_in_maas_where_the_site_keeps_them() {
     assert!(matches!(observed, Ok(ProviderAnswer::Done(_))), "{observed:?}");
     assert!(fixture.perform(NodeStage::RemoveMaasRecord).await.contains("stays in MAAS"));
     assert_eq!(fixture.status(&id), Status::Ready);
-    fixture.api.world().machines.clear();
+    fixture.api.state().machines.clear();
     assert!(fixture.perform(NodeStage::RemoveMaasRecord).await.contains("no record"));
 }
 
@@ -272,7 +272,7 @@ async fn a_stop_aborts_where_maas_supports_it() {
     ] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(before);
-        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
         fixture.perform(stage).await;
         assert_eq!(fixture.status(&id), begun);
         assert_eq!(fixture.call_stage(stage, CallVerb::Stop).await, Ok(ProviderAnswer::Stopped));
@@ -295,24 +295,24 @@ async fn a_cancel_undoes_only_what_the_run_did() {
     assert!(fixture.undo(NodeStage::DeployViaMaas).await.contains("taken back"));
     assert_eq!(fixture.status(&id), Status::Ready);
     assert!(fixture.undo(NodeStage::CreateOrFindInMaas).await.contains("deleted"));
-    assert!(fixture.api.world().machines.is_empty());
+    assert!(fixture.api.state().machines.is_empty());
     // Created by this run, and in commissioning for it.
     let fixture = MaasFixture::new().await;
     fixture.perform(NodeStage::CreateOrFindInMaas).await;
-    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     fixture.perform(NodeStage::CommissionNode).await;
     let id = fixture.node().await.system_id;
     fixture.undo(NodeStage::DeployViaMaas).await;
     assert!(fixture.undo(NodeStage::CommissionNode).await.contains("broken off"));
     assert_eq!((fixture.status(&id), fixture.count(&id, "abort")), (Status::New, 1));
     fixture.undo(NodeStage::CreateOrFindInMaas).await;
-    assert!(fixture.api.world().machines.is_empty());
+    assert!(fixture.api.state().machines.is_empty());
     // Commissioned by another user, or before this run: it continues.
     for (owner, observed) in [("eve", false), ("admin", true)] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(Status::Commissioning);
-        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
-        fixture.api.world().machines.get_mut(&id).unwrap().owner = Some(owner.into());
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().machines.get_mut(&id).unwrap().owner = Some(owner.into());
         if observed {
             fixture.perform(NodeStage::CreateOrFindInMaas).await;
         }
@@ -346,7 +346,7 @@ async fn a_failed_release_is_not_undone() {
         fixture.perform(stage).await;
     }
     let fails =
-        |release| fixture.api.world().machines.get_mut(&id).unwrap().planned.release = release;
+        |release| fixture.api.state().machines.get_mut(&id).unwrap().planned.release = release;
     let undo = crate::maas_fixture::effect(NodeStage::DeployViaMaas, true);
     fails(Released::Fails);
     for attempt in 1..=2 {
@@ -356,13 +356,13 @@ async fn a_failed_release_is_not_undone() {
     }
     // Another user works on it: the operator must decide.
     for status in [Status::Testing, Status::RescueMode, Status::FailedTesting] {
-        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
-        fixture.api.world().machines.get_mut(&id).unwrap().status = status;
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().machines.get_mut(&id).unwrap().status = status;
         let fault = fixture.call_effect(CallVerb::Perform, &undo, 3).await.0.unwrap_err();
         assert_eq!(fault.code, FaultCode::StateDisagrees, "{status}: {fault}");
     }
-    fixture.api.world().operation_time = OperationTime::Reads(1);
-    fixture.api.world().machines.get_mut(&id).unwrap().status = Status::FailedReleasing;
+    fixture.api.state().operation_time = OperationTime::Reads(1);
+    fixture.api.state().machines.get_mut(&id).unwrap().status = Status::FailedReleasing;
     fails(Released::Ready);
     let answer = fixture.call_effect(CallVerb::Perform, &undo, 4).await.0;
     assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
@@ -377,7 +377,7 @@ async fn slow_erasing_is_continued_by_the_next_attempt() {
     use providers::state_store::{Checkpoint, ProviderStateStore};
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::DiskErasing);
-    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     let note = json!({"what": "release", "letting": {"asked": {"marked": true, "at": 0}}});
     let key = EffectKey::trusted(format!("op-1/{}/1", NodeStage::ReleaseMaasNode));
     fixture.store.begin(&key, &Checkpoint::Begun(note)).await.unwrap();
@@ -389,7 +389,7 @@ async fn slow_erasing_is_continued_by_the_next_attempt() {
         fixture.call_stage(NodeStage::ReleaseMaasNode, CallVerb::Stop).await,
         Ok(ProviderAnswer::Stopped)
     );
-    fixture.api.world().operation_time = OperationTime::Reads(1);
+    fixture.api.state().operation_time = OperationTime::Reads(1);
     let release = crate::maas_fixture::effect(NodeStage::ReleaseMaasNode, false);
     let next = fixture.call_effect(CallVerb::Perform, &release, 2).await.0;
     assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{next:?}");
@@ -404,12 +404,12 @@ async fn one_request_observes_a_site() {
     let fixture = MaasFixture::new().await;
     let id = fixture.add(Status::Deployed);
     fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
-    fixture.api.world().add("aa:bb:cc:00:00:09").power = "on";
+    fixture.api.state().add("aa:bb:cc:00:00:09").power = "on";
     let site = fixture.store.site(&SiteId::trusted("site-east")).await.unwrap();
     let nodes = [(NodeId::trusted(NODE), MachineId::trusted("m-1"))];
     let replica = fixture.replica();
     let observed = replica.observe_site(&site, &nodes).await.unwrap();
-    assert_eq!(fixture.api.world().requests.len(), 1, "{:?}", fixture.api.world().requests);
+    assert_eq!(fixture.api.state().requests.len(), 1, "{:?}", fixture.api.state().requests);
     let reported: Vec<_> = observed
         .iter()
         .map(|one| (one.upstream.state, one.upstream.powered_on, one.node.is_some()))
@@ -434,12 +434,12 @@ async fn one_request_observes_a_site() {
         "a stage observes the same"
     );
     // Single-flight: concurrent callers share one answer.
-    let before = fixture.api.world().requests.len();
+    let before = fixture.api.state().requests.len();
     let probes = (0..20).map(|_| replica.find_at_site(&site, &fixture.target));
     for found in futures_util::future::join_all(probes).await {
         assert!(found.unwrap().is_some());
     }
-    assert!(fixture.api.world().requests.len() - before <= 2, "concurrent callers share a list");
+    assert!(fixture.api.state().requests.len() - before <= 2, "concurrent callers share a list");
     // The machine's name in MAAS from the inventory is enough.
     let mut named = fixture.target.clone();
     named.spec.mac_addresses = vec!["aa:bb:cc:00:00:77".into()];
@@ -447,7 +447,7 @@ async fn one_request_observes_a_site() {
     named.spec.bmc_endpoint = format!("maas://site-east/{id}");
     let found = replica.find_at_site(&site, &named).await.unwrap();
     assert_eq!(found.map(|observed| observed.state), Some(MaasState::Deployed));
-    fixture.api.world().add(MAC);
+    fixture.api.state().add(MAC);
     let fault = replica.find_at_site(&site, &fixture.target).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::CandidatesConflict);
 }
@@ -468,7 +468,7 @@ async fn many_waits_share_one_request() {
         fixture.put_node(&format!("node-w{number}"), &id, NodeState::Enrolling);
         ids.push(id);
     }
-    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     let (replica, stage) = (fixture.replica(), NodeStage::WaitForDeployed);
     let wait = async |number: usize| {
         let node = NodeId::trusted(format!("node-w{number}"));
@@ -482,19 +482,19 @@ async fn many_waits_share_one_request() {
     let all = futures_util::future::join_all((0..MANY).map(wait));
     let end = async {
         let probes = |from: usize| -> usize {
-            let env = fixture.api.world();
+            let env = fixture.api.state();
             env.requests.iter().skip(from).filter(|one| one.contains("machines/?id=")).count()
         };
         while probes(0) < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let before = fixture.api.world().requests.len();
+        let before = fixture.api.state().requests.len();
         while probes(before) < ROUNDS {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let requested = fixture.api.world().requests.len() - before;
+        let requested = fixture.api.state().requests.len() - before;
         assert!(requested < MANY, "{requested} requests in {ROUNDS} rounds");
-        ids.iter().for_each(|id| fixture.api.world().advance(id));
+        ids.iter().for_each(|id| fixture.api.state().advance(id));
     };
     let (answers, ()) = tokio::join!(all, end);
     for answer in answers {
@@ -516,12 +516,12 @@ async fn every_stage_observes_its_goal() {
         };
         let fixture = MaasFixture::new().await;
         let id = fixture.add(done.unwrap_or(Status::Ready));
-        fixture.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
+        fixture.api.state().machines.get_mut(&id).unwrap().enable_hw_sync = true;
         sync(&fixture, &id);
         if stage == NodeStage::RemoveMaasRecord {
-            fixture.api.world().machines.clear();
+            fixture.api.state().machines.clear();
         }
-        let changes = fixture.api.world().changes(&id);
+        let changes = fixture.api.state().changes(&id);
         let holds = fixture.call_stage(stage, CallVerb::Observe).await;
         assert!(matches!(holds, Ok(ProviderAnswer::Done(_))), "{stage}: {holds:?}");
         let fixture = MaasFixture::new().await;
@@ -532,7 +532,7 @@ async fn every_stage_observes_its_goal() {
             _ => Status::New,
         };
         let id = fixture.add(other);
-        fixture.api.world().machines.get_mut(&id).unwrap().power = "on";
+        fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
         let differs = fixture.call_stage(stage, CallVerb::Observe).await;
         match stage {
             // They hold whatever the status in MAAS.
@@ -546,6 +546,6 @@ async fn every_stage_observes_its_goal() {
             }
             _ => assert!(matches!(differs, Ok(ProviderAnswer::Differs(_))), "{stage}: {differs:?}"),
         }
-        assert_eq!((fixture.api.world().changes(&id), changes), (0, 0), "{stage}");
+        assert_eq!((fixture.api.state().changes(&id), changes), (0, 0), "{stage}");
     }
 }

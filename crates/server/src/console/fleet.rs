@@ -60,7 +60,8 @@ pub(super) async fn show(
     let first = after.is_none();
     let text = requested.get("filter").map_or("", |text| text.trim());
     let page = engine.machines().list(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
-    let failure = if first && text.is_empty() { Some(trouble(engine).await?) } else { None };
+    let failure =
+        if first && text.is_empty() { Some(machines_in_trouble(engine).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
         @if let Some(failure) = &failure { (draw_trouble(failure, &summary, now)) }
@@ -86,7 +87,7 @@ fn title(summary: &Summary) -> String {
 }
 
 /// Machines that need an operator, each with its explanation.
-async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
+async fn machines_in_trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
     for filter in [ATTENTION, UNREACHABLE] {
         let filter = Filter::parse(filter, FilterSubject::Machine)?;

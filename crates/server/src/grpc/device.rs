@@ -68,7 +68,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
         state: device.state_name().into(),
         detail: device.detail(),
         since: Some(time(head.since)),
-        cause: device.failure().map(trouble),
+        cause: device.failure().map(device_failure),
         facts: Some(facts(device.facts())),
         observed: device.observed().map(observed),
         active_operation_id: head.active_run.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -81,7 +81,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
     }
 }
 
-fn trouble(cause: &DeviceFailure) -> v1::DeviceTrouble {
+fn device_failure(cause: &DeviceFailure) -> v1::DeviceTrouble {
     v1::DeviceTrouble {
         message: cause.message.clone(),
         operation_id: cause.run.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -107,7 +107,7 @@ fn facts(facts: &DeviceFacts) -> v1::DeviceFacts {
 fn observed(observation: &DeviceReachability) -> v1::DeviceObserved {
     v1::DeviceObserved {
         reachable: observation.reachable,
-        message: observation.said.clone(),
+        message: observation.message.clone(),
         at: Some(time(observation.at)),
     }
 }

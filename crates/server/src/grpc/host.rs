@@ -78,14 +78,14 @@ fn host(view: HostView) -> v1::Host {
     let run = cause.and_then(|cause| cause.run.as_ref());
     v1::Host {
         machine_id: host.head.id.clone(),
-        state: host.state.word().into(),
+        state: host.state.name().into(),
         since: Some(time(host.head.since)),
         retry_count: i32::try_from(retry_count).unwrap_or(i32::MAX),
         next_attempt_at: next_attempt.map(time),
         failed: cause.map(|cause| cause.message.clone()).unwrap_or_default(),
         failed_operation_id: run.map(ToString::to_string).unwrap_or_default(),
         fault: cause.map(|cause| cause.code.clone()).unwrap_or_default(),
-        requested_by: request.map(|request| request.owner.said()).unwrap_or_default(),
+        requested_by: request.map(|request| request.owner.describe()).unwrap_or_default(),
         rack_owned: request.is_some_and(|one| matches!(one.owner, ReprovisionOwner::Rack { .. })),
         firmware_id: request
             .and_then(|request| request.firmware.as_ref())

@@ -129,7 +129,7 @@ fn site(site: &Site) -> v1::Site {
         status: Some(v1::SiteStatus {
             state: site.state().as_str().into(),
             since: Some(time(site.head.since)),
-            alarms: site.alarms().into_iter().map(|alarm| alarm.said.clone()).collect(),
+            alarms: site.alarms().into_iter().map(|alarm| alarm.message.clone()).collect(),
             machines: site.machines.map(|count| i64::try_from(count).unwrap_or(i64::MAX)),
         }),
         version: site.head.version,

@@ -22,7 +22,7 @@ pub(super) fn watching<T: Send + 'static>(
     begun: Watch,
     convert: impl Fn(WatchUpdate) -> T + Send + 'static,
 ) -> Response<Streaming<T>> {
-    let position = begun.place().to_cursor_text().parse();
+    let position = begun.position().to_cursor_text().parse();
     let mut answer = Response::new(watch(begun, convert));
     // Cursors are plain ASCII; otherwise the metadata would be left out.
     if let Ok(position) = position {

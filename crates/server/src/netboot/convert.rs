@@ -68,23 +68,17 @@ pub fn report(reported: wire::deploy::Report<String>) -> Result<DeploymentReport
         Stage::Installing => ReportStep::Installing,
         Stage::Installed => ReportStep::Installed,
         // A code of a newer environment is still a failure.
-        Stage::Failed => {
-            ReportStep::Failed(reported.code.map_or(DeploymentFailure::InstallFailed, trouble))
-        }
+        Stage::Failed => ReportStep::Failed(
+            reported.code.map_or(DeploymentFailure::InstallFailed, deployment_failure),
+        ),
     };
     let message = reported.message.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect();
     let keys = reported.host_keys.into_iter().take(MAX_HOST_KEYS);
     let host_keys = keys.map(host_key).collect::<Result<_, _>>()?;
-    Ok(DeploymentReport {
-        step,
-        done: reported.done,
-        total: reported.total,
-        said: message,
-        host_keys,
-    })
+    Ok(DeploymentReport { step, done: reported.done, total: reported.total, message, host_keys })
 }
 
-const fn trouble(code: FailureCode) -> DeploymentFailure {
+const fn deployment_failure(code: FailureCode) -> DeploymentFailure {
     match code {
         FailureCode::ChecksumWrong => DeploymentFailure::ChecksumWrong,
         FailureCode::DiskTooSmall => DeploymentFailure::DiskTooSmall,
@@ -129,7 +123,7 @@ mod tests {
         let reported =
             serde_json::json!({ "stage": "failed", "code": "new-word", "said": message });
         let failed = report(serde_json::from_value(reported).unwrap()).unwrap();
-        assert_eq!(failed.said.len(), MAX_MESSAGE);
+        assert_eq!(failed.message.len(), MAX_MESSAGE);
         assert_eq!(failed.step, ReportStep::Failed(DeploymentFailure::InstallFailed));
         for (reported, field) in [
             (serde_json::json!({ "stage": "dancing" }), "stage"),
@@ -167,7 +161,7 @@ mod tests {
     #[test]
     fn the_codes_of_failures_are_the_troubles() {
         for code in FailureCode::ALL {
-            assert_eq!(trouble(code).as_str(), code.as_str());
+            assert_eq!(deployment_failure(code).as_str(), code.as_str());
         }
         for format in DiskFormat::ALL {
             assert_eq!(image_kind(format).as_str(), format.as_str());

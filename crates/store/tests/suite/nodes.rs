@@ -490,7 +490,7 @@ fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
         lease_until: None,
         dispatched: 0,
         deadline: at(seconds + 600),
-        said: String::new(),
+        message: String::new(),
         log: String::new(),
         created_at: at(seconds),
     }

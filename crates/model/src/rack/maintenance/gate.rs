@@ -148,7 +148,7 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
         }
     }
     let suffers = |device: &&RackDevice| {
-        let needed = device.dark.as_ref().is_some_and(AffectedMachine::is_needed);
+        let needed = device.affected.as_ref().is_some_and(AffectedMachine::is_needed);
         all || named.contains(&device.target) || (fabric && needed)
     };
     let taken = devices.iter().filter(suffers);
@@ -156,7 +156,7 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
         affected.objection == Some(ImpactObjection::HeldBy(id.clone()))
     };
     let affected: Vec<AffectedMachine> =
-        taken.filter_map(|one| one.dark.clone()).filter(|one| !own(one)).collect();
+        taken.filter_map(|one| one.affected.clone()).filter(|one| !own(one)).collect();
     let forced = run.spec.params.get(FORCED).map(String::as_str);
     check_impact(&format!("what is left of {id}"), impact, &affected, forced).map_err(|refusal| {
         let restarted = format!("farrier rack maintenance start {rack} … --force --reason …");

@@ -49,7 +49,7 @@ impl PollDriver {
         Self { machine: machine("m-1"), watched: MachinePollState::new(at(0)), now: 0 }
     }
 
-    fn look(&mut self, observed: Vec<ConditionObservation>) {
+    fn probe(&mut self, observed: Vec<ConditionObservation>) {
         self.now += 60;
         let believed = self.watched.record_probe(&self.machine, observed, at(self.now), &RHYTHM);
         if self.machine.learn(&believed, at(self.now)) {
@@ -80,7 +80,7 @@ fn a_machine_that_is_lost_is_degraded_after_a_while() {
         (true, (false, true)),
         (true, (true, false)),
     ] {
-        scenario.look(saw(host, true));
+        scenario.probe(saw(host, true));
         assert_eq!(scenario.is(), expected, "at {}", scenario.now);
     }
 }
@@ -88,53 +88,53 @@ fn a_machine_that_is_lost_is_degraded_after_a_while() {
 #[test]
 fn a_run_that_reboots_does_not_degrade_its_machine_and_its_end_is_seen_at_once() {
     let mut scenario = PollDriver::new();
-    scenario.look(saw(true, true));
+    scenario.probe(saw(true, true));
     scenario.changed(Some("op-1"));
     for _ in 0..6 {
-        scenario.look(saw(false, true));
+        scenario.probe(saw(false, true));
         assert_eq!(scenario.is(), (false, false), "at {}", scenario.now);
     }
     scenario.changed(None);
     // The machine is still booting.
     for _ in 0..2 {
-        scenario.look(saw(false, true));
+        scenario.probe(saw(false, true));
         assert_eq!(scenario.is(), (false, false), "at {}", scenario.now);
     }
-    scenario.look(saw(true, true));
-    scenario.look(saw(true, true));
+    scenario.probe(saw(true, true));
+    scenario.probe(saw(true, true));
     assert_eq!(scenario.is(), (true, false));
     // A machine that does not come back is degraded after the settling time.
     scenario.changed(Some("op-2"));
     scenario.changed(None);
     for _ in 0..5 {
-        scenario.look(saw(false, true));
+        scenario.probe(saw(false, true));
         assert_eq!(scenario.is(), (false, false), "at {}", scenario.now);
     }
     for _ in 0..3 {
-        scenario.look(saw(false, true));
+        scenario.probe(saw(false, true));
     }
     assert_eq!(scenario.is(), (false, true), "at {}", scenario.now);
     // The first probe after a run is accepted at once.
     scenario.changed(Some("op-3"));
     scenario.changed(None);
-    scenario.look(saw(true, true));
+    scenario.probe(saw(true, true));
     assert_eq!(scenario.is(), (true, false));
 }
 
 #[test]
 fn the_parts_of_a_machine_degrade_it_too() {
     let mut scenario = PollDriver::new();
-    scenario.look(saw(true, true));
+    scenario.probe(saw(true, true));
     let fan = ConditionObservation::new(Degraded, true, "Fan 1 Critical");
     scenario.watched.examined(Some(fan), at(60));
     for expected in [false, false, true] {
-        scenario.look(saw(true, true));
+        scenario.probe(saw(true, true));
         assert_eq!(scenario.machine.is(Degraded), expected);
     }
     assert_eq!(scenario.machine.conditions.get(Degraded).unwrap().reason, "Fan 1 Critical");
     scenario.watched.examined(Some(ConditionObservation::new(Degraded, false, "Healthy")), at(300));
-    scenario.look(saw(true, true));
-    scenario.look(saw(true, true));
+    scenario.probe(saw(true, true));
+    scenario.probe(saw(true, true));
     assert!(!scenario.machine.is(Degraded));
 }
 

@@ -129,7 +129,8 @@ impl NodeWalk for Node {
                 lost_at: None,
                 changed_at: Timestamp::default(),
             };
-            let moves = classify_heartbeats(&[received], &HeartbeatLimits::default(), when).moves;
+            let moves =
+                classify_heartbeats(&[received], &HeartbeatLimits::default(), when).transitions;
             let moved = |one: &model::node::heartbeat::HeartbeatTransition| {
                 self.become_(one.to, TransitionOwner::Heartbeat, &one.why).ok()
             };
@@ -143,13 +144,8 @@ impl NodeWalk for Node {
                 MaasObservation { state, message: String::new(), powered_on: None, at: now };
             let seen_before = Self { drift_passes: 1, ..self.clone() };
             let (node, observed) = (&seen_before, &observed);
-            let case = DriftCase {
-                node,
-                seen: observed,
-                run: None,
-                healthy: true,
-                first_seen_recently: false,
-            };
+            let case =
+                DriftCase { node, observed, run: None, healthy: true, first_seen_recently: false };
             let by = TransitionOwner::Reconciler;
             let moved = match case.decide(false) {
                 DriftAction::Quarantine(why) => self.quarantined(Quarantine::Drift, by, &why).ok(),

@@ -26,7 +26,7 @@ fn device(holder: Option<&str>) -> RackDevice {
         ready: true,
         active_run: holder.map(RunId::trusted),
         power: None,
-        dark: None,
+        affected: None,
         blocked: None,
         health: HealthSummary::default(),
     }
@@ -51,7 +51,7 @@ fn operation(id: &RunId, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
         step: rack_step,
         children_active: false,
         claims: vec![device(None).target],
-        trouble: error,
+        failure: error,
         rerun_of: None,
         against: None,
     }

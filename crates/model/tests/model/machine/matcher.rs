@@ -18,7 +18,7 @@ fn machine(id: &str, serial: &str, macs: &[&str], endpoint: &str) -> Machine {
     Machine::new(MachineId::trusted(id), spec, Labels::new(), Timestamp::default())
 }
 
-fn seen(serial: &str, macs: &[&str], endpoint: &str) -> DiscoveredMachine {
+fn discovered_machine(serial: &str, macs: &[&str], endpoint: &str) -> DiscoveredMachine {
     DiscoveredMachine {
         serial: serial.into(),
         macs: macs.iter().map(ToString::to_string).collect(),
@@ -45,21 +45,21 @@ fn sample_matcher() -> MachineMatcher {
 fn a_machine_is_recognised_or_doubted_or_new() {
     let (mac_a, mac_b, mac_x) = ("02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:ff");
     for (discovered, expected) in [
-        (seen("sn-0001", &[], "https://10.9.9.9"), "a by serial number"),
-        (seen("SN-0001", &[mac_x], "https://10.0.0.1"), "a by serial number"),
-        (seen("SN-0001", &[mac_x], "https://10.9.9.9"), "a?"),
-        (seen("SN-0001", &[mac_b], "https://10.0.0.1"), "a?"),
-        (seen("", &[mac_x, mac_a], "https://10.9.9.9"), "a by MAC address"),
-        (seen("SN-0007", &[mac_a], "https://10.0.0.1"), "a?"),
-        (seen("0", &[mac_a], "https://10.9.9.9"), "a by MAC address"),
-        (seen("SN-0007", &[mac_x], "https://10.0.0.1"), "a?"),
-        (seen("", &[], "https://10.0.0.2"), "b by BMC endpoint"),
-        (seen("SN-0007", &[mac_x], "https://10.0.0.3"), "c by BMC endpoint"),
-        (seen("", &[], "http://10.0.0.4:8000"), "d by BMC endpoint"),
-        (seen("Default string", &[], "https://10.9.9.9"), "new"),
-        (seen("SN-0007", &[], "https://10.0.0.1/redfish/v1/Systems/2"), "new"),
-        (seen("SN-0009", &[], "https://10.9.9.9"), "SN-0009?"),
-        (seen("", &[], "ipmi://10.0.0.1"), "new"),
+        (discovered_machine("sn-0001", &[], "https://10.9.9.9"), "a by serial number"),
+        (discovered_machine("SN-0001", &[mac_x], "https://10.0.0.1"), "a by serial number"),
+        (discovered_machine("SN-0001", &[mac_x], "https://10.9.9.9"), "a?"),
+        (discovered_machine("SN-0001", &[mac_b], "https://10.0.0.1"), "a?"),
+        (discovered_machine("", &[mac_x, mac_a], "https://10.9.9.9"), "a by MAC address"),
+        (discovered_machine("SN-0007", &[mac_a], "https://10.0.0.1"), "a?"),
+        (discovered_machine("0", &[mac_a], "https://10.9.9.9"), "a by MAC address"),
+        (discovered_machine("SN-0007", &[mac_x], "https://10.0.0.1"), "a?"),
+        (discovered_machine("", &[], "https://10.0.0.2"), "b by BMC endpoint"),
+        (discovered_machine("SN-0007", &[mac_x], "https://10.0.0.3"), "c by BMC endpoint"),
+        (discovered_machine("", &[], "http://10.0.0.4:8000"), "d by BMC endpoint"),
+        (discovered_machine("Default string", &[], "https://10.9.9.9"), "new"),
+        (discovered_machine("SN-0007", &[], "https://10.0.0.1/redfish/v1/Systems/2"), "new"),
+        (discovered_machine("SN-0009", &[], "https://10.9.9.9"), "SN-0009?"),
+        (discovered_machine("", &[], "ipmi://10.0.0.1"), "new"),
     ] {
         let reported = match sample_matcher().find_match(&discovered) {
             MachineMatch::New => "new".to_string(),
@@ -80,24 +80,33 @@ fn what_marks_two_machines_marks_neither() {
     matcher.add(&machine("e", "SN-0005", &[shared], "10.0.0.5"));
     matcher.add(&machine("f", "SN-0006", &[shared], "10.0.0.6"));
     assert_eq!(
-        matcher.find_match(&seen("SN-0007", &[shared], "https://10.0.0.7")),
+        matcher.find_match(&discovered_machine("SN-0007", &[shared], "https://10.0.0.7")),
         MachineMatch::New
     );
     let known = MachineMatch::Known(MachineId::trusted("f"), MatchAttribute::Serial);
-    assert_eq!(matcher.find_match(&seen("SN-0006", &[shared], "https://10.0.0.7")), known);
+    assert_eq!(
+        matcher.find_match(&discovered_machine("SN-0006", &[shared], "https://10.0.0.7")),
+        known
+    );
 }
 
 #[test]
 fn what_was_registered_is_known_the_next_time() {
     for (discovered, name) in [
-        (seen("CN7-X1.2", &["02:00:00:00:00:01"], "https://10.0.0.7"), "CN7-X1-2"),
-        (seen(" op-1234 ", &[], "https://10.0.0.7"), "m-op-1234"),
-        (seen("To be filled by O.E.M.", &["02:00:00:00:00:01"], "https://h"), "mac-020000000001"),
+        (discovered_machine("CN7-X1.2", &["02:00:00:00:00:01"], "https://10.0.0.7"), "CN7-X1-2"),
+        (discovered_machine(" op-1234 ", &[], "https://10.0.0.7"), "m-op-1234"),
         (
-            seen("0000", &[], "https://[fe80::1]:8443/redfish/v1/Systems/2"),
+            discovered_machine("To be filled by O.E.M.", &["02:00:00:00:00:01"], "https://h"),
+            "mac-020000000001",
+        ),
+        (
+            discovered_machine("0000", &[], "https://[fe80::1]:8443/redfish/v1/Systems/2"),
             "bmc-fe80-1-8443-systems-2",
         ),
-        (seen(&"x1".repeat(80), &[], "https://10.0.0.7"), &format!("m-{}x", "x1".repeat(30))),
+        (
+            discovered_machine(&"x1".repeat(80), &[], "https://10.0.0.7"),
+            &format!("m-{}x", "x1".repeat(30)),
+        ),
     ] {
         let (mut matcher, id) = (sample_matcher(), id_for(&discovered));
         assert_eq!(id.as_str(), name);
@@ -114,7 +123,7 @@ fn what_was_registered_is_known_the_next_time() {
 
 #[test]
 fn the_command_can_be_typed() {
-    let discovered = seen("S 1/2'3", &["02:00:00:00:00:01"], "https://10.0.0.7");
+    let discovered = discovered_machine("S 1/2'3", &["02:00:00:00:00:01"], "https://10.0.0.7");
     let labels = Labels::from([("rack".to_string(), "r 1".to_string())]);
     let spec = spec_for(&discovered, "datacenter", "bmc");
     assert_eq!(

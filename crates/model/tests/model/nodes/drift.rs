@@ -13,7 +13,7 @@ use model::run::{Failure, Run, Workflow};
 
 fn decide(node: &Node, upstream: MaasState, run: Option<&Run>, healthy: bool) -> DriftAction {
     let observed = upstream_observation(upstream);
-    DriftCase { node, seen: &observed, run, healthy, first_seen_recently: false }.decide(false)
+    DriftCase { node, observed: &observed, run, healthy, first_seen_recently: false }.decide(false)
 }
 
 fn in_workflow(work: Work, workflow: Workflow) -> Run {
@@ -64,7 +64,7 @@ fn what_was_first_seen_a_moment_ago_is_not_seen_again() {
         let node = Node { drift_passes: passes, ..node(NodeState::Active) };
         let case = DriftCase {
             node: &node,
-            seen: &absent,
+            observed: &absent,
             run: None,
             healthy: true,
             first_seen_recently: true,
@@ -82,7 +82,7 @@ fn what_maas_says_beside_it_is_told() {
     };
     let act = DriftCase {
         node: &node,
-        seen: &observed,
+        observed: &observed,
         run: None,
         healthy: true,
         first_seen_recently: false,
@@ -227,7 +227,7 @@ fn mass_drift_quarantines_no_node() {
     let retired = node(NodeState::Retired);
     let case = |observed, run| DriftCase {
         node: &serving,
-        seen: observed,
+        observed,
         run,
         healthy: true,
         first_seen_recently: false,
@@ -240,7 +240,7 @@ fn mass_drift_quarantines_no_node() {
         // Nodes that are not in service do not count.
         cases.push(DriftCase {
             node: &retired,
-            seen: &absent,
+            observed: &absent,
             run: None,
             healthy: true,
             first_seen_recently: false,

@@ -84,9 +84,9 @@ fn everybody_is_told_why() {
     ];
     for (denied, name) in all {
         assert_eq!(denied.as_str(), name);
-        assert!(!denied.said().is_empty());
+        assert!(!denied.message().is_empty());
     }
     for denied in [EnrollmentRefusal::TokenUsed, EnrollmentRefusal::TokenExpired] {
-        assert!(denied.said().contains("farrier node bootstrap --reissue"), "{denied:?}");
+        assert!(denied.message().contains("farrier node bootstrap --reissue"), "{denied:?}");
     }
 }

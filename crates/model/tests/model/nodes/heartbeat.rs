@@ -28,21 +28,21 @@ fn when() -> HeartbeatTimes {
 }
 
 /// A node whose last heartbeat was `ago` seconds ago, or never.
-fn heard(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> AgentHeartbeat {
+fn heartbeat(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> AgentHeartbeat {
     let (at, changed_at) = (ago.map(|ago| at(NOW - ago)), at(0));
     let node = NodeId::trusted(format!("node-{name}"));
     AgentHeartbeat { node, state, at, problems: problems.into(), lost_at: None, changed_at }
 }
 
 fn moved(classification: &HeartbeatClassification) -> Vec<(&str, &str)> {
-    classification.moves.iter().map(|one| (one.node.as_str(), one.to.as_str())).collect()
+    classification.transitions.iter().map(|one| (one.node.as_str(), one.to.as_str())).collect()
 }
 
 /// The transition of one node among many healthy ones.
 fn one(state: NodeState, ago: Option<i64>, problems: &str, when: HeartbeatTimes) -> Option<String> {
     let mut all: Vec<AgentHeartbeat> =
-        (1..100).map(|n| heard(n, NodeState::Active, Some(1), "")).collect();
-    all.push(heard(100, state, ago, problems));
+        (1..100).map(|n| heartbeat(n, NodeState::Active, Some(1), "")).collect();
+    all.push(heartbeat(100, state, ago, problems));
     if when.listening_since == at(0) {
         let nothing =
             HeartbeatClassification { expects: true, ..HeartbeatClassification::default() };
@@ -50,8 +50,8 @@ fn one(state: NodeState, ago: Option<i64>, problems: &str, when: HeartbeatTimes)
     }
     let classification = classify_heartbeats(&all, &limits(), when);
     assert_eq!(classification.outage, None);
-    assert!(classification.moves.len() <= 1, "{classification:?}");
-    classification.moves.first().map(|one| {
+    assert!(classification.transitions.len() <= 1, "{classification:?}");
+    classification.transitions.first().map(|one| {
         assert_eq!(one.node.as_str(), "node-100");
         assert!(!one.why.is_empty());
         one.to.to_string()
@@ -93,18 +93,21 @@ fn every_state_by_what_is_heard() {
 #[test]
 fn a_move_says_why() {
     let all = [
-        heard(1, NodeState::Active, Some(101), ""),
-        heard(2, NodeState::Active, Some(1), "a GPU is lost"),
-        heard(3, NodeState::Offline, Some(1), ""),
+        heartbeat(1, NodeState::Active, Some(101), ""),
+        heartbeat(2, NodeState::Active, Some(1), "a GPU is lost"),
+        heartbeat(3, NodeState::Offline, Some(1), ""),
     ];
     let classification = classify_heartbeats(&all, &limits(), when());
     assert_eq!(
         moved(&classification),
         [("node-1", "offline"), ("node-2", "offline"), ("node-3", "active")]
     );
-    assert!(classification.moves[0].why.starts_with("not heard of for "), "{classification:?}");
-    assert!(classification.moves[1].why.contains("a GPU is lost"));
-    assert_eq!([0, 1, 2].map(|n: usize| classification.moves[n].lost), [true, false, false]);
+    assert!(
+        classification.transitions[0].why.starts_with("not heard of for "),
+        "{classification:?}"
+    );
+    assert!(classification.transitions[1].why.contains("a GPU is lost"));
+    assert_eq!([0, 1, 2].map(|n: usize| classification.transitions[n].lost), [true, false, false]);
 }
 
 /// A controller that just started has received no heartbeats yet: that is not silence.
@@ -128,15 +131,17 @@ fn a_controller_that_has_just_come_waits() {
 fn a_node_that_has_just_come_is_waited_for() {
     for (ago, silent) in [(1, false), (100, false), (101, true)] {
         for state in [NodeState::Active, NodeState::Offline] {
-            let new = AgentHeartbeat { changed_at: at(NOW - ago), ..heard(1, state, None, "") };
-            let moves = classify_heartbeats(&[new], &limits(), when()).moves.len();
+            let new = AgentHeartbeat { changed_at: at(NOW - ago), ..heartbeat(1, state, None, "") };
+            let moves = classify_heartbeats(&[new], &limits(), when()).transitions.len();
             assert_eq!(moves, usize::from(silent && state == NodeState::Active), "{ago}");
         }
         // The time of the last heartbeat counts, if there is one.
-        let old =
-            AgentHeartbeat { changed_at: at(NOW), ..heard(1, NodeState::Active, Some(ago), "") };
+        let old = AgentHeartbeat {
+            changed_at: at(NOW),
+            ..heartbeat(1, NodeState::Active, Some(ago), "")
+        };
         assert_eq!(
-            classify_heartbeats(&[old], &limits(), when()).moves.len(),
+            classify_heartbeats(&[old], &limits(), when()).transitions.len(),
             usize::from(silent),
             "{ago}"
         );
@@ -151,8 +156,8 @@ fn what_was_heard_long_ago_makes_nobody_active() {
 }
 
 fn fleet(silent: usize, well: usize, ago: i64) -> Vec<AgentHeartbeat> {
-    let silent = (0..silent).map(|n| heard(n, NodeState::Active, Some(ago), ""));
-    let well = (1_000..1_000 + well).map(|n| heard(n, NodeState::Active, Some(1), ""));
+    let silent = (0..silent).map(|n| heartbeat(n, NodeState::Active, Some(ago), ""));
+    let well = (1_000..1_000 + well).map(|n| heartbeat(n, NodeState::Active, Some(1), ""));
     silent.chain(well).collect()
 }
 
@@ -179,8 +184,8 @@ fn too_many_silent_nodes_are_a_mass_outage() {
             "{silent} of {of}"
         );
         let moves = if claimed { 0 } else { silent };
-        assert_eq!(classification.moves.len(), moves, "{silent} of {of}");
-        assert!(classification.moves.iter().all(|one| one.lost));
+        assert_eq!(classification.transitions.len(), moves, "{silent} of {of}");
+        assert!(classification.transitions.iter().all(|one| one.lost));
     }
 }
 
@@ -191,13 +196,13 @@ fn a_mass_outage_is_detected_early() {
     all[0].at = Some(at(NOW - 101));
     let classification = classify_heartbeats(&all, &limits(), when());
     assert_eq!(classification.outage, Some(MassOutage { count: 5, of: 10 }));
-    assert_eq!(classification.moves, []);
+    assert_eq!(classification.transitions, []);
     // Nodes that were not in service do not count.
     let mut all = fleet(5, 5, 101);
     all[0].state = NodeState::Offline;
     let classification = classify_heartbeats(&all, &limits(), when());
-    assert_eq!((classification.outage, classification.moves.len()), (None, 4));
-    assert!(classification.moves.iter().all(|one| one.lost));
+    assert_eq!((classification.outage, classification.transitions.len()), (None, 4));
+    assert!(classification.transitions.iter().all(|one| one.lost));
 }
 
 #[test]
@@ -207,12 +212,12 @@ fn a_mass_outage_delays_offline() {
         let when = HeartbeatTimes { outage_since: Some(at(NOW - since)), ..when() };
         let classification = classify_heartbeats(&all, &limits(), when);
         assert_eq!(classification.outage, Some(MassOutage { count: 10, of: 20 }));
-        assert_eq!(classification.moves.len(), moves, "since {since}");
+        assert_eq!(classification.transitions.len(), moves, "since {since}");
     }
     // The mass outage is over, so it has no effect.
     let when = HeartbeatTimes { outage_since: Some(at(NOW - 5)), ..when() };
     let classification = classify_heartbeats(&fleet(1, 19, 101), &limits(), when);
-    assert_eq!((classification.outage, classification.moves.len()), (None, 1));
+    assert_eq!((classification.outage, classification.transitions.len()), (None, 1));
 }
 
 /// Nodes that went offline in a mass outage still belong to it. It ends when enough of them send
@@ -229,7 +234,7 @@ fn a_mass_outage_ends_after_enough_heartbeats() {
     let outage = |all: &[AgentHeartbeat]| classify_heartbeats(all, &limits(), when).outage;
     let all = lost(fleet(10, 10, 1_900), 10, NOW - 1_000);
     assert_eq!(outage(&all), Some(MassOutage { count: 10, of: 20 }));
-    assert_eq!(classify_heartbeats(&all, &limits(), when).moves, []);
+    assert_eq!(classify_heartbeats(&all, &limits(), when).transitions, []);
     for (heartbeat, still) in [(4, true), (5, true), (6, false), (10, false)] {
         let mut all = all.clone();
         for one in &mut all[..heartbeat] {
@@ -237,7 +242,7 @@ fn a_mass_outage_ends_after_enough_heartbeats() {
         }
         let classification = classify_heartbeats(&all, &limits(), when);
         assert_eq!(classification.outage.is_some(), still, "{heartbeat} are heard");
-        assert_eq!(classification.moves.len(), heartbeat);
+        assert_eq!(classification.transitions.len(), heartbeat);
     }
     // A controller that just started still counts them.
     let fresh = HeartbeatTimes { listening_since: at(NOW - 1), ..when };
@@ -283,8 +288,8 @@ fn silence_everywhere_is_not_the_sites() {
 #[test]
 fn a_mass_outage_does_not_hide_heartbeats() {
     let mut all = fleet(10, 10, 101);
-    all.push(heard(500, NodeState::Offline, Some(1), ""));
-    all.push(heard(501, NodeState::Active, Some(1), "a GPU is lost"));
+    all.push(heartbeat(500, NodeState::Offline, Some(1), ""));
+    all.push(heartbeat(501, NodeState::Active, Some(1), "a GPU is lost"));
     let classification = classify_heartbeats(&all, &limits(), when());
     assert!(classification.outage.is_some());
     assert_eq!(moved(&classification), [("node-500", "active"), ("node-501", "offline")]);

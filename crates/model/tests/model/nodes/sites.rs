@@ -173,7 +173,7 @@ fn an_alarm_has_been_so_since_it_was_first_said() {
     let again = first.apply_report(&SiteReport::Silence(Some("6 of 10".into())), at(9));
     assert_eq!(again, first, "its counts move from look to look, and are no news");
     let alarm = again.silence.expect("it is still so");
-    assert_eq!((alarm.said.as_str(), alarm.since), ("5 of 10", at(1)));
+    assert_eq!((alarm.message.as_str(), alarm.since), ("5 of 10", at(1)));
 }
 
 #[test]

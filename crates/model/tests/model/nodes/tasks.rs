@@ -27,7 +27,7 @@ fn task(state: TaskState, lease_until: Option<i64>) -> Task {
         lease_until: lease_until.map(at),
         dispatched: 1,
         deadline: at(9_000),
-        said: String::new(),
+        message: String::new(),
         log: "before".into(),
         created_at: at(0),
     }
@@ -51,7 +51,7 @@ fn all() -> Vec<(Task, TaskStatus)> {
 #[test]
 fn every_state_stands_somewhere() {
     for (task, status) in all() {
-        assert_eq!(task.standing(now()), status, "{task:?}");
+        assert_eq!(task.status(now()), status, "{task:?}");
     }
 }
 
@@ -65,7 +65,7 @@ fn an_agent_takes_what_is_not_over() {
                 // A repeated request for a held task does not count as a dispatch.
                 let given = task.dispatched + u32::from(status != TaskStatus::Live);
                 let claimed = taken.expect("it is there to be taken");
-                assert_eq!(claimed.standing(now()), TaskStatus::Live);
+                assert_eq!(claimed.status(now()), TaskStatus::Live);
                 assert_eq!(claimed.lease_until, Some(now() + LEASE));
                 assert_eq!((claimed.dispatched, &claimed.log), (given, &task.log));
             }
@@ -108,7 +108,7 @@ fn a_report_counts_once() {
             let Some(after) = after else { continue };
             match state {
                 Queued | Dispatched => {
-                    assert_eq!((after.said.as_str(), after.lease_until), ("that is it", None));
+                    assert_eq!((after.message.as_str(), after.lease_until), ("that is it", None));
                     assert_eq!(after.log, "before more");
                 }
                 Done | Failed | Stopped => assert_eq!(after, before, "said twice is said once"),

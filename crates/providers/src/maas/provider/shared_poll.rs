@@ -58,7 +58,7 @@ impl SharedPoll {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(&self, maas: &Maas) -> PollResult {
+    async fn poll(&self, maas: &Maas) -> PollResult {
         let ids: Vec<String> = self.awaited().keys().cloned().collect();
         let mut observed = BTreeMap::new();
         for named in ids.chunks(MAX_NAMED) {
@@ -91,7 +91,7 @@ impl Waiter<'_> {
             return probe.result.clone();
         }
         let requested = Instant::now();
-        let observed = self.shared_poll.look(maas).await;
+        let observed = self.shared_poll.poll(maas).await;
         *last = Some(Poll { started_at: requested, result: observed.clone() });
         self.newest = requested;
         observed

@@ -74,7 +74,7 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
                     td { (record_state_badge(site.state_name(), site.state_name())) }
                     td.when { (relative_time(site.head.since, now)) }
                     td { @if let Some(machines) = site.machines { (machines) } }
-                    td.words { @for alarm in site.alarms() { div { (clean_text(&alarm.said)) } } }
+                    td.words { @for alarm in site.alarms() { div { (clean_text(&alarm.message)) } } }
                 } }
                 @if sites.next.is_some() { tr { td colspan="5" { "More: " code { "farrier site list" } } } }
             }

@@ -117,7 +117,7 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
     let ids = |ids: &[model::id::RunId]| ids.iter().map(ToString::to_string).collect();
     let (stage, error) = match &rack.state {
         RackState::Maintenance { stage } => (stage.as_str(), None),
-        RackState::Error { cause } => ("", Some(trouble(cause))),
+        RackState::Error { cause } => ("", Some(rack_error(cause))),
         RackState::Created
         | RackState::Discovering
         | RackState::Validating
@@ -160,7 +160,7 @@ fn text_of(value: Option<&impl ToString>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
-fn trouble(cause: &RackFailure) -> v1::RackError {
+fn rack_error(cause: &RackFailure) -> v1::RackError {
     let kind = cause.device.as_ref().map(|device| device.kind.as_str().to_string());
     v1::RackError {
         during: cause.phase.as_str().into(),
@@ -280,11 +280,11 @@ fn maintenance_step(rack_step: &RackStepStatus) -> v1::RackMaintenanceStep {
         activity: activity(rack_step.step),
         state: step_phase_name(rack_step.state.state).into(),
         message: rack_step.state.message.clone(),
-        child_runs: rack_step.child_runs.iter().map(part).collect(),
+        child_runs: rack_step.child_runs.iter().map(child_run).collect(),
     }
 }
 
-fn part(part: &ChildRunStatus) -> v1::RackMaintenanceChildRun {
+fn child_run(part: &ChildRunStatus) -> v1::RackMaintenanceChildRun {
     let Some(run) = &part.run else { return waiting(&part.target) };
     let message = match (&run.progress.failure, run.phase()) {
         (Some(failure), _) => format!("{}: {}", failure.step, failure.fault.message),

@@ -137,7 +137,7 @@ fn task_of(node: &NodeId) -> Task {
         lease_until: None,
         dispatched: 0,
         deadline: at(9),
-        said: String::new(),
+        message: String::new(),
         log: String::new(),
         created_at: at(1),
     }
