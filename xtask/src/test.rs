@@ -92,8 +92,9 @@ struct TestProgram {
 impl TestProgram {
     /// The program of one of cargo's messages, if the message is about a test program.
     fn parse(message: &str) -> Option<Self> {
-        let is_test =
-            message.contains("\"test\":true},") && !message.contains("\"executable\":null");
+        // The target has a field of this name too: whether it has tests.
+        let profile = message.split_once("\"profile\":{")?.1.split_once('}')?.0;
+        let is_test = profile.contains("\"test\":true");
         let path = PathBuf::from(text_after(message, "\"executable\":\"").filter(|_| is_test)?);
         let manifest = PathBuf::from(text_after(message, "\"manifest_path\":\"")?);
         Some(Self { path, package: manifest.parent()?.to_path_buf() })
