@@ -104,6 +104,11 @@ impl TestProgram {
         file_stem(&self.path).is_some_and(|name| name == SIMULATED)
     }
 
+    /// The message of a failure with the name of the program.
+    fn blame(&self, failure: &Failure) -> String {
+        format!("{}: {}", file_stem(&self.path).unwrap_or_default(), failure.message)
+    }
+
     fn command(&self, peers: &Peers, filter: &[&str]) -> Command {
         let mut command = match self.is_simulated() {
             true => Command::new("nice"),
@@ -133,27 +138,20 @@ fn run_programs(programs: &[TestProgram], peers: &Peers, filter: &[&str]) -> Res
         });
         let run = |program: &&TestProgram| {
             println!("\n     Running {}", program.path.display());
-            run_tests(&mut program.command(peers, filter)).err()
+            run_tests(&mut program.command(peers, filter)).err().map(|one| program.blame(&one))
         };
-        let mut failures: Vec<Failure> = others.iter().filter_map(run).collect();
+        let mut failures: Vec<String> = others.iter().filter_map(run).collect();
         let outputs = matrix.join().unwrap_or_else(|_| Err(io::Error::other("it panicked")));
         let outputs = outputs.map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
         for (program, output) in simulated.iter().zip(outputs) {
             println!("\n     Running {}", program.path.display());
             let text = String::from_utf8_lossy(&output.stdout);
-            failures
-                .extend(report_tests(text.lines().map(str::to_owned), || Ok(output.status)).err());
+            let ran = report_tests(text.lines().map(str::to_owned), || Ok(output.status));
+            failures.extend(ran.err().map(|one| program.blame(&one)));
         }
         match failures.is_empty() {
             true => Ok(()),
-            false => Err(Failure::new(
-                failures
-                    .iter()
-                    .map(|failure| failure.message.clone())
-                    .collect::<Vec<_>>()
-                    .join("\n"),
-                RERUN_HINT,
-            )),
+            false => Err(Failure::new(failures.join("\n"), RERUN_HINT)),
         }
     })
 }
