@@ -279,8 +279,6 @@ fn finished(run: &Run, action: Action) -> Refusal {
         action.as_str()
     );
     let next = match run.phase() {
-        // The caller wanted to stop it: a command that repeats it would do the opposite.
-        _ if action == Action::Cancel => format!("farrier why {}", run.spec.id),
         RunPhase::Failed => run.command("retry-step"),
         // Further actions are requested on the node, not on its run.
         RunPhase::Canceled | RunPhase::Succeeded if run.works_on_node() => {

@@ -55,7 +55,7 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     let peer = Peer::serve(Some(identity.acceptor()), answers).await;
     let store = store("root", PASSWORD);
     let report = datacenter(&store).test_bmc(&to(&peer.url())).await;
-    assert_finding(&report, BmcCheck::Name, CheckOutcome::Ok, "an address");
+    assert_finding(&report, BmcCheck::Name, CheckOutcome::Ok, "an IP address");
     assert_finding(&report, BmcCheck::Port, CheckOutcome::Ok, "takes connections");
     assert_finding(&report, BmcCheck::Tls, CheckOutcome::Ok, "would be trusted on first use");
     assert_finding(&report, BmcCheck::Tls, CheckOutcome::Ok, "until 2099-12-31");
