@@ -216,7 +216,7 @@ pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
     unknown(&TargetId::new(D::TARGET, id))
 }
 
-/// What must hold for a write.
+/// The preconditions of a write.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     /// The device may be new.

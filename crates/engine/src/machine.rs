@@ -111,7 +111,7 @@ pub struct DescribedMachine {
     pub labels: Labels,
 }
 
-/// What must hold for a write.
+/// The preconditions of a write.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     /// The machine may be new.

@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-/// How often a release is tried before the claim is left to `requeue_stray_claims`.
+/// The number of attempts to release a claim before the claim is left to `requeue_stray_claims`.
 const RELEASE_TRIES: u32 = 5;
 /// The most objects that one transaction claims.
 const MAX_CLAIM: usize = 128;

@@ -44,7 +44,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSettings {
     pub heartbeat_limits: heartbeat::HeartbeatLimits,
-    /// How often silent nodes are searched.
+    /// The interval of the search for silent nodes.
     pub silence_check_interval: Duration,
     pub reconcile_interval: Duration,
 }

@@ -38,7 +38,7 @@ impl Nodes {
     }
 }
 
-/// What an operator installs by hand to make a machine a node.
+/// A node and the token with which an operator installs its agent by hand.
 #[derive(Debug, Clone)]
 pub struct Bundle {
     pub node: Node,
@@ -46,7 +46,7 @@ pub struct Bundle {
     pub expires_at: Timestamp,
 }
 
-/// What happens to the enrolled agent's session when another token is issued.
+/// Whether issuing another token keeps or revokes the session of the enrolled agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionPolicy {
     End,

@@ -18,7 +18,7 @@ use store::{Cause, Result, TaskRow, Tx};
 pub struct ResumedNode {
     pub node: Node,
     pub run: RunId,
-    /// What happened to the open task of its agent, if any.
+    /// The result of resuming the open task of its agent, if there is one.
     pub task: ResumeResult,
     /// The run had failed and was reopened.
     pub reopened: bool,

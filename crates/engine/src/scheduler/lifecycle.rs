@@ -27,7 +27,7 @@ use store::{Cause, ClaimedObject, Enqueue, NewEvent, RecordClaim, Result, StoreE
 const MAX_TRANSITIONS: u64 = 64;
 /// The wait before a retry when the database is unavailable.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
-/// How often a turn is retried after a write conflict.
+/// The maximum number of retries of a turn after a write conflict.
 const MAX_CONFLICTS: u32 = 20;
 
 /// Loads the context that a turn needs beside its record.
