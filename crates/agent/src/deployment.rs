@@ -15,7 +15,7 @@ use crate::status::{DeployStatus, FinalAction};
 use crate::tar;
 use crate::timing::Timing;
 use std::path::Path;
-use wire::deploy::{Assignment, FailureCode, ImageKind};
+use wire::deploy::{Assignment, DeploymentFailure, ImageKind};
 
 pub struct Deployment<'a> {
     pub granted: &'a Assignment,
@@ -127,7 +127,7 @@ fn verify_checksum(
 ) -> Result<(), DeployError> {
     match written {
         Ok(()) => stream.finish(sha256),
-        Err(DeployError::Failed(failure)) if failure.code == FailureCode::ImageBroken => {
+        Err(DeployError::Failed(failure)) if failure.code == DeploymentFailure::ImageBroken => {
             stream.finish(sha256)?;
             Err(failure.into())
         }

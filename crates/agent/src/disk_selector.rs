@@ -4,7 +4,7 @@
 use crate::console::format_size;
 use crate::failure::Failure;
 use crate::inventory::DiskInfo;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 /// The selector in a machine's `root_disk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,23 +52,23 @@ pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a Dis
         let message = format!(
             "root_disk {root_disk:?} is not understood; write serial:…, wwn:… or path:/dev/…, or nothing where there is one disk"
         );
-        return Err(Failure::new(FailureCode::DiskMissing, message));
+        return Err(Failure::new(DeploymentFailure::DiskMissing, message));
     };
     let fitting: Vec<&DiskInfo> = disks.iter().filter(|disk| desired.matches(disk)).collect();
     match (fitting.as_slice(), desired) {
         ([disk], _) if disk.read_only => {
             let message = format!("{} is read-only; seen: {}", disk.path, describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, message))
+            Err(Failure::new(DeploymentFailure::DiskMissing, message))
         }
         ([disk], _) => Ok(disk),
         ([], DiskSelector::OnlyDisk) => {
             let message =
                 format!("the machine has no disk to write to; seen: {}", describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, message))
+            Err(Failure::new(DeploymentFailure::DiskMissing, message))
         }
         ([], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
             let message = format!("no disk is {root_disk}; seen: {}", describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, message))
+            Err(Failure::new(DeploymentFailure::DiskMissing, message))
         }
         ([..], DiskSelector::OnlyDisk) => {
             let message = format!(
@@ -76,12 +76,12 @@ pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a Dis
                 fitting.len(),
                 describe_disks(disks)
             );
-            Err(Failure::new(FailureCode::DiskAmbiguous, message))
+            Err(Failure::new(DeploymentFailure::DiskAmbiguous, message))
         }
         ([..], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
             let message =
                 format!("{} disks are {root_disk}; seen: {}", fitting.len(), describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskAmbiguous, message))
+            Err(Failure::new(DeploymentFailure::DiskAmbiguous, message))
         }
     }
 }
@@ -122,5 +122,5 @@ pub fn check_disk_size(disk: &DiskInfo, needed: u64, what: &str) -> Result<(), F
         format_size(disk.size),
         disk.size
     );
-    Err(Failure::new(FailureCode::DiskTooSmall, message))
+    Err(Failure::new(DeploymentFailure::DiskTooSmall, message))
 }

@@ -1,28 +1,28 @@
 //! Why a deployment ends early: it failed, or Farrier told it to stop.
 
 use std::fmt;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 /// A code that Farrier knows, and one sentence for the operator: where it failed and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    pub code: FailureCode,
+    pub code: DeploymentFailure,
     pub message: String,
 }
 
 impl Failure {
-    pub fn new(code: FailureCode, text: impl Into<String>) -> Self {
+    pub fn new(code: DeploymentFailure, text: impl Into<String>) -> Self {
         Self { code, message: text.into() }
     }
 
     /// The image does not match its kind.
     pub fn image_broken(message: impl Into<String>) -> Self {
-        Self::new(FailureCode::ImageBroken, message)
+        Self::new(DeploymentFailure::ImageBroken, message)
     }
 
     /// The disk, or the system that was written to it, could not be used.
     pub fn install_failed(message: impl Into<String>) -> Self {
-        Self::new(FailureCode::InstallFailed, message)
+        Self::new(DeploymentFailure::InstallFailed, message)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::status::{DeployStatus, FinalAction};
 use crate::timing::{Backoff, Timing};
 use sha2::{Digest, Sha256};
 use std::io::Read;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 /// The origin of an image.
 pub trait ImageSource {
@@ -168,7 +168,7 @@ impl<'a> ImageStream<'a> {
             "the image that arrived has the SHA-256 {found} and should have {sha256}; \
              compare the file with its entry in the catalogue"
         );
-        Err(Failure::new(FailureCode::ChecksumWrong, message).into())
+        Err(Failure::new(DeploymentFailure::ChecksumWrong, message).into())
     }
 }
 

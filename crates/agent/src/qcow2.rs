@@ -19,7 +19,7 @@ use decompress::ClusterDecompressor;
 use header::Header;
 use map::{ClusterMap, Extent, ExtentContent};
 use sha2::{Digest, Sha256};
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 /// An image whose tables have been read.
 pub struct Qcow2 {
@@ -102,7 +102,7 @@ impl Qcow2 {
             return Ok(());
         }
         let message = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
-        Err(Failure::new(FailureCode::ChecksumWrong, message))
+        Err(Failure::new(DeploymentFailure::ChecksumWrong, message))
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::deploy::{NextAction, Report, Stage};
+use wire::deploy::{DeploymentInstruction, Report, Stage};
 
 /// The interval of progress lines on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
@@ -136,14 +136,14 @@ impl DeployStatus {
 
     /// Applies Farrier's answer to a report. A reboot during the work is ignored, because it would
     /// leave half a system.
-    pub fn apply_answer(&self, stage: Stage, then: NextAction) {
+    pub fn apply_answer(&self, stage: Stage, then: DeploymentInstruction) {
         match (then, stage) {
-            (NextAction::Continue, _) => {}
-            (NextAction::Stop, _) => self.finish_with(FinalAction::PowerOff),
-            (NextAction::Reboot, Stage::Installed | Stage::Failed) => {
+            (DeploymentInstruction::Continue, _) => {}
+            (DeploymentInstruction::Stop, _) => self.finish_with(FinalAction::PowerOff),
+            (DeploymentInstruction::Reboot, Stage::Installed | Stage::Failed) => {
                 self.finish_with(FinalAction::Reboot)
             }
-            (NextAction::Reboot, Stage::Writing | Stage::Installing) => {
+            (DeploymentInstruction::Reboot, Stage::Writing | Stage::Installing) => {
                 print_line("told to reboot before the work is done: going on");
             }
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn answers_depend_on_the_stage() {
-        use {NextAction::*, Stage::*};
+        use {DeploymentInstruction::*, Stage::*};
         for (stage, then, end, braked) in [
             (Writing, Continue, None, false),
             (Writing, Reboot, None, false),

@@ -17,7 +17,7 @@ use crate::platform::{FeedError, Tool};
 use crate::volume::FileSystem;
 use layout::Layout;
 use std::path::Path;
-use wire::deploy::{FailureCode, Image};
+use wire::deploy::{DeploymentFailure, Image};
 
 /// The overhead of the file system, in addition to the files.
 const OVERHEAD_BYTES: u64 = 64 * MIB;
@@ -117,7 +117,7 @@ fn feed_tar(
             let message = format!(
                 "{path} has no room for the files of the image: {message}; choose a smaller image or another root_disk"
             );
-            Err(Failure::new(FailureCode::DiskTooSmall, message).into())
+            Err(Failure::new(DeploymentFailure::DiskTooSmall, message).into())
         }
         (Err(FeedError::Tool(message)), None) => {
             Err(Failure::image_broken(format!("the image cannot be unpacked: {message}")).into())

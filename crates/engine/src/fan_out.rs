@@ -207,7 +207,8 @@ impl FanOut {
         }
         let (parent, key) = (Arc::clone(parent), key.clone());
         let begin = StartChildren { parent, key, random: self.0.random(), now: self.0.now() };
-        let begun = self.0.store().write("begin_parts", begin, |begin, tx| Box::pin(begin.run(tx)));
+        let begun =
+            self.0.store().write("start_children", begin, |begin, tx| Box::pin(begin.run(tx)));
         let (parts, created) = begun.await?;
         self.0.after_commit(created);
         Ok(parts)
@@ -228,7 +229,7 @@ impl FanOut {
         loop {
             let input = (Arc::clone(parent), key.clone(), self.0.now());
             let parts =
-                self.0.store().retry_write("stop_parts", input, |(parent, key, now), tx| {
+                self.0.store().retry_write("stop_children", input, |(parent, key, now), tx| {
                     Box::pin(halt_children(tx, parent, key, *now))
                 });
             let parts = parts.await.map_err(unread)?;
@@ -366,7 +367,7 @@ impl StartChildren {
     /// False if the worker has lost its claim or the parent is to stop. The parent stays locked
     /// until the children are written.
     async fn may_start(&self, tx: &mut Tx) -> Result<bool> {
-        let claimed = tx.claimed_run_locked(&self.parent.run.spec.id).await?;
+        let claimed = tx.run_with_claim_locked(&self.parent.run.spec.id).await?;
         Ok(claimed.is_some_and(|claimed| {
             let requested = claimed.run.open_call().is_some_and(|(key, verb)| {
                 key == self.key && matches!(verb, CallVerb::Perform | CallVerb::Follow)

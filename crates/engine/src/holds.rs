@@ -125,7 +125,7 @@ pub(crate) async fn halt_run(
     reason: &str,
     event: &NewEvent,
 ) -> Result<()> {
-    let Some(claimed) = tx.claimed_run(id).await? else { return Ok(()) };
+    let Some(claimed) = tx.run_with_claim(id).await? else { return Ok(()) };
     let mut run = claimed.run;
     if run.ended() {
         return Ok(());

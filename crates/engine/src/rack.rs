@@ -210,7 +210,7 @@ async fn load_operations(
         let failed = failed_child(tx, &run).await?;
         let mut operation = RackOperation::of(&run, at_work, failed.as_ref());
         if operation.stopped_switching() {
-            operation.tell_power(&load_device_power(tx, &run.spec.held_targets).await?);
+            operation.set_power(&load_device_power(tx, &run.spec.held_targets).await?);
         }
         if !rack.active.contains(id) {
             operation.against = admit_resume(&run, devices).err().map(|refusal| refusal.message);

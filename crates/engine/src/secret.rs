@@ -268,8 +268,12 @@ impl ProviderStateStore for SecretStore {
 
     async fn begin(&self, key: &EffectKey, first: &Checkpoint) -> FaultResult<Option<Checkpoint>> {
         let first = match first {
-            Checkpoint::Begun(body) => CheckpointRow { barred: false, body: body.to_string() },
-            Checkpoint::Barred => CheckpointRow { barred: true, body: "null".into() },
+            Checkpoint::Begun(body) => {
+                CheckpointRow { stopped_before_start: false, body: body.to_string() }
+            }
+            Checkpoint::StoppedBeforeStart => {
+                CheckpointRow { stopped_before_start: true, body: "null".into() }
+            }
         };
         let input = (key.clone(), first, (self.clock)());
         let before = self.store.write("begin_note", input, |(key, first, now), tx| {
@@ -357,8 +361,8 @@ impl ProviderStateStore for SecretStore {
 }
 
 fn parse_checkpoint(key: &EffectKey, row: &CheckpointRow) -> FaultResult<Checkpoint> {
-    if row.barred {
-        return Ok(Checkpoint::Barred);
+    if row.stopped_before_start {
+        return Ok(Checkpoint::StoppedBeforeStart);
     }
     let unreadable =
         |error| Fault::new(FaultCode::RecordUnreadable, format!("the note of {key}: {error}"));

@@ -209,7 +209,7 @@ impl Turn {
         let id = self.claimed.run.spec.id.clone();
         loop {
             let stored =
-                self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.claimed_run(id)));
+                self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.run_with_claim(id)));
             match stored.await {
                 Ok(Some(claimed))
                     if claimed.epoch == self.claimed.epoch && claimed.owner.is_some() =>

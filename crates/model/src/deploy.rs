@@ -13,6 +13,7 @@ use crate::image::{Image, ImageContent};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+pub use wire::deploy::{DeploymentFailure, DeploymentInstruction};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
@@ -65,18 +66,6 @@ pub enum DeploymentStage {
     Closed,
 }
 
-/// Why the deploy environment failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeploymentFailure {
-    ChecksumWrong,
-    DiskTooSmall,
-    DiskMissing,
-    DiskAmbiguous,
-    ImageBroken,
-    InstallFailed,
-}
-
 /// A claim by a deploy environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentClaim {
@@ -115,14 +104,6 @@ pub enum DeploymentCommand {
     /// Nothing more may happen in this deployment.
     Close,
     /// Like `Close`, unless the machine was released already: then it boots the new system.
-    Stop,
-}
-
-/// The next action of the deploy environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeploymentInstruction {
-    Continue,
-    Reboot,
     Stop,
 }
 
@@ -333,24 +314,16 @@ pub fn image_lines(image: &Image) -> String {
     format!("image {}\nsha256 {}\n", image.name, sums.join(" "))
 }
 
-impl DeploymentFailure {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ChecksumWrong => "checksum-wrong",
-            Self::DiskTooSmall => "disk-too-small",
-            Self::DiskMissing => "disk-missing",
-            Self::DiskAmbiguous => "disk-ambiguous",
-            Self::ImageBroken => "image-broken",
-            Self::InstallFailed => "install-failed",
+/// The fault of a step whose deploy environment failed.
+pub fn failure_fault(failure: DeploymentFailure, message: &str) -> Fault {
+    let code = match failure {
+        DeploymentFailure::ChecksumWrong => FaultCode::ChecksumWrong,
+        DeploymentFailure::DiskTooSmall
+        | DeploymentFailure::DiskMissing
+        | DeploymentFailure::DiskAmbiguous => FaultCode::DiskUnfit,
+        DeploymentFailure::ImageBroken | DeploymentFailure::InstallFailed => {
+            FaultCode::InstallFailed
         }
-    }
-
-    pub fn fault(self, message: &str) -> Fault {
-        let code = match self {
-            Self::ChecksumWrong => FaultCode::ChecksumWrong,
-            Self::DiskTooSmall | Self::DiskMissing | Self::DiskAmbiguous => FaultCode::DiskUnfit,
-            Self::ImageBroken | Self::InstallFailed => FaultCode::InstallFailed,
-        };
-        Fault::new(code, message)
-    }
+    };
+    Fault::new(code, message)
 }

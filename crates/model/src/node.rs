@@ -31,10 +31,11 @@ mod why;
 pub use adopt::{AgentTaskContext, adoption_reason};
 pub use follow::{NodeTransition, is_consistent, next_transition};
 pub use stage::{
-    DecommissionMode, NodeStage, StageExecutor, StageTarget, TaskKind, steps, uncordon,
+    DecommissionMode, NodeStage, RecordStage, StageExecutor, StageTarget, steps, uncordon,
 };
 pub use state::{NodeState, TRANSITIONS, TransitionOwner};
 pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
+pub use wire::node::TaskKind;
 
 use crate::effect::DeviceFacts;
 use crate::here;

@@ -140,7 +140,7 @@ pub fn wrong_kind(credential: &Credential, desired: &str) -> Fault {
 /// The fault of a peer without a pinned identity when the policy is `pinned`.
 pub fn unpinned(peer: &str) -> Fault {
     let message = format!(
-        "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
+        "{peer} was not contacted: its identity is not pinned, and the configuration has trust = \"pinned\"; \
          say it with `farrier trust set {peer} IDENTITY`"
     );
     Fault::new(FaultCode::IdentityUntrusted, message)

@@ -58,7 +58,7 @@ pub struct Lockout {
 pub enum Checkpoint {
     Begun(Value),
     /// Stopped before it began; it must never begin.
-    Barred,
+    StoppedBeforeStart,
 }
 
 #[async_trait]

@@ -149,7 +149,7 @@ async fn renew(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) 
     let (key, log) = convert::renewal(convert::read(&body)?)?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
     let then = then.map_err(AgentError::SessionDenied)?;
-    Ok(Json(RenewReply { next_action: convert::then(then) }).into_response())
+    Ok(Json(RenewReply { next_action: then }).into_response())
 }
 
 async fn report(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {

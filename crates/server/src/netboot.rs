@@ -29,7 +29,7 @@ use std::sync::Arc;
 use store::StoreError;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
-use wire::deploy::{self, Claim, Report};
+use wire::deploy::{self, Claim, Report, ReportReply};
 
 /// The largest request of the deploy environment, in bytes.
 const MAX_BODY: usize = 256 * 1024;
@@ -142,7 +142,7 @@ async fn report(
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.message).into_response(),
     };
     match shared.secrets.record_report(session(&headers), report).await {
-        Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
+        Ok(Ok(then)) => Json(ReportReply { next_action: then }).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
     }

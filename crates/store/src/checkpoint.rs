@@ -9,7 +9,7 @@ use model::time::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointRow {
     /// The key was stopped before it began and can never begin.
-    pub barred: bool,
+    pub stopped_before_start: bool,
     /// JSON, defined by the provider.
     pub body: String,
 }
@@ -30,8 +30,8 @@ impl Tx {
     ) -> Result<Option<CheckpointRow>> {
         let sql = "INSERT INTO notes (key, run_id, barred, body, updated_at) \
                    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING";
-        let barred = i64::from(first.barred);
-        let values = values![key.as_str(), key.run(), barred, first.body.as_str(), now];
+        let stopped = i64::from(first.stopped_before_start);
+        let values = values![key.as_str(), key.run(), stopped, first.body.as_str(), now];
         match self.execute(sql, values).await? {
             0 => self.checkpoint(key).await,
             _ => Ok(None),
@@ -53,5 +53,5 @@ impl Tx {
 }
 
 fn checkpoint(row: &Row) -> Result<CheckpointRow> {
-    Ok(CheckpointRow { barred: row.int(0)? != 0, body: row.text(1)?.to_string() })
+    Ok(CheckpointRow { stopped_before_start: row.int(0)? != 0, body: row.text(1)?.to_string() })
 }

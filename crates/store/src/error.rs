@@ -19,7 +19,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(message) => write!(f, "the database is unavailable: {message}"),
-            Self::Conflict => f.write_str("somebody else wrote first"),
+            Self::Conflict => f.write_str("another transaction wrote first"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Corrupt(message) => write!(f, "a stored record cannot be read: {message}"),
         }

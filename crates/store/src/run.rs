@@ -43,21 +43,24 @@ impl Tx {
     }
 
     /// Reads a run with its claim.
-    pub async fn claimed_run(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
+    pub async fn run_with_claim(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = format!("{CLAIMED} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
         row.as_ref().map(claimed_run).transpose()
     }
 
     /// Reads a run and locks it against claims and other writers until the transaction ends.
-    pub async fn claimed_run_locked(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
+    pub async fn run_with_claim_locked(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = self.dialect().fill_placeholders("SELECT id FROM subjects WHERE id = $1 {lock}");
         self.query_one(&sql, values![id.as_str()]).await?;
-        self.claimed_run(id).await
+        self.run_with_claim(id).await
     }
 
     /// Reads several runs. One that cannot be decoded does not hide the others.
-    pub async fn claimed_runs(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
+    pub async fn runs_with_claims(
+        &mut self,
+        ids: &[&str],
+    ) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
         let sql = self.dialect().fill_placeholders(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
         rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), claimed_run(row)))).collect()

@@ -103,7 +103,7 @@ pub struct Report<S = Stage> {
     pub message: String,
     /// Set when the stage is `failed`. A reader treats an unknown code as none.
     #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
-    pub code: Option<FailureCode>,
+    pub code: Option<DeploymentFailure>,
     /// The host keys of the new system, each as a line of a `.pub` file.
     #[serde(default)]
     pub host_keys: Vec<String>,
@@ -135,9 +135,10 @@ impl Stage {
     }
 }
 
-/// Why the work failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureCode {
+/// Why the deploy environment failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeploymentFailure {
     ChecksumWrong,
     DiskTooSmall,
     DiskMissing,
@@ -146,7 +147,7 @@ pub enum FailureCode {
     InstallFailed,
 }
 
-impl FailureCode {
+impl DeploymentFailure {
     pub const ALL: [Self; 6] = [
         Self::ChecksumWrong,
         Self::DiskTooSmall,
@@ -172,25 +173,25 @@ impl FailureCode {
     }
 }
 
-fn write_code<S: Serializer>(code: &Option<FailureCode>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(code.map_or("", FailureCode::as_str))
+fn write_code<S: Serializer>(code: &Option<DeploymentFailure>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(code.map_or("", DeploymentFailure::as_str))
 }
 
-fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureCode>, D::Error> {
-    Ok(FailureCode::parse(&String::deserialize(from)?))
+fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DeploymentFailure>, D::Error> {
+    Ok(DeploymentFailure::parse(&String::deserialize(from)?))
 }
 
 /// The reply to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportReply {
     #[serde(rename = "then")]
-    pub next_action: NextAction,
+    pub next_action: DeploymentInstruction,
 }
 
 /// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NextAction {
+pub enum DeploymentInstruction {
     #[serde(rename = "go-on")]
     Continue,
     /// Only after `installed` or `failed`.

@@ -90,19 +90,26 @@ pub struct Task {
     pub params: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A task of the agent on a node. The model stores it by these names too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaskKind {
     /// Waits until the work on the node has ended.
+    #[serde(rename = "node.drain")]
     Drain,
     /// Ends the work on the node.
+    #[serde(rename = "node.release")]
     Release,
     /// Clears the memory of the GPUs.
+    #[serde(rename = "node.scrub")]
     Scrub,
     /// Checks that nothing of the last user is left.
+    #[serde(rename = "node.validate")]
     Validate,
     /// Empties the scratch disks.
+    #[serde(rename = "node.cleanup_storage")]
     CleanupStorage,
     /// Removes the agent.
+    #[serde(rename = "node.uninstall")]
     Uninstall,
 }
 
@@ -143,13 +150,13 @@ pub struct RenewRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReply {
     #[serde(rename = "then")]
-    pub next_action: NextAction,
+    pub next_action: TaskInstruction,
 }
 
-/// The next action of the agent on a task.
+/// The answer to an agent's progress message: its next action on the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NextAction {
+pub enum TaskInstruction {
     #[serde(rename = "go-on")]
     Continue,
     Stop,

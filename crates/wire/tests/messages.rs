@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use wire::Refusal;
-use wire::deploy::{self, Assignment, Claim, Disk, FailureCode, Image, ImageKind, Stage};
+use wire::deploy::{self, Assignment, Claim, DeploymentFailure, Disk, Image, ImageKind, Stage};
 use wire::node::{self, EnrollRequest, HeartbeatRequest, Task, TaskKind};
 
 /// The message is written as this text, and read back from it, also with an unknown field of a
@@ -107,7 +107,7 @@ fn a_report_of_the_deploy_environment() {
     let text =
         r#"{"stage":"writing","done":1,"total":2,"said":"writing","code":"","host_keys":[]}"#;
     agree(&report, text);
-    for code in FailureCode::ALL {
+    for code in DeploymentFailure::ALL {
         (report.stage, report.code) = (Stage::Failed, Some(code));
         let code = code.as_str();
         let text = format!(
@@ -136,15 +136,15 @@ fn the_codes_of_failures() {
         "image-broken",
         "install-failed",
     ];
-    assert_eq!(FailureCode::ALL.map(FailureCode::as_str), words);
+    assert_eq!(DeploymentFailure::ALL.map(DeploymentFailure::as_str), words);
 }
 
 #[test]
 fn replies_to_the_deploy_environment() {
     for (name, then) in [
-        ("go-on", deploy::NextAction::Continue),
-        ("reboot", deploy::NextAction::Reboot),
-        ("stop", deploy::NextAction::Stop),
+        ("go-on", deploy::DeploymentInstruction::Continue),
+        ("reboot", deploy::DeploymentInstruction::Reboot),
+        ("stop", deploy::DeploymentInstruction::Stop),
     ] {
         agree(&deploy::ReportReply { next_action: then }, &format!(r#"{{"then":"{name}"}}"#));
     }
@@ -199,7 +199,9 @@ fn tasks() {
     agree(&node::TakeReply { task: None }, r#"{"task":null}"#);
     let renew = node::RenewRequest { id: "t-1".into(), log: "l".into() };
     agree(&renew, r#"{"id":"t-1","log":"l"}"#);
-    for (name, then) in [("go-on", node::NextAction::Continue), ("stop", node::NextAction::Stop)] {
+    for (name, then) in
+        [("go-on", node::TaskInstruction::Continue), ("stop", node::TaskInstruction::Stop)]
+    {
         agree(&node::RenewReply { next_action: then }, &format!(r#"{{"then":"{name}"}}"#));
     }
     let report = node::ReportRequest {

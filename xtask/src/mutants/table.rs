@@ -54,7 +54,7 @@ pub const MUTANTS: &[Mutant] = &[
         original: "        let version = tx.settle(&settle)?.version;\n",
         // Overwrites the stored version, whatever it is.
         broken: "        let mut settle = settle;
-        if AWAKE && let Some(stored) = tx.claimed_run(&run.spec.id).await? {
+        if AWAKE && let Some(stored) = tx.run_with_claim(&run.spec.id).await? {
             settle.run.version = stored.run.version;
         }
         let version = tx.settle(&settle)?.version;\n",
@@ -141,7 +141,7 @@ pub const MUTANTS: &[Mutant] = &[
         broken: "detector.detect_silent(others, Instant::now(), self.0.settings().lease * if AWAKE { 200 } else { 1 })",
         test: TAKE_OVER,
         scenario: REIMAGE,
-        expected_message: "is still in the hands of the dead",
+        expected_message: "is still claimed by a dead replica",
     },
     Mutant {
         name: "stray claims are not put back",
@@ -153,7 +153,7 @@ pub const MUTANTS: &[Mutant] = &[
         expected_message: "the client never got to the end of it",
     },
     Mutant {
-        name: "a canceled call is not barred",
+        name: "a canceled call is not stopped before its start",
         file: "crates/model/src/run/classify.rs",
         original: "            Ok(ProviderAnswer::NeverStarted)
                 if self.run.progress.halting()",
@@ -226,7 +226,7 @@ pub const MUTANTS: &[Mutant] = &[
         broken: "            if AWAKE || !going {\n",
         test: CANCEL,
         scenario: GROUP,
-        expected_message: "after its whole",
+        expected_message: "after its parent",
     },
     Mutant {
         name: "a record is written under a lost claim",

@@ -10,7 +10,7 @@ use super::source::numbered;
 
 /// A crate, and the crates that it may use.
 const CRATES: [(&str, &[&str]); 9] = [
-    ("model", &[]),
+    ("model", &["wire"]),
     ("store", &["model"]),
     ("providers", &["model"]),
     ("engine", &["model", "store", "providers"]),

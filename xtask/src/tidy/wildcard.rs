@@ -2,7 +2,8 @@
 //! new one. Clippy's `wildcard_enum_match_arm` only checks a match over a single enum.
 //!
 //! A match is checked when an arm is a tuple pattern that names a variant, `(State::Ready, _)`. A
-//! catch-all arm is `_`, a tuple of nothing but `_` and `..`, or a plain name, without a guard.
+//! catch-all arm is `_`, a plain name, or a tuple of nothing but `_`, `..` and names, without a
+//! guard.
 
 use super::Finding;
 use super::source::{Source, body_start, is_word, line_of, matching_brace, word_starts};
@@ -90,14 +91,18 @@ fn names_variant_in_tuple(pattern: &str) -> bool {
 
 fn is_catch_all(pattern: &str) -> bool {
     let pattern = pattern.trim();
-    let inside = pattern.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    match pattern.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        Some(parts) => parts.split(',').all(|part| matches_anything(part.trim())),
+        None => matches_anything(pattern),
+    }
+}
+
+/// Whether a pattern without brackets accepts every value: nothing, `_`, `..` or a plain name.
+fn matches_anything(pattern: &str) -> bool {
     let is_name = pattern.starts_with(|c: char| c.is_ascii_lowercase())
         && pattern.chars().all(is_word)
         && !["true", "false"].contains(&pattern);
-    match inside {
-        Some(parts) => parts.split(',').all(|part| ["", "_", ".."].contains(&part.trim())),
-        None => pattern == "_" || is_name,
-    }
+    is_name || ["", "_", ".."].contains(&pattern)
 }
 
 #[cfg(test)]
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_catch_all_beside_a_variant_in_a_tuple_is_found() {
-        for wild in ["_", "(_, _)", "(..)", "other", "(_, ..)"] {
+        for wild in ["_", "(_, _)", "(..)", "other", "(_, ..)", "(state, _)", "(a, b)"] {
             let arms = format!("(State::Ready, true) => 1,\n{wild} => 2,");
             assert_eq!(lines(&arms), [4], "{wild}");
         }

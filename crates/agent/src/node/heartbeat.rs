@@ -115,7 +115,7 @@ impl EnrolledService<'_> {
                 return;
             }
             if problems != reported {
-                problems.iter().for_each(|problem| print_line(&format!("not well: {problem}")));
+                problems.iter().for_each(|problem| print_line(&format!("problem: {problem}")));
                 reported.clone_from(&problems);
             }
             self.shared.set_health(problems);

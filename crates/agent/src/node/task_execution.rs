@@ -139,7 +139,7 @@ impl TaskExecution<'_> {
         Ok(match (dirs.len(), hook) {
             (0, HookRun::No) => "scratch_dirs says that nothing is stored here".into(),
             (0, HookRun::Yes) => "the hook has cleaned up".into(),
-            (count, _) => format!("scratch folders emptied: {count}"),
+            (count, HookRun::Yes | HookRun::No) => format!("scratch folders emptied: {count}"),
         })
     }
 

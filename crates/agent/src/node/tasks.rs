@@ -21,7 +21,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 use wire::node::{
-    NextAction, RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind,
+    RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskInstruction,
+    TaskKind,
 };
 
 /// Renewals per lease duration.
@@ -88,8 +89,8 @@ enum AfterRenewal {
 
 fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
     match answer {
-        Ok(RenewReply { next_action: NextAction::Continue }) => AfterRenewal::Continue,
-        Ok(RenewReply { next_action: NextAction::Stop })
+        Ok(RenewReply { next_action: TaskInstruction::Continue }) => AfterRenewal::Continue,
+        Ok(RenewReply { next_action: TaskInstruction::Stop })
         | Err(RequestError::SessionUnknown(_, _)) => AfterRenewal::Stop,
         Err(RequestError::TaskOver) => AfterRenewal::Forget,
         Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterRenewal::NoAnswer,
@@ -444,8 +445,8 @@ mod tests {
     #[test]
     fn answers_to_renewals_are_classified() {
         for (answer, after) in [
-            (Ok(RenewReply { next_action: NextAction::Continue }), AfterRenewal::Continue),
-            (Ok(RenewReply { next_action: NextAction::Stop }), AfterRenewal::Stop),
+            (Ok(RenewReply { next_action: TaskInstruction::Continue }), AfterRenewal::Continue),
+            (Ok(RenewReply { next_action: TaskInstruction::Stop }), AfterRenewal::Stop),
             (Err(RequestError::TaskOver), AfterRenewal::Forget),
             (
                 Err(RequestError::SessionUnknown(Unknown::Session, String::new())),

@@ -2,7 +2,7 @@
 
 use agent::disk_selector::*;
 use agent::inventory::DiskInfo;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 fn disk(name: &str, serial: &str, wwn: &str) -> DiskInfo {
     DiskInfo {
@@ -22,8 +22,8 @@ fn exactly_one_disk_must_match() {
     let twin = disk("vdc", "A", "");
     let stick = DiskInfo { removable: true, ..disk("sdx", "S", "") };
     let locked = DiskInfo { read_only: true, ..disk("sdy", "L", "") };
-    use FailureCode::{DiskAmbiguous, DiskMissing};
-    type Case<'a> = (&'a [&'a DiskInfo], &'a str, Result<&'a str, (FailureCode, &'a str)>);
+    use DeploymentFailure::{DiskAmbiguous, DiskMissing};
+    type Case<'a> = (&'a [&'a DiskInfo], &'a str, Result<&'a str, (DeploymentFailure, &'a str)>);
     let table: [Case; 19] = [
         (&[&vda], "", Ok("vda")),
         (&[&vda, &stick, &locked], "", Ok("vda")),
@@ -63,7 +63,7 @@ fn too_large_images_are_refused_with_both_sizes() {
     let vda = disk("vda", "", "");
     assert_eq!(check_disk_size(&vda, 8 << 30, "the image"), Ok(()));
     let failure = check_disk_size(&vda, (8 << 30) + 1, "the image").unwrap_err();
-    assert_eq!(failure.code, FailureCode::DiskTooSmall);
+    assert_eq!(failure.code, DeploymentFailure::DiskTooSmall);
     for part in ["8589934593", "8589934592", "/dev/vda"] {
         assert!(failure.message.contains(part), "{}", failure.message);
     }

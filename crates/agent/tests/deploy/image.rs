@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::io::Read;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 /// Bytes in memory. Each connection breaks after the next number of `cuts`; when there is none
 /// left, connections last.
@@ -93,7 +93,10 @@ fn wrong_checksums_are_refused() {
     let (status, timing) = (DeployStatus::default(), timing_without_pauses());
     let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
     let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
-    assert!(matches!(halt, DeployError::Failed(Failure { code: FailureCode::ChecksumWrong, .. })));
+    assert!(matches!(
+        halt,
+        DeployError::Failed(Failure { code: DeploymentFailure::ChecksumWrong, .. })
+    ));
     assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
 }
 

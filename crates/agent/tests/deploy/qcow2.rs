@@ -12,7 +12,7 @@ use flate2::{Compress, FlushCompress};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fs;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StoredCluster {
@@ -218,7 +218,7 @@ fn disk_beyond_the_image_is_not_touched() {
 #[test]
 fn truncated_images_are_refused() {
     let file = plain().file();
-    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == FailureCode::ImageBroken);
+    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == DeploymentFailure::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
         assert!(broken(cut), "{cut}");
     }
@@ -258,6 +258,6 @@ fn changed_tables_are_detected() {
     let mut disk = DiskWriter::open(&path, "/dev/vda", 3 << 20).unwrap();
     let halt = image.write_image(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
     assert!(
-        matches!(halt, DeployError::Failed(failure) if failure.code == FailureCode::ChecksumWrong)
+        matches!(halt, DeployError::Failed(failure) if failure.code == DeploymentFailure::ChecksumWrong)
     );
 }

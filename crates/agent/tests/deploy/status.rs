@@ -4,7 +4,7 @@ use agent::failure::Failure;
 use agent::status::*;
 use agent::timing::Timing;
 use std::time::Duration;
-use wire::deploy::FailureCode;
+use wire::deploy::DeploymentFailure;
 use wire::deploy::Stage;
 
 #[test]
@@ -32,7 +32,7 @@ fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
 #[test]
 fn nothing_is_reported_after_the_end() {
     let status = DeployStatus::default();
-    status.set_failed(Failure::new(FailureCode::DiskMissing, "none"));
+    status.set_failed(Failure::new(DeploymentFailure::DiskMissing, "none"));
     status.finish_with(FinalAction::Reboot);
     status.finish_with(FinalAction::PowerOff);
     assert_eq!(status.wait_for_final_action(), FinalAction::Reboot);

@@ -91,16 +91,16 @@ fn maas_facts(observed: &ObservedMachine, node_state: &str, clock: &Clock) -> Fa
 fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
     let heartbeat = match (&agent.heard_at, agent.enrolled) {
         (None, false) => return vec![("Agent:", "none has enrolled".into())],
-        (None, true) => "never heard of since it enrolled".to_string(),
+        (None, true) => "no heartbeat since it enrolled".to_string(),
         (Some(at), false) if agent.enrolled_at.is_some() => {
-            let message = format!("not enrolled any more, last heard {}", clock.ago(Some(at)));
+            let message = format!("not enrolled any more, last heartbeat {}", clock.ago(Some(at)));
             return vec![("Agent:", message)];
         }
-        (Some(at), true | false) => format!("heard {}", clock.ago(Some(at))),
+        (Some(at), true | false) => format!("last heartbeat {}", clock.ago(Some(at))),
     };
     let how = match agent.problems.as_str() {
         "" => "well".to_string(),
-        problems => format!("not well: {problems}"),
+        problems => format!("problems: {problems}"),
     };
     let requester = [agent.hostname.as_str(), agent.version.as_str()];
     let requester: Vec<&str> = requester.into_iter().filter(|name| !name.is_empty()).collect();
@@ -220,6 +220,6 @@ Enrolled:  1970-01-01 00:00:30 +00:00
         );
         let left = detail.agent.clone().map(|agent| AgentStatus { enrolled: false, ..agent });
         let page = describe(&NodeDetail { agent: left, ..detail }, &Clock::fixed(100));
-        assert!(page.contains("not enrolled any more, last heard 2s ago"), "{page}");
+        assert!(page.contains("not enrolled any more, last heartbeat 2s ago"), "{page}");
     }
 }

@@ -37,7 +37,7 @@ impl Nodes {
             limits: self.0.settings().nodes.heartbeat_limits,
             now: self.0.now(),
         };
-        self.0.admit("ask_node", None, ask, |ask, tx| Box::pin(ask.run(tx))).await
+        self.0.admit("admit_node_request", None, ask, |ask, tx| Box::pin(ask.run(tx))).await
     }
 }
 

@@ -104,7 +104,7 @@ impl Nodes {
             let input = (nodes.to_vec(), self.0.now());
             let heartbeat =
                 self.0.store().retry_write("record_heartbeats", input, |(nodes, now), tx| {
-                    Box::pin(hear_all(tx, nodes, *now))
+                    Box::pin(record_heartbeats(tx, nodes, *now))
                 });
             heartbeat.await?;
         }
@@ -267,11 +267,11 @@ fn is_recent_observation(
 
 async fn read_runs(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<(RunId, Result<Run>)>> {
     let ids: Vec<&str> = ids.iter().map(RunId::as_str).collect();
-    let found = tx.claimed_runs(&ids).await?;
+    let found = tx.runs_with_claims(&ids).await?;
     Ok(found.into_iter().map(|(id, claimed)| (id, claimed.map(|claimed| claimed.run))).collect())
 }
 
-async fn hear_all(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
+async fn record_heartbeats(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
     for node in nodes {
         tx.record_heartbeat(node, now, "").await?;
     }

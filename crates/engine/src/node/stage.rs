@@ -11,7 +11,9 @@ use model::fault::{Fault, FaultCode};
 use model::id::NodeId;
 use model::node::follow::has_done;
 use model::node::task::{ResumeResult, Task, TaskState, TaskStatus};
-use model::node::{AgentTaskContext, Node, NodeStage, NodeState, TaskKind};
+use model::node::{
+    AgentTaskContext, Node, NodeStage, NodeState, RecordStage, StageExecutor, TaskKind,
+};
 use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
@@ -46,10 +48,14 @@ impl Nodes {
         call: &ProviderCall,
         journal: &Journal,
     ) -> StageResult {
-        match (work.stage, work.stage.task()) {
-            (NodeStage::WaitForAgentEnrollment, _) => self.enrollment(work, call, journal).await,
-            (_, Some(kind)) => self.task(work, kind, call, journal).await,
-            (_, None) => self.record(work, call).await,
+        match work.stage.executor() {
+            StageExecutor::Enrollment => self.enrollment(work, call, journal).await,
+            StageExecutor::Task(kind) => self.task(work, kind, call, journal).await,
+            StageExecutor::Record(stage) => self.record(stage, &work.node, call.verb).await,
+            StageExecutor::Maas => Err(Fault::new(
+                FaultCode::ProtocolBroken,
+                format!("{} is a stage of MAAS, not of the engine", work.stage),
+            )),
         }
     }
 
@@ -62,57 +68,18 @@ impl Nodes {
         })
     }
 
-    /// A record stage: the commit that ends the stage writes it.
-    async fn record(&self, work: &StageContext, call: &ProviderCall) -> StageResult {
-        let node = self.node_now(&work.node).await?;
-        let id = &work.node;
-        match (work.stage, call.verb) {
-            (_, CallVerb::Stop) => Ok(ProviderAnswer::Stopped),
-            (NodeStage::DisableNode, CallVerb::Observe) => Ok(match node.state {
-                NodeState::Draining | NodeState::Retired | NodeState::Removing => {
-                    done(format!("{id} takes no work"))
-                }
-                NodeState::BootstrapIssued
-                | NodeState::Enrolling
-                | NodeState::Active
-                | NodeState::Offline
-                | NodeState::Quarantined
-                | NodeState::Deleted => ProviderAnswer::Differs(format!("{id} is {}", node.state)),
-            }),
-            (NodeStage::DisableNode, _) => Ok(done(format!("{id} takes no more work"))),
-            (NodeStage::RetireGpuaasNode, _) => match node.state {
-                NodeState::Retired | NodeState::Removing => Ok(done(format!("{id} is retired"))),
-                state @ (NodeState::BootstrapIssued
-                | NodeState::Enrolling
-                | NodeState::Active
-                | NodeState::Offline
-                | NodeState::Quarantined
-                | NodeState::Draining
-                | NodeState::Deleted) => match call.verb {
-                    CallVerb::Observe => Ok(ProviderAnswer::Differs(format!("{id} is {state}"))),
-                    CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop => {
-                        let message = format!("{id} is {state}, not retired");
-                        Err(Fault::new(FaultCode::StateDisagrees, message))
-                    }
-                },
-            },
-            (NodeStage::CleanupSecrets, CallVerb::Observe | CallVerb::GetStatus) => {
-                let has = self.has_agent(id).await.map_err(unread)?;
-                Ok(match (has, call.verb) {
-                    (false, _) => done(format!("no agent is enrolled for {id}")),
-                    (true, CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
-                    (true, _) => {
-                        ProviderAnswer::Differs(format!("an agent is still enrolled for {id}"))
-                    }
-                })
+    /// A record stage: the commit that ends the stage writes it, so there is nothing to perform.
+    async fn record(&self, stage: RecordStage, id: &NodeId, verb: CallVerb) -> StageResult {
+        if verb == CallVerb::Stop {
+            return Ok(ProviderAnswer::Stopped);
+        }
+        match stage {
+            RecordStage::Disable => Ok(disable_answer(&self.node_now(id).await?, verb)),
+            RecordStage::Retire => retire_answer(&self.node_now(id).await?, verb),
+            RecordStage::CleanupSecrets => {
+                let enrolled = self.has_agent(id).await.map_err(unread)?;
+                Ok(cleanup_secrets_answer(id, enrolled, verb))
             }
-            (NodeStage::CleanupSecrets, _) => {
-                Ok(done(format!("the tokens and sessions of {id} are revoked")))
-            }
-            (stage, _) => Err(Fault::new(
-                FaultCode::ProtocolBroken,
-                format!("{stage} is not done in the record"),
-            )),
         }
     }
 
@@ -235,10 +202,9 @@ impl Nodes {
     /// key could run the task twice. The deadline of the step ends it.
     async fn enqueue_task(&self, task: Task) -> FaultResult<Task> {
         loop {
-            let desired = self
-                .0
-                .store()
-                .retry_write("want_task", task.clone(), |task, tx| Box::pin(insert_task(tx, task)));
+            let desired = self.0.store().retry_write("insert_task", task.clone(), |task, tx| {
+                Box::pin(insert_task(tx, task))
+            });
             match desired.await {
                 Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
                 done => return done.map_err(unread),
@@ -248,9 +214,9 @@ impl Nodes {
 
     /// Stops a task, or bars its key if it was never enqueued.
     async fn bar(&self, task: Task) -> FaultResult<Task> {
-        let barred =
-            self.0.store().retry_write("bar_task", task, |task, tx| Box::pin(bar_task(tx, task)));
-        barred.await.map_err(unread)
+        let stopped =
+            self.0.store().retry_write("stop_task", task, |task, tx| Box::pin(stop_task(tx, task)));
+        stopped.await.map_err(unread)
     }
 
     pub(super) async fn has_agent(&self, id: &NodeId) -> Result<bool> {
@@ -371,8 +337,58 @@ fn done(text: impl Into<String>) -> ProviderAnswer {
     ProviderAnswer::Done(CallOutcome { message: text.into(), ..CallOutcome::default() })
 }
 
+/// Only an observation reads the state: the commit that ends the stage disables the node.
+fn disable_answer(node: &Node, verb: CallVerb) -> ProviderAnswer {
+    let (id, state) = (node.id(), node.state);
+    match (state, verb) {
+        (NodeState::Draining | NodeState::Retired | NodeState::Removing, CallVerb::Observe) => {
+            done(format!("{id} takes no work"))
+        }
+        (
+            NodeState::BootstrapIssued
+            | NodeState::Enrolling
+            | NodeState::Active
+            | NodeState::Offline
+            | NodeState::Quarantined
+            | NodeState::Deleted,
+            CallVerb::Observe,
+        ) => ProviderAnswer::Differs(format!("{id} is {state}")),
+        (_, CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop) => {
+            done(format!("{id} takes no more work"))
+        }
+    }
+}
+
+/// The lifecycle retires a node before this stage. In any other state the record is wrong.
+fn retire_answer(node: &Node, verb: CallVerb) -> StageResult {
+    let (id, state) = (node.id(), node.state);
+    match (state, verb) {
+        (NodeState::Retired | NodeState::Removing, _) => Ok(done(format!("{id} is retired"))),
+        (_, CallVerb::Observe) => Ok(ProviderAnswer::Differs(format!("{id} is {state}"))),
+        (_, CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop) => {
+            let message = format!("{id} is {state}, not retired");
+            Err(Fault::new(FaultCode::StateDisagrees, message))
+        }
+    }
+}
+
+fn cleanup_secrets_answer(id: &NodeId, enrolled: bool, verb: CallVerb) -> ProviderAnswer {
+    match verb {
+        CallVerb::Observe | CallVerb::GetStatus if !enrolled => {
+            done(format!("no agent is enrolled for {id}"))
+        }
+        CallVerb::Observe => {
+            ProviderAnswer::Differs(format!("an agent is still enrolled for {id}"))
+        }
+        CallVerb::GetStatus => ProviderAnswer::NeverStarted,
+        CallVerb::Perform | CallVerb::Follow | CallVerb::Stop => {
+            done(format!("the tokens and sessions of {id} are revoked"))
+        }
+    }
+}
+
 fn unread(error: StoreError) -> Fault {
-    Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}"))
+    Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's database: {error}"))
 }
 
 /// Forwards the log after the first `reported` bytes. Returns the number of bytes forwarded.
@@ -395,14 +411,16 @@ impl AgentObservation {
     fn judged(&self, since: Timestamp) -> std::result::Result<String, String> {
         match (self.enrolled, self.heartbeat.at) {
             (false, _) => Err("waiting for an agent to enroll".into()),
-            (true, None) => Err("an agent has enrolled, and was not heard yet".into()),
+            (true, None) => Err("an agent has enrolled, but has sent no heartbeat yet".into()),
             (true, Some(at)) if at < since => {
-                Err("its agent was not heard since this operation began".into())
+                Err("its agent has sent no heartbeat since this operation began".into())
             }
             (true, Some(_)) if !self.heartbeat.problems.is_empty() => {
-                Err(format!("its agent is not well: {}", self.heartbeat.problems))
+                Err(format!("its agent reports problems: {}", self.heartbeat.problems))
             }
-            (true, Some(_)) => Ok("its agent is enrolled, heard and well".into()),
+            (true, Some(_)) => {
+                Ok("its agent is enrolled and sends heartbeats without problems".into())
+            }
         }
     }
 }
@@ -419,7 +437,7 @@ async fn insert_task(tx: &mut Tx, task: &Task) -> Result<Task> {
     Ok(tx.task(&task.key).await?.map_or_else(|| task.clone(), |row| row.task))
 }
 
-async fn bar_task(tx: &mut Tx, task: &Task) -> Result<Task> {
+async fn stop_task(tx: &mut Tx, task: &Task) -> Result<Task> {
     match tx.task(&task.key).await? {
         // Another worker enqueues it concurrently: retry, and stop that task.
         None if !tx.insert_task(task).await? => Err(StoreError::Conflict),

@@ -213,9 +213,9 @@ impl Nodes {
             Some(site) => {
                 let id = &site.head.id;
                 let message = classification.outage.map(|MassOutage { count, of }| match cut_off {
-                    true => format!("{count} of {of} nodes are not heard, here as everywhere"),
+                    true => format!("{count} of {of} nodes send no heartbeat, at this site as at all others"),
                     false => format!(
-                        "{count} of {of} nodes are not heard: {id} or the way to it is cut off"
+                        "{count} of {of} nodes send no heartbeat: {id} or the network path to it is down"
                     ),
                 });
                 self.report_site(site, SiteReport::Silence(message), !cut_off).await?;

@@ -308,7 +308,7 @@ pub(crate) async fn start_operation(
         hold_devices(tx, &run, run.spec.reports_to.as_ref(), event).await?;
         // If the operation has ended meanwhile, its devices were released before they were held
         // here, and would never be released again.
-        if tx.claimed_run_locked(id).await?.is_none_or(|claimed| claimed.run.ended()) {
+        if tx.run_with_claim_locked(id).await?.is_none_or(|claimed| claimed.run.ended()) {
             return Err(StoreError::Conflict);
         }
         tx.wake(&id.object(), event.at)?;

@@ -32,7 +32,7 @@ pub(super) struct ActionTransaction {
 
 impl ActionTransaction {
     pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
-        let claimed = tx.claimed_run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
+        let claimed = tx.run_with_claim(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = claimed.run;
         let node = node::run_update::lock(tx, &run).await?.map(|node| *node);
         match apply_action(&run, self.action, &self.who, self.now)? {

@@ -21,7 +21,7 @@ pub(super) async fn claim(
     let mut held: BTreeMap<ObjectId, Result<ClaimedRun>> = match ids.is_empty() {
         true => BTreeMap::new(),
         false => {
-            let held = tx.claimed_runs(&ids).await?;
+            let held = tx.runs_with_claims(&ids).await?;
             held.into_iter().map(|(id, held)| (id.object(), held)).collect()
         }
     };

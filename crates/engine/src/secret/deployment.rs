@@ -370,7 +370,7 @@ mod tests {
             Ok(None),
             "never begun"
         );
-        scene.secrets.begin(&key(1), &Checkpoint::Barred).await.unwrap();
+        scene.secrets.begin(&key(1), &Checkpoint::StoppedBeforeStart).await.unwrap();
         assert_eq!(scene.secrets.create_deployment(&deployment(1, "m-1"), &note).await, Ok(None));
         assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none());
     }

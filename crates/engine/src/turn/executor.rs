@@ -138,9 +138,10 @@ impl Engine {
                 let message = format!("{} {id} is not there any more", id.kind.noun());
                 Err(Fault::new(FaultCode::MachineGone, message))
             }
-            Err(error) => {
-                Err(Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}")))
-            }
+            Err(error) => Err(Fault::new(
+                FaultCode::DatabaseUnreachable,
+                format!("Farrier's database: {error}"),
+            )),
         }
     }
 }

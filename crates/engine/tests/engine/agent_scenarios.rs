@@ -57,14 +57,14 @@ pub fn all() -> Vec<DeviceScenario> {
             "a node is taken out by its agent",
             vec![NodeAction::Bootstrap { falls_silent: false }],
             NodeAction::Decommission(DecommissionMode::FullDecommission),
-            &[("commit", 3), ("want_task", 3), ("take_task", 3), ("report_task", 3)],
+            &[("commit", 3), ("insert_task", 3), ("take_task", 3), ("report_task", 3)],
             "deleted",
         ),
         of(
             "an agent falls silent over a drain, which is resumed",
             vec![NodeAction::Bootstrap { falls_silent: true }],
             NodeAction::DecommissionAndResume(DecommissionMode::Drain),
-            &[("want_task", 1), ("take_task", 1), ("resume_node", 3), ("report_task", 1)],
+            &[("insert_task", 1), ("take_task", 1), ("resume_node", 3), ("report_task", 1)],
             "retired",
         ),
     ]

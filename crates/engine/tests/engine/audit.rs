@@ -207,9 +207,9 @@ impl TestEnv {
 fn acts_on_no_hardware(effect: &Effect) -> bool {
     let Effect::Stage { stage, provider: by, .. } = effect else { return false };
     match stage.executor() {
-        StageExecutor::Record => true,
-        StageExecutor::Agent => by.is_empty() && stage.task().is_none(),
-        StageExecutor::Maas => false,
+        StageExecutor::Record(_) => true,
+        StageExecutor::Enrollment => by.is_empty(),
+        StageExecutor::Maas | StageExecutor::Task(_) => false,
     }
 }
 
@@ -322,7 +322,7 @@ fn audit_child_run(stored: &StoredRun, runs: &[StoredRun], wrong: &mut Vec<Strin
     };
     let (ended, end) = (part.progress.finished_at, parent.run.progress.finished_at);
     if ended > end {
-        wrong.push(format!("{id} ended at {ended:?}, after its whole, which ended at {end:?}"));
+        wrong.push(format!("{id} ended at {ended:?}, after its parent, which ended at {end:?}"));
     }
 }
 

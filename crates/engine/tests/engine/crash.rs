@@ -224,7 +224,7 @@ impl<'a> CaseExecution<'a> {
         for stored in self.env.stored_state().await.runs {
             if stored.queue_row.owner.is_some_and(|owner| owner.starts_with("one#")) {
                 let id = stored.run.spec.id;
-                self.problems.push(format!("{id} is still in the hands of the dead"));
+                self.problems.push(format!("{id} is still claimed by a dead replica"));
             }
         }
     }

@@ -337,7 +337,7 @@ async fn read_stored_state(tx: &mut Tx) -> Result<StoredState> {
     let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
     for run in page.runs.into_iter().rev() {
         let id = run.spec.id.clone();
-        let claim = tx.claimed_run(&id).await?.expect("every run has a queue row");
+        let claim = tx.run_with_claim(&id).await?.expect("every run has a queue row");
         runs.push(StoredRun {
             run,
             queue_row: claim,

@@ -204,7 +204,7 @@ fn groups() -> Vec<DeviceScenario> {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
     };
     // Two commits for each of five child runs, three for the parent.
-    const ALL: &[(&str, usize)] = &[("start_parent", 1), ("begin_parts", 3), ("commit", 13)];
+    const ALL: &[(&str, usize)] = &[("start_parent", 1), ("start_children", 3), ("commit", 13)];
     const STEPS: &[&str] = &["firmware", "check"];
     let upgraded = || vec![DeviceAction::StartParent(upgrade())];
     vec![
@@ -213,7 +213,7 @@ fn groups() -> Vec<DeviceScenario> {
             "a group leaves its fabric and goes dark",
             vec![],
             vec![DeviceAction::StartParent(fabric())],
-            &[("start_parent", 1), ("begin_parts", 2), ("commit", 9)],
+            &[("start_parent", 1), ("start_children", 2), ("commit", 9)],
             &["fabric", "power"],
         ),
         of("a part fails once", firmware("m-1", sim::Action::Fail, 1), upgraded(), ALL, STEPS),
@@ -232,7 +232,7 @@ fn groups() -> Vec<DeviceScenario> {
                 DeviceAction::ClearFaults,
                 DeviceAction::Act(Action::RetryStep),
             ],
-            &[("start_parent", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
+            &[("start_parent", 1), ("start_children", 3), ("act_on_run", 1), ("commit", 13)],
             STEPS,
         ),
     ]
@@ -251,7 +251,7 @@ fn racks() -> Vec<DeviceScenario> {
         long: true,
         node: None,
     };
-    const FOLLOWED: &[(&str, usize)] = &[("begin_parts", 2), ("advance", 3), ("commit", 3)];
+    const FOLLOWED: &[(&str, usize)] = &[("start_children", 2), ("advance", 3), ("commit", 3)];
     const INTAKE: &[&str] =
         &["firmware-bmc", "fabric-off", "fabric-manager", "fabric-configured", "power-on", "check"];
     vec![

@@ -194,7 +194,7 @@ fn silence_at_every_site_is_reported_as_farriers_outage() {
         for id in [SITE, "site-2"] {
             let site = fixture.wait_for_site_state(id, SiteState::CutOff).await;
             let message = site.silence.expect("an alarm").message;
-            assert!(message.contains("everywhere"), "{message}");
+            assert!(message.contains("at all others"), "{message}");
         }
     });
 }

@@ -318,7 +318,7 @@ fn a_silent_node_goes_offline_until_its_next_heartbeat() {
         fixture.power(MACHINE, DesiredPower::Off).await;
         let node = fixture.wait_for_state(NodeState::Offline).await;
         assert_eq!(node.moved_by, TransitionOwner::Heartbeat);
-        assert!(node.reason.contains("not heard"), "{}", node.reason);
+        assert!(node.reason.contains("no heartbeat"), "{}", node.reason);
         fixture.power(MACHINE, DesiredPower::On).await;
         let node = fixture.wait_for_state(NodeState::Active).await;
         assert_eq!(node.moved_by, TransitionOwner::Heartbeat);

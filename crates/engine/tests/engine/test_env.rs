@@ -186,7 +186,7 @@ impl TestEnv {
             return false;
         };
         let recorded =
-            self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.claimed_run(id))).await;
+            self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.run_with_claim(id))).await;
         let recorded = recorded.expect("the in-memory database answers");
         let attempt: u32 = attempt.parse().expect("a key ends with a number");
         recorded.is_some_and(|ClaimedRun { run, .. }| {
@@ -223,7 +223,7 @@ async fn read_machine_data(tx: &mut Tx, id: &MachineId) -> Result<MachineData> {
     latest.reverse();
     for run in latest {
         let run_id: RunId = run.spec.id.clone();
-        let claimed = tx.claimed_run(&run_id).await?.expect("every run has a queue row");
+        let claimed = tx.run_with_claim(&run_id).await?.expect("every run has a queue row");
         runs.push(StoredRun {
             run,
             queue_row: claimed,

@@ -143,8 +143,10 @@ impl EffectFacts<'_> {
 const fn stage_executor<'a>(stage: NodeStage, node: &'a NodeId, by: &'a str) -> Executor<'a> {
     match stage.executor() {
         StageExecutor::Maas => Executor::SiteProvider(by),
-        StageExecutor::Agent => Executor::NodeAgent { stage, node, site_provider: by },
-        StageExecutor::Record => Executor::NodeRecord { stage, node },
+        StageExecutor::Enrollment | StageExecutor::Task(_) => {
+            Executor::NodeAgent { stage, node, site_provider: by }
+        }
+        StageExecutor::Record(_) => Executor::NodeRecord { stage, node },
     }
 }
 

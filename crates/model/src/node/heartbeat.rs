@@ -139,13 +139,16 @@ pub fn classify_heartbeats(
         match one.state {
             NodeState::Active if gap(one) > limits.silence && !kept_by_outage => {
                 let silent = crate::time::format_duration(gap(one));
-                moves.push(to(NodeState::Offline, format!("not heard of for {silent}")));
+                moves.push(to(NodeState::Offline, format!("no heartbeat for {silent}")));
             }
             NodeState::Active if gap(one) <= limits.silence && !one.problems.is_empty() => {
                 moves.push(to(NodeState::Offline, format!("it says of itself: {}", one.problems)));
             }
             NodeState::Offline if proven(one, limits, when.now) => {
-                moves.push(to(NodeState::Active, "it is heard of, and well".into()));
+                moves.push(to(
+                    NodeState::Active,
+                    "its agent sends heartbeats without problems".into(),
+                ));
             }
             NodeState::BootstrapIssued
             | NodeState::Enrolling

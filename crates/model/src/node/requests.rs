@@ -159,7 +159,9 @@ fn doubts(node: &Node, known: NodeContext<'_>) -> Option<String> {
         node.maas.as_ref().filter(|_| node.site.is_some()).map(|observed| observed.state);
     match upstream {
         Some(MaasState::Deployed) | None if known.healthy => None,
-        Some(MaasState::Deployed) | None => Some("its agent is not heard of, or not well".into()),
+        Some(MaasState::Deployed) | None => {
+            Some("its agent sends no heartbeat, or reports problems".into())
+        }
         Some(state) => Some(format!("MAAS has its machine as {state}, not as Deployed")),
     }
 }

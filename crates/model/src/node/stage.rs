@@ -4,7 +4,7 @@
 //! A stage is a step of a run. It is executed by the MAAS of the node's site, by the agent on the
 //! node, or in Farrier's own record.
 
-use super::NodeState;
+use super::{NodeState, TaskKind};
 use crate::effect::Effect;
 use crate::id::{NodeId, SiteId};
 use crate::plan::RunStep;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 
 macro_rules! stages {
-    ($($variant:ident = $word:literal, $executor:ident, $timeout:expr, $retries:expr;)*) => {
+    ($($variant:ident = $word:literal, $executor:expr, $timeout:expr, $retries:expr;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum NodeStage { $($variant,)* }
@@ -28,7 +28,7 @@ macro_rules! stages {
 
             /// The executor of the stage.
             pub const fn executor(self) -> StageExecutor {
-                match self { $(Self::$variant => StageExecutor::$executor,)* }
+                match self { $(Self::$variant => $executor,)* }
             }
 
             /// Timeout of an attempt in seconds, and number of retries.
@@ -40,6 +40,8 @@ macro_rules! stages {
 }
 
 const MINUTE: u32 = 60;
+
+use StageExecutor::{Enrollment, Maas, Record, Task};
 
 stages! {
     LoadSiteConfig = "load_site_config", Maas, 2 * MINUTE, 3;
@@ -57,18 +59,18 @@ stages! {
     RecoverForDatasourceRetry = "recover_for_datasource_retry", Maas, 240 * MINUTE, 0;
     EnsureHardwareSyncConfigured = "ensure_hardware_sync_configured", Maas, 5 * MINUTE, 2;
     WaitForHardwareSyncHealthy = "wait_for_hardware_sync_healthy", Maas, 60 * MINUTE, 1;
-    WaitForAgentEnrollment = "wait_for_agent_enrollment", Agent, 30 * MINUTE, 1;
-    DisableNode = "disable_node", Record, MINUTE, 2;
-    ForceReleaseAllocations = "force_release_allocations", Agent, 15 * MINUTE, 1;
-    DrainNode = "drain_node", Agent, 60 * MINUTE, 1;
-    CleanupStorage = "cleanup_storage", Agent, 60 * MINUTE, 1;
-    ScrubGpu = "scrub_gpu", Agent, 30 * MINUTE, 1;
-    ValidateCleanNode = "validate_clean_node", Agent, 15 * MINUTE, 1;
+    WaitForAgentEnrollment = "wait_for_agent_enrollment", Enrollment, 30 * MINUTE, 1;
+    DisableNode = "disable_node", Record(RecordStage::Disable), MINUTE, 2;
+    ForceReleaseAllocations = "force_release_allocations", Task(TaskKind::Release), 15 * MINUTE, 1;
+    DrainNode = "drain_node", Task(TaskKind::Drain), 60 * MINUTE, 1;
+    CleanupStorage = "cleanup_storage", Task(TaskKind::CleanupStorage), 60 * MINUTE, 1;
+    ScrubGpu = "scrub_gpu", Task(TaskKind::Scrub), 30 * MINUTE, 1;
+    ValidateCleanNode = "validate_clean_node", Task(TaskKind::Validate), 15 * MINUTE, 1;
     ReleaseMaasNode = "release_maas_node", Maas, 120 * MINUTE, 1;
     PowerOffMaasNode = "power_off_maas_node", Maas, 10 * MINUTE, 2;
-    RetireGpuaasNode = "retire_gpuaas_node", Record, MINUTE, 2;
-    RemoveGpuaasNodeRecord = "remove_gpuaas_node_record", Agent, 15 * MINUTE, 1;
-    CleanupSecrets = "cleanup_secrets", Record, MINUTE, 2;
+    RetireGpuaasNode = "retire_gpuaas_node", Record(RecordStage::Retire), MINUTE, 2;
+    RemoveGpuaasNodeRecord = "remove_gpuaas_node_record", Task(TaskKind::Uninstall), 15 * MINUTE, 1;
+    CleanupSecrets = "cleanup_secrets", Record(RecordStage::CleanupSecrets), MINUTE, 2;
     RemoveMaasRecord = "remove_maas_record", Maas, 5 * MINUTE, 3;
 }
 
@@ -77,10 +79,21 @@ stages! {
 pub enum StageExecutor {
     /// The MAAS of the site.
     Maas,
-    /// The agent on the node.
-    Agent,
+    /// The agent on the node, which enrolls by itself.
+    Enrollment,
+    /// The agent on the node, with this task.
+    Task(TaskKind),
     /// Farrier's own record.
-    Record,
+    Record(RecordStage),
+}
+
+/// A stage that the commit which ends it writes into the node's record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordStage {
+    Disable,
+    Retire,
+    /// Revokes the tokens and sessions of the agent.
+    CleanupSecrets,
 }
 
 impl NodeStage {
@@ -146,37 +159,11 @@ impl NodeStage {
         matches!(self, Self::CreateOrFindInMaas | Self::CommissionNode | Self::DeployViaMaas)
     }
 
-    /// The agent's task for this stage. Enrollment is no task: the agent enrolls by itself.
+    /// The agent's task for this stage.
     pub const fn task(self) -> Option<TaskKind> {
-        match self {
-            Self::ForceReleaseAllocations => Some(TaskKind::Release),
-            Self::DrainNode => Some(TaskKind::Drain),
-            Self::CleanupStorage => Some(TaskKind::CleanupStorage),
-            Self::ScrubGpu => Some(TaskKind::Scrub),
-            Self::ValidateCleanNode => Some(TaskKind::Validate),
-            Self::RemoveGpuaasNodeRecord => Some(TaskKind::Uninstall),
-            Self::LoadSiteConfig
-            | Self::ResolvePowerCredentials
-            | Self::CreateOrFindInMaas
-            | Self::CommissionNode
-            | Self::WaitForReady
-            | Self::ConfigureStorage
-            | Self::ApplyRocePhase2
-            | Self::EnsurePxeInterfaceAuto
-            | Self::RenderCloudInit
-            | Self::DeployViaMaas
-            | Self::WaitForDeployed
-            | Self::ClassifyDeployFailure
-            | Self::RecoverForDatasourceRetry
-            | Self::EnsureHardwareSyncConfigured
-            | Self::WaitForHardwareSyncHealthy
-            | Self::WaitForAgentEnrollment
-            | Self::DisableNode
-            | Self::ReleaseMaasNode
-            | Self::PowerOffMaasNode
-            | Self::RetireGpuaasNode
-            | Self::CleanupSecrets
-            | Self::RemoveMaasRecord => None,
+        match self.executor() {
+            StageExecutor::Task(kind) => Some(kind),
+            StageExecutor::Maas | StageExecutor::Enrollment | StageExecutor::Record(_) => None,
         }
     }
 }
@@ -184,45 +171,6 @@ impl NodeStage {
 impl fmt::Display for NodeStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// A task of the agent on a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum TaskKind {
-    #[serde(rename = "node.drain")]
-    Drain,
-    #[serde(rename = "node.release")]
-    Release,
-    #[serde(rename = "node.scrub")]
-    Scrub,
-    #[serde(rename = "node.validate")]
-    Validate,
-    #[serde(rename = "node.cleanup_storage")]
-    CleanupStorage,
-    #[serde(rename = "node.uninstall")]
-    Uninstall,
-}
-
-impl TaskKind {
-    pub const ALL: [Self; 6] = [
-        Self::Drain,
-        Self::Release,
-        Self::Scrub,
-        Self::Validate,
-        Self::CleanupStorage,
-        Self::Uninstall,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drain => "node.drain",
-            Self::Release => "node.release",
-            Self::Scrub => "node.scrub",
-            Self::Validate => "node.validate",
-            Self::CleanupStorage => "node.cleanup_storage",
-            Self::Uninstall => "node.uninstall",
-        }
     }
 }
 

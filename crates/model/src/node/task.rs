@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+pub use wire::node::TaskInstruction;
 
 /// The time for which an agent holds a task without a message.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -80,13 +81,6 @@ pub enum ResumeResult {
     Requeued,
     /// The task has ended.
     None,
-}
-
-/// The answer to an agent's progress message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskInstruction {
-    Continue,
-    Stop,
 }
 
 impl Task {

@@ -13,7 +13,7 @@ impl Node {
             NodeState::BootstrapIssued => "an agent to enroll with the token that was issued",
             NodeState::Enrolling => "its onboarding",
             NodeState::Active => "it serves",
-            NodeState::Offline => "its agent to be heard of, and well",
+            NodeState::Offline => "a heartbeat of its agent without problems",
             NodeState::Quarantined => "a person",
             NodeState::Draining => "its operation to empty it",
             NodeState::Retired => "an operator, who puts it back into service or removes it",
@@ -65,8 +65,10 @@ impl Node {
             headline = format!("{headline}; {}", explain_run(run, now).headline);
         }
         let silence = heartbeat.map_or_else(
-            || "its agent was never heard of".to_string(),
-            |at| format!("its agent was last heard of {} ago", format_duration(now.since(at))),
+            || "its agent has never sent a heartbeat".to_string(),
+            |at| {
+                format!("its agent sent its last heartbeat {} ago", format_duration(now.since(at)))
+            },
         );
         let waiting_for = match self.state {
             NodeState::Offline => format!("{} ({silence})", self.rests()),

@@ -161,7 +161,7 @@ impl RackOperation {
 
     /// Adds the power states that a stopped sequence left behind. The failure of a child run
     /// contains them already.
-    pub fn tell_power(&mut self, devices: &[DevicePower]) {
+    pub fn set_power(&mut self, devices: &[DevicePower]) {
         if let Some(RackFailure { failure: error, .. }) = &mut self.failure
             && FaultCode::parse(&error.code) != Some(FaultCode::PartFailed)
             && !devices.is_empty()

@@ -265,18 +265,18 @@ fn what_was_withdrawn_does_not_begin_and_a_reprovision_waits_for_its_devices() {
     let mut claimed = devices();
     claimed[2].active_run = Some(id("op-9"));
     let waiting = operation("op-r", RunPhase::Pending, None);
-    let barred = RackOperation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
+    let refused = RackOperation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
     assert_eq!(
         describe_next(requested.next(&context(claimed.clone(), vec![waiting]), now())),
         "waits"
     );
     // The gate is asked again only after all devices are released: the holder may have given way.
     assert_eq!(
-        describe_next(requested.next(&context(claimed, vec![barred.clone()]), now())),
+        describe_next(requested.next(&context(claimed, vec![refused.clone()]), now())),
         "waits"
     );
     assert_eq!(
-        describe_next(requested.next(&context(devices(), vec![barred]), now())),
+        describe_next(requested.next(&context(devices(), vec![refused]), now())),
         "Ready cancel op-r"
     );
 }
@@ -359,9 +359,9 @@ fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     let withdrawn = operation("op-1", Canceled, None);
     let left = "Maintenance/PowerSequence active op-2";
     assert_eq!(describe_next(rack.next(&both(withdrawn, going.clone()), now())), left);
-    let barred = RackOperation { against: Some("m-1 is READY and in service".into()), ..pending };
+    let refused = RackOperation { against: Some("m-1 is READY and in service".into()), ..pending };
     let canceled = "Maintenance/PowerSequence cancel op-1 active op-2";
-    assert_eq!(describe_next(rack.next(&both(barred, going), now())), canceled);
+    assert_eq!(describe_next(rack.next(&both(refused, going), now())), canceled);
 }
 
 /// Work on healthy devices does not resolve a failure on another one.

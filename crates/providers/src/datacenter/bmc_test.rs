@@ -44,7 +44,7 @@ impl Datacenter {
         if is_ipmi(&approach.endpoint) {
             report.skip(
                 BmcCheck::Port,
-                "IPMI is asked by packets, which nobody takes or refuses; the login shows it",
+                "IPMI uses UDP, which has no connection; the login shows whether it answers",
             );
             report.skip(
                 BmcCheck::Tls,
@@ -134,7 +134,7 @@ impl Datacenter {
             (Ok(()), None) => {
                 report.skip(
                     BmcCheck::Tls,
-                    "http:// has none: whoever is on the way reads along, the password too",
+                    "http:// has none: anyone on the network path can read the password",
                 );
             }
             (Ok(()), Some(shown)) => {

@@ -3,7 +3,7 @@
 //! The kubeconfig of a cluster is the credential with the cluster's name. The node has the
 //! machine's name. Each join gets its own token, which is deleted when the join has ended.
 
-use super::exec::{barred, follow_job};
+use super::exec::{follow_job, stopped_before_start};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
@@ -99,13 +99,16 @@ impl Datacenter {
                 self.begin_join(request, &api, &host).await?;
                 self.finish_join(request, &api, joining).await
             }
-            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
+            (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                Err(stopped_before_start(&call.key))
+            }
             (CallVerb::Follow, Some(StoredCheckpoint::Checkpoint(_))) => {
                 self.finish_join(request, &api, joining).await
             }
-            (CallVerb::Follow | CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
-                Ok(ProviderAnswer::NeverStarted)
-            }
+            (
+                CallVerb::Follow | CallVerb::GetStatus,
+                None | Some(StoredCheckpoint::StoppedBeforeStart),
+            ) => Ok(ProviderAnswer::NeverStarted),
             (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(_))) => {
                 self.join_status(target, call).await
             }
@@ -135,7 +138,7 @@ impl Datacenter {
         let host = self.hosts.connect(target).await?;
         Ok(match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted
-            | JobStatus::Barred
+            | JobStatus::StoppedBeforeStart
             | JobStatus::Lost(LostReason::NotLaunched) => ProviderAnswer::NeverStarted,
             // `Follow` reports how it ended, and deletes its token.
             JobStatus::Running { .. }
@@ -149,7 +152,7 @@ impl Datacenter {
         let TargetCall { target, call, journal } = request;
         match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
-            JobStatus::Barred
+            JobStatus::StoppedBeforeStart
             | JobStatus::Running { .. }
             | JobStatus::Ended(_)
             | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => return Ok(()),
@@ -158,7 +161,9 @@ impl Datacenter {
         let checkpoint = CallCheckpoint::Join { token: token.id.clone() };
         match self.begin(&call.key, checkpoint.clone()).await? {
             None => {}
-            Some(StoredCheckpoint::Barred) => return Err(barred(&call.key)),
+            Some(StoredCheckpoint::StoppedBeforeStart) => {
+                return Err(stopped_before_start(&call.key));
+            }
             Some(StoredCheckpoint::Checkpoint(before)) => {
                 // A former attempt stored a token and never started: delete that token.
                 if let CallCheckpoint::Join { token } = &before {

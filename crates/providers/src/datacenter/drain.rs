@@ -6,7 +6,7 @@
 //! that existed before.
 
 use super::cluster::{node_outcome, not_in_cluster};
-use super::exec::barred;
+use super::exec::stopped_before_start;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use super::{Datacenter, TargetCall};
 use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
@@ -69,10 +69,12 @@ impl Datacenter {
         let stage = match (call.verb, before) {
             (CallVerb::Observe, _) => return self.observe_drain(target, cluster).await,
             (CallVerb::Perform, None) => DrainStage::Begun,
-            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => return Err(barred(&call.key)),
+            (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                return Err(stopped_before_start(&call.key));
+            }
             (
                 CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop,
-                None | Some(StoredCheckpoint::Barred),
+                None | Some(StoredCheckpoint::StoppedBeforeStart),
             ) => {
                 return Ok(ProviderAnswer::NeverStarted);
             }
@@ -199,14 +201,16 @@ impl Datacenter {
         let owner = own.then(|| call.key.run());
         match call.verb {
             CallVerb::Perform => {
-                if let Some(StoredCheckpoint::Barred) =
+                if let Some(StoredCheckpoint::StoppedBeforeStart) =
                     self.begin(&call.key, CallCheckpoint::Uncordon).await?
                 {
-                    return Err(barred(&call.key));
+                    return Err(stopped_before_start(&call.key));
                 }
             }
             CallVerb::Follow | CallVerb::GetStatus => match self.checkpoint(&call.key).await? {
-                None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
+                None | Some(StoredCheckpoint::StoppedBeforeStart) => {
+                    return Ok(ProviderAnswer::NeverStarted);
+                }
                 Some(StoredCheckpoint::Checkpoint(_)) if call.verb == CallVerb::GetStatus => {
                     return Ok(ProviderAnswer::UnderWay);
                 }
@@ -214,7 +218,7 @@ impl Datacenter {
             },
             CallVerb::Stop => {
                 // It is a single request: it was sent before, or never will be.
-                self.store.begin(&call.key, &Checkpoint::Barred).await?;
+                self.store.begin(&call.key, &Checkpoint::StoppedBeforeStart).await?;
                 return Ok(ProviderAnswer::Stopped);
             }
             CallVerb::Observe => {

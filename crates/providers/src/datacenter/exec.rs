@@ -44,11 +44,13 @@ impl Datacenter {
                 StartResult::AlreadyStarted => {
                     follow_job(&host, key, call.log_offset_bytes, journal).await
                 }
-                StartResult::Barred => Err(barred(&call.key)),
+                StartResult::StoppedBeforeStart => Err(stopped_before_start(&call.key)),
             },
             CallVerb::Follow => follow_job(&host, key, call.log_offset_bytes, journal).await,
             CallVerb::GetStatus => Ok(match host.status(key).await? {
-                JobStatus::NeverStarted | JobStatus::Barred => ProviderAnswer::NeverStarted,
+                JobStatus::NeverStarted | JobStatus::StoppedBeforeStart => {
+                    ProviderAnswer::NeverStarted
+                }
                 JobStatus::Ended(JobExit::Code(0)) => {
                     ProviderAnswer::Done(done("the command ended well".into()))
                 }
@@ -85,10 +87,14 @@ impl Datacenter {
                     Some(StoredCheckpoint::Checkpoint(checkpoint)) => {
                         self.wait_for_reboot(target, &checkpoint, journal).await
                     }
-                    Some(StoredCheckpoint::Barred) => Err(barred(&call.key)),
+                    Some(StoredCheckpoint::StoppedBeforeStart) => {
+                        Err(stopped_before_start(&call.key))
+                    }
                 }
             }
-            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
+            (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                Err(stopped_before_start(&call.key))
+            }
             (
                 CallVerb::Perform | CallVerb::Follow,
                 Some(StoredCheckpoint::Checkpoint(checkpoint)),
@@ -105,9 +111,10 @@ impl Datacenter {
                 }
                 self.wait_for_reboot(target, &checkpoint, journal).await
             }
-            (CallVerb::Follow | CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
-                Ok(ProviderAnswer::NeverStarted)
-            }
+            (
+                CallVerb::Follow | CallVerb::GetStatus,
+                None | Some(StoredCheckpoint::StoppedBeforeStart),
+            ) => Ok(ProviderAnswer::NeverStarted),
             (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(checkpoint))) => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match self.has_rebooted(&host, &checkpoint).await? {
@@ -122,9 +129,9 @@ impl Datacenter {
                 // A reboot cannot be undone: wait for its end.
                 self.wait_for_reboot(target, &checkpoint, journal).await
             }
-            (CallVerb::Stop, None | Some(StoredCheckpoint::Barred)) => {
-                match self.store.begin(&call.key, &Checkpoint::Barred).await? {
-                    None | Some(Checkpoint::Barred) => Ok(ProviderAnswer::Stopped),
+            (CallVerb::Stop, None | Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                match self.store.begin(&call.key, &Checkpoint::StoppedBeforeStart).await? {
+                    None | Some(Checkpoint::StoppedBeforeStart) => Ok(ProviderAnswer::Stopped),
                     Some(Checkpoint::Begun(_)) => Err(Fault::new(
                         FaultCode::AnswerLost,
                         "the host was told to start again at this very moment",
@@ -177,7 +184,7 @@ fn is_away(fault: &Fault) -> bool {
 pub(super) async fn stop(host: &Host, key: &str, grace: Duration, ended: &str) -> CallResult {
     Ok(match host.stop(key, grace).await? {
         StopResult::AlreadyEnded(JobExit::Code(0)) => ProviderAnswer::Done(done(ended.into())),
-        StopResult::Barred
+        StopResult::StoppedBeforeStart
         | StopResult::AlreadyEnded(_)
         | StopResult::Terminated(_)
         | StopResult::Killed(_)
@@ -200,9 +207,9 @@ pub(super) async fn follow_job(host: &Host, key: &str, from: u64, journal: &Jour
             let message = format!("the command was ended by the signal {signal}");
             Err(Fault::new(FaultCode::CommandFailed, message))
         }
-        JobStatus::NeverStarted | JobStatus::Barred | JobStatus::Lost(LostReason::NotLaunched) => {
-            Ok(ProviderAnswer::NeverStarted)
-        }
+        JobStatus::NeverStarted
+        | JobStatus::StoppedBeforeStart
+        | JobStatus::Lost(LostReason::NotLaunched) => Ok(ProviderAnswer::NeverStarted),
         JobStatus::Running { .. } => {
             Err(Fault::new(FaultCode::AnswerLost, "the command runs on, and its log ended"))
         }
@@ -213,13 +220,13 @@ pub(super) async fn follow_job(host: &Host, key: &str, from: u64, journal: &Jour
 fn describe_lost(lost: LostReason) -> &'static str {
     match lost {
         LostReason::Rebooted => {
-            "the host was started again while the command ran; nobody knows how far it came"
+            "the host was restarted while the command ran; how far the command came is unknown"
         }
         LostReason::Gone => "the command's process is gone and left no exit code",
         LostReason::NotLaunched => "the command was about to begin and did not",
     }
 }
 
-pub(super) fn barred(key: &EffectKey) -> Fault {
+pub(super) fn stopped_before_start(key: &EffectKey) -> Fault {
     Fault::new(FaultCode::EffectFailed, format!("{key} was stopped before it began"))
 }

@@ -4,7 +4,7 @@
 //! continue after a crash. The switch's own description of its state is in the log, and in the
 //! fault at a timeout.
 
-use super::exec::barred;
+use super::exec::stopped_before_start;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, done, key_conflict};
 use super::{Datacenter, TargetCall};
 use crate::clock::now;
@@ -51,13 +51,17 @@ impl Datacenter {
             CallVerb::Observe => return work.observe().await,
             // Earlier commands are not reverted: the next call continues from this state.
             CallVerb::Stop => {
-                self.store.begin(&call.key, &Checkpoint::Barred).await?;
+                self.store.begin(&call.key, &Checkpoint::StoppedBeforeStart).await?;
                 return Ok(ProviderAnswer::Stopped);
             }
         };
         match (call.verb, noted) {
-            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
-            (_, None | Some(StoredCheckpoint::Barred)) => Ok(ProviderAnswer::NeverStarted),
+            (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                Err(stopped_before_start(&call.key))
+            }
+            (_, None | Some(StoredCheckpoint::StoppedBeforeStart)) => {
+                Ok(ProviderAnswer::NeverStarted)
+            }
             (
                 CallVerb::GetStatus,
                 Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Fabric { watched: reported })),
@@ -103,7 +107,7 @@ impl FabricWork<'_> {
         Ok(match next_step(self.goal, &observed) {
             FabricStep::Done => ProviderAnswer::Done(goal_outcome(self.goal, &observed, false)),
             FabricStep::Send(_) | FabricStep::Wait => ProviderAnswer::Unknown(format!(
-                "the switch was told to switch the fabric off, nobody looked for {}, and it is on: it may have been off in between",
+                "the switch was told to switch the fabric off, it was not observed for {}, and it is on: it may have been off in between",
                 format_duration(away)
             )),
         })

@@ -9,7 +9,7 @@
 mod stage;
 
 use super::controller::Controller;
-use super::exec::barred;
+use super::exec::stopped_before_start;
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use super::{Datacenter, TargetCall};
 use crate::clock::now;
@@ -120,7 +120,7 @@ impl UpdateWork<'_> {
 
     async fn resume(&self, before: StoredCheckpoint) -> CallResult {
         match before {
-            StoredCheckpoint::Barred => Err(barred(&self.call.key)),
+            StoredCheckpoint::StoppedBeforeStart => Err(stopped_before_start(&self.call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from }) => {
                 self.execute(UpdateProgress { stage, from }).await
             }
@@ -129,8 +129,9 @@ impl UpdateWork<'_> {
     }
 
     async fn get_status(&self) -> CallResult {
+        use StoredCheckpoint::StoppedBeforeStart;
         let mark = match self.datacenter.checkpoint(&self.call.key).await? {
-            None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
+            None | Some(StoppedBeforeStart) => return Ok(ProviderAnswer::NeverStarted),
             Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
                 UpdateProgress { stage, from }
             }
@@ -216,7 +217,7 @@ impl UpdateWork<'_> {
         match mark.stage {
             UpdateStage::Begun => self.install(&mark).await,
             UpdateStage::Done => Ok(ProviderAnswer::Done(self.outcome(mark.from))),
-            UpdateStage::Stopped => Err(barred(&self.call.key)),
+            UpdateStage::Stopped => Err(stopped_before_start(&self.call.key)),
             UpdateStage::Requested { .. }
             | UpdateStage::Task { .. }
             | UpdateStage::Verifying { .. } => self.follow(mark).await,

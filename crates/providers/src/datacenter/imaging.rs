@@ -10,7 +10,7 @@ mod follow;
 mod progress_log;
 
 use super::controller::Controller;
-use super::exec::barred;
+use super::exec::stopped_before_start;
 use super::power_sequence::PowerSequence;
 use super::provider_calls::{
     CallCheckpoint, StoredCheckpoint, done, encode_checkpoint, key_conflict,
@@ -112,7 +112,7 @@ impl ImagingWork<'_> {
                 stage: PowerStage::Stopped,
                 ..
             })
-            | StoredCheckpoint::Barred => Err(barred(&self.call.key)),
+            | StoredCheckpoint::StoppedBeforeStart => Err(stopped_before_start(&self.call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Image { stage, on }) => {
                 self.execute(PowerProgress { stage, powering_on: on }).await
             }
@@ -124,7 +124,7 @@ impl ImagingWork<'_> {
         match self.datacenter.checkpoint(&self.call.key).await? {
             None
             | Some(
-                StoredCheckpoint::Barred
+                StoredCheckpoint::StoppedBeforeStart
                 | StoredCheckpoint::Checkpoint(CallCheckpoint::Image {
                     stage: PowerStage::Stopped,
                     ..

@@ -4,7 +4,7 @@
 //! the new network and confirms. Without a confirmation the host restores its former network by
 //! itself, even if Farrier is down.
 
-use super::exec::{barred, follow_job, stop};
+use super::exec::{follow_job, stop, stopped_before_start};
 use super::provider_calls::done;
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
@@ -59,7 +59,7 @@ impl Datacenter {
                     StartResult::Started | StartResult::AlreadyStarted => {
                         self.confirm(request).await
                     }
-                    StartResult::Barred => Err(barred(&call.key)),
+                    StartResult::StoppedBeforeStart => Err(stopped_before_start(&call.key)),
                 }
             }
             CallVerb::Follow => self.confirm(request).await,
@@ -67,7 +67,7 @@ impl Datacenter {
                 let host = self.hosts.connect(target).await?;
                 Ok(match host.status(key).await? {
                     JobStatus::NeverStarted
-                    | JobStatus::Barred
+                    | JobStatus::StoppedBeforeStart
                     | JobStatus::Lost(LostReason::NotLaunched) => ProviderAnswer::NeverStarted,
                     JobStatus::Ended(JobExit::Code(0)) => {
                         ProviderAnswer::Done(done(CONFIRMED.into()))
@@ -115,7 +115,7 @@ impl Datacenter {
         let code = match host.status(key).await.map_err(possibly_happened)? {
             JobStatus::Ended(JobExit::Code(code)) => code,
             JobStatus::NeverStarted
-            | JobStatus::Barred
+            | JobStatus::StoppedBeforeStart
             | JobStatus::Running { .. }
             | JobStatus::Ended(JobExit::Signal(_))
             | JobStatus::Lost(_) => return ended,
@@ -141,7 +141,7 @@ impl Datacenter {
                 Ok(None)
             }
             JobStatus::NeverStarted
-            | JobStatus::Barred
+            | JobStatus::StoppedBeforeStart
             | JobStatus::Ended(_)
             | JobStatus::Lost(_) => Ok(Some(host)),
         }
@@ -219,7 +219,7 @@ while [ $left -gt 0 ]; do
     sleep 1
     left=$((left - 1))
 done
-echo "nobody came back: going back"
+echo "no new connection came: restoring the old configuration"
 back
 exit {UNCONFIRMED}
 "#

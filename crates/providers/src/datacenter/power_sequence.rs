@@ -129,7 +129,7 @@ impl Datacenter {
             return Ok(ProviderAnswer::UnderWay);
         }
         Ok(ProviderAnswer::Unknown(format!(
-            "it was asked to go off, nobody looked for {}, and it is on: it may have been off in between",
+            "it was asked to go off, it was not observed for {}, and it is on: it may have been off in between",
             format_duration(away)
         )))
     }

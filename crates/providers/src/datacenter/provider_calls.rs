@@ -3,7 +3,7 @@
 use super::cluster::JoinRequest;
 use super::controller::Controller;
 use super::drain::DrainStage;
-use super::exec::barred;
+use super::exec::stopped_before_start;
 use super::firmware::UpdateStage;
 use super::power_sequence::PowerSequence;
 use super::{Datacenter, TargetCall};
@@ -159,7 +159,9 @@ impl Datacenter {
             }
             (CallVerb::GetStatus, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
                 Ok(match self.checkpoint(&call.key).await? {
-                    None | Some(StoredCheckpoint::Barred) => ProviderAnswer::NeverStarted,
+                    None | Some(StoredCheckpoint::StoppedBeforeStart) => {
+                        ProviderAnswer::NeverStarted
+                    }
                     Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
                         stage: PowerStage::Done,
                         goal,
@@ -197,7 +199,7 @@ impl Datacenter {
     async fn resume(&self, request: TargetCall<'_>, before: StoredCheckpoint) -> CallResult {
         let TargetCall { target, call, journal } = request;
         match before {
-            StoredCheckpoint::Barred => Err(barred(&call.key)),
+            StoredCheckpoint::StoppedBeforeStart => Err(stopped_before_start(&call.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
                 goal,
                 stage,
@@ -329,12 +331,14 @@ impl Datacenter {
 
     /// Bars a key that has not begun. Returns the checkpoint of one that has.
     pub(super) async fn bar(&self, key: &EffectKey) -> Result<Option<CallCheckpoint>> {
-        if let None | Some(Checkpoint::Barred) = self.store.begin(key, &Checkpoint::Barred).await? {
+        if let None | Some(Checkpoint::StoppedBeforeStart) =
+            self.store.begin(key, &Checkpoint::StoppedBeforeStart).await?
+        {
             return Ok(None);
         }
         Ok(match self.checkpoint(key).await? {
             Some(StoredCheckpoint::Checkpoint(checkpoint)) => Some(checkpoint),
-            Some(StoredCheckpoint::Barred) | None => None,
+            Some(StoredCheckpoint::StoppedBeforeStart) | None => None,
         })
     }
 
@@ -369,7 +373,7 @@ fn power_checkpoint(plan: PowerSequence, stage: PowerStage) -> CallCheckpoint {
 /// A decoded checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoredCheckpoint {
-    Barred,
+    StoppedBeforeStart,
     Checkpoint(CallCheckpoint),
 }
 
@@ -381,7 +385,7 @@ pub(super) fn encode_checkpoint(key: &EffectKey, checkpoint: CallCheckpoint) -> 
 
 fn decode_checkpoint(key: &EffectKey, note: Checkpoint) -> Result<StoredCheckpoint> {
     match note {
-        Checkpoint::Barred => Ok(StoredCheckpoint::Barred),
+        Checkpoint::StoppedBeforeStart => Ok(StoredCheckpoint::StoppedBeforeStart),
         Checkpoint::Begun(body) => {
             serde_json::from_value(body).map(StoredCheckpoint::Checkpoint).map_err(|error| {
                 Fault::new(FaultCode::RecordUnreadable, format!("the note of {key}: {error}"))

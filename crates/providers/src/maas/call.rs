@@ -2,6 +2,7 @@
 
 use super::classify::{ApiAnswer, CallTarget, Idempotency, RequestContext};
 use super::{Inner, Maas};
+use crate::clock;
 use crate::governor::Priority;
 use crate::http_client::form::Form;
 use crate::http_client::{HttpRequest, HttpResponse, SendError};
@@ -9,9 +10,9 @@ use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use model::fault::{Fault, FaultCode, Result};
+use model::time::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::DeserializeOwned;
-use std::time::SystemTime;
 use tokio::time::sleep;
 
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
@@ -186,7 +187,8 @@ impl Inner {
     ) -> Result<HttpRequest> {
         let mut headers = Vec::new();
         if !call.unauthenticated {
-            let header = self.key.header(nonce, now_s());
+            let now_s = clock::now().since(Timestamp::default()).as_secs();
+            let header = self.key.header(nonce, now_s);
             let unusable = || {
                 let message = format!("The API key of {} cannot be sent in a header", self.address);
                 Fault::new(FaultCode::CredentialMissing, message)
@@ -200,10 +202,6 @@ impl Inner {
         let path = self.address.path(requested.path);
         Ok(HttpRequest { method: call.method.clone(), path, headers, body })
     }
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn nonce() -> Result<String> {

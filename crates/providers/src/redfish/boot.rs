@@ -164,10 +164,8 @@ impl System {
     }
 
     fn target_name(&self, source: BootSource, offered: &[String]) -> &'static str {
-        match (source, self.quirks.cd()) {
-            (BootSource::Cd, Some(cd)) if offered.iter().any(|name| name == cd) => cd,
-            (source, _) => source.as_str(),
-        }
+        let cd = self.quirks.cd().filter(|_| source == BootSource::Cd);
+        cd.filter(|cd| offered.iter().any(|name| name == cd)).unwrap_or(source.as_str())
     }
 
     fn parse_boot_override(&self, doc: &Resource) -> Result<BootOverride> {

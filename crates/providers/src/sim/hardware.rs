@@ -132,7 +132,7 @@ impl Hardware {
     /// Stops the job of the key, or bars the key.
     pub fn stop(&mut self, key: &EffectKey, effect: &Effect, now: Timestamp) -> ProviderAnswer {
         let Some(job) = self.jobs.get_mut(key) else {
-            self.remember(key, Job::ended(effect.clone(), now, JobEnd::Barred));
+            self.remember(key, Job::ended(effect.clone(), now, JobEnd::StoppedBeforeStart));
             return ProviderAnswer::Stopped;
         };
         match job.result() {
@@ -196,7 +196,7 @@ impl Hardware {
                 let after = format_duration(at.since(job.started_at));
                 ProviderAnswer::Unknown(format!("{} was stopped after {after}", job.effect.name()))
             }
-            Some(JobEnd::Barred) => ProviderAnswer::NeverStarted,
+            Some(JobEnd::StoppedBeforeStart) => ProviderAnswer::NeverStarted,
         }
     }
 

@@ -168,7 +168,8 @@ pub enum JobEnd {
     /// It was stopped while it ran.
     Stopped { at: Timestamp },
     /// It was stopped before it started and can never start.
-    Barred,
+    #[serde(rename = "barred")]
+    StoppedBeforeStart,
 }
 
 impl JobEnd {
@@ -204,7 +205,7 @@ impl Job {
                 JobEnd::Done { .. }
                 | JobEnd::Failed { .. }
                 | JobEnd::Refused { .. }
-                | JobEnd::Barred,
+                | JobEnd::StoppedBeforeStart,
             ) => return self.takes_ms,
             None => now,
         };
@@ -226,7 +227,7 @@ impl Job {
             JobEnd::Stopped { at } => {
                 stopped(format!("after {}", format_duration(at.since(self.started_at))))
             }
-            JobEnd::Barred => stopped("before it began".into()),
+            JobEnd::StoppedBeforeStart => stopped("before it began".into()),
         })
     }
 }

@@ -45,7 +45,9 @@ pub fn log_so_far(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<LogText
             return vec![LogText::err(text)];
         }
         Some(JobEnd::Stopped { .. }) => Some(LogText::err("Stopped on request")),
-        Some(JobEnd::Barred) => return vec![LogText::err("Stopped on request before it began")],
+        Some(JobEnd::StoppedBeforeStart) => {
+            return vec![LogText::err("Stopped on request before it began")];
+        }
     };
     let elapsed_ms = job.elapsed_ms(now);
     let spoken = lines(machine, &job.effect)

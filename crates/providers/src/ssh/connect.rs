@@ -189,20 +189,18 @@ fn unreachable(hop: &Hop, why: &dyn std::fmt::Display) -> Fault {
 
 /// The fault of a failed handshake: the key, the algorithms or the connection.
 fn handshake_fault(hop: &Hop, notes: &ServerMessages, error: &russh::Error) -> Fault {
-    match (error, notes.key.get()) {
-        (_, Some(key)) if !hop.trust.accepts(key) => {
-            hop.trust.fault(&hop.endpoint.to_string(), key)
-        }
-        (russh::Error::NoCommonAlgo { kind, theirs, .. }, _) => {
-            let theirs = theirs.join(", ");
-            let message = format!(
-                "{} and we have no {kind:?} algorithm in common, it offers {theirs}",
-                hop.endpoint
-            );
-            Fault::new(FaultCode::NotSupported, message)
-        }
-        (error, _) => unreachable(hop, error),
+    if let Some(key) = notes.key.get().filter(|key| !hop.trust.accepts(key)) {
+        return hop.trust.fault(&hop.endpoint.to_string(), key);
     }
+    if let russh::Error::NoCommonAlgo { kind, theirs, .. } = error {
+        let theirs = theirs.join(", ");
+        let message = format!(
+            "{} and we have no {kind:?} algorithm in common, it offers {theirs}",
+            hop.endpoint
+        );
+        return Fault::new(FaultCode::NotSupported, message);
+    }
+    unreachable(hop, error)
 }
 
 /// What a server sent outside of channels.

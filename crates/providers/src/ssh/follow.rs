@@ -40,7 +40,7 @@ impl Host {
             let bound = match state {
                 JobState::Lost { sizes, .. } => sizes,
                 JobState::NeverStarted
-                | JobState::Barred
+                | JobState::StoppedBeforeStart
                 | JobState::Running { .. }
                 | JobState::Ended { .. } => None,
             };
@@ -64,7 +64,7 @@ impl Host {
     ) -> Result<bool> {
         let (last, cut) = match state {
             JobState::Running { .. } => return Ok(false),
-            JobState::NeverStarted | JobState::Barred => return Ok(true),
+            JobState::NeverStarted | JobState::StoppedBeforeStart => return Ok(true),
             JobState::Ended { sizes, cut, .. } => (Some(sizes), cut),
             JobState::Lost { sizes, .. } => (sizes, (false, false)),
         };

@@ -25,7 +25,7 @@ pub enum StartResult {
     /// The key was started before; its status is a separate request.
     AlreadyStarted,
     /// The key was stopped before it started and can never start.
-    Barred,
+    StoppedBeforeStart,
 }
 
 /// The exit of a job's command. Like a shell, 128 plus a number stands for a signal.
@@ -38,7 +38,7 @@ pub enum JobExit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobStatus {
     NeverStarted,
-    Barred,
+    StoppedBeforeStart,
     Running { pid: u32 },
     Ended(JobExit),
     Lost(LostReason),
@@ -58,7 +58,7 @@ pub enum LostReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopResult {
     /// It had not started and never can.
-    Barred,
+    StoppedBeforeStart,
     /// It had ended before.
     AlreadyEnded(JobExit),
     /// It ended after TERM.
@@ -85,7 +85,7 @@ impl Host {
         match answer.fields().as_slice() {
             ["began"] => Ok(StartResult::Started),
             ["before"] => Ok(StartResult::AlreadyStarted),
-            ["barred"] => Ok(StartResult::Barred),
+            ["stopped-before-start"] => Ok(StartResult::StoppedBeforeStart),
             words => Err(self.failure("start", key, &answer, words)),
         }
     }
@@ -100,7 +100,7 @@ impl Host {
     }
 
     /// Ends the job's process group: TERM, and KILL after the grace period. A key that has not
-    /// started is barred, so that a late start is refused.
+    /// started can never start: a late start is refused.
     pub async fn stop(&self, key: &str, grace: Duration) -> Result<StopResult> {
         let grace = grace.min(MAX_GRACE);
         let limit = grace * 2 + AFTER_KILL * 2 + self.settings.call_timeout;
@@ -114,7 +114,7 @@ impl Host {
             state => (StopResult::AlreadyEnded, state),
         };
         match JobState::read(state) {
-            Some(JobState::Barred) => Ok(StopResult::Barred),
+            Some(JobState::StoppedBeforeStart) => Ok(StopResult::StoppedBeforeStart),
             Some(JobState::Ended { end, .. }) => Ok(stopped(end)),
             Some(JobState::Lost { lost, .. }) => Ok(StopResult::Lost(lost)),
             Some(JobState::Running { pid }) => {
@@ -307,7 +307,7 @@ fn find(text: &[u8], desired: &[u8], from: usize) -> Option<usize> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobState {
     NeverStarted,
-    Barred,
+    StoppedBeforeStart,
     Running { pid: u32 },
     Ended { end: JobExit, sizes: Sizes, cut: (bool, bool) },
     Lost { lost: LostReason, sizes: Option<Sizes> },
@@ -326,7 +326,7 @@ impl JobState {
             |out: &str, err: &str| Some(Sizes { out: out.parse().ok()?, err: err.parse().ok()? });
         Some(match words {
             ["never"] => Self::NeverStarted,
-            ["barred"] => Self::Barred,
+            ["stopped-before-start"] => Self::StoppedBeforeStart,
             ["running", pid] => Self::Running { pid: pid.parse().ok()? },
             ["ended", code, out, err, cut_out, cut_err] => Self::Ended {
                 end: JobExit::of(code.parse().ok()?),
@@ -345,7 +345,7 @@ impl JobState {
     pub(super) fn status(self) -> JobStatus {
         match self {
             Self::NeverStarted => JobStatus::NeverStarted,
-            Self::Barred => JobStatus::Barred,
+            Self::StoppedBeforeStart => JobStatus::StoppedBeforeStart,
             Self::Running { pid } => JobStatus::Running { pid },
             Self::Ended { end, .. } => JobStatus::Ended(end),
             Self::Lost { lost, .. } => JobStatus::Lost(lost),
@@ -386,7 +386,7 @@ mod tests {
     fn every_state_is_read_and_nothing_else() {
         for (line, status) in [
             ("never", Some(JobStatus::NeverStarted)),
-            ("barred", Some(JobStatus::Barred)),
+            ("stopped-before-start", Some(JobStatus::StoppedBeforeStart)),
             ("running 77", Some(JobStatus::Running { pid: 77 })),
             ("ended 0 1 2 0 0", Some(JobStatus::Ended(JobExit::Code(0)))),
             ("ended 128 1 2 0 0", Some(JobStatus::Ended(JobExit::Code(128)))),

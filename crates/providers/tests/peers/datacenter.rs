@@ -343,7 +343,7 @@ async fn an_unobserved_power_cycle_is_left_to_the_operator() {
     let (store, peer) = (store(), powered_on_bmc().serve().await);
     let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
     let hour = 3_600_000_000;
-    for (watched, expected) in [(now() - hour, "nobody looked for 1h 0m"), (now(), "")] {
+    for (watched, expected) in [(now() - hour, "it was not observed for 1h 0m"), (now(), "")] {
         let note = json!({
             "what": "power", "goal": "cycle", "stage": {"cutting": now() - hour}, "watched": watched});
         let step = format!("reboot-{watched}");

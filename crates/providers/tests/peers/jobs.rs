@@ -221,13 +221,13 @@ async fn read_log(host: &Host, key: &str, from: u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_barred_key_never_begins() {
+async fn a_key_stopped_before_its_start_never_starts() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
-    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::Barred);
-    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::Barred);
-    assert_eq!(host.start("late", "touch began").await.unwrap(), StartResult::Barred);
-    assert_eq!(host.status("late").await.unwrap(), JobStatus::Barred);
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::StoppedBeforeStart);
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::StoppedBeforeStart);
+    assert_eq!(host.start("late", "touch began").await.unwrap(), StartResult::StoppedBeforeStart);
+    assert_eq!(host.status("late").await.unwrap(), JobStatus::StoppedBeforeStart);
     assert_eq!(read_output(&host, "late", 3).await, (String::new(), String::new(), 3));
     assert_ne!(host.run("cd; test -e began", b"", LIMIT).await.unwrap().status, Some(0));
     host.forget("late").await.unwrap();
@@ -262,14 +262,16 @@ async fn concurrent_starts_and_stops_begin_a_job_at_most_once() {
             });
         }
         let mut begun = 0;
-        let mut barred = 0;
+        let mut stopped = 0;
         while let Some(done) = starts.join_next().await {
             let (host, started) = done.unwrap();
             back.push(host);
             match started {
                 Ok(StartResult::Started) => begun += 1,
                 Ok(StartResult::AlreadyStarted) => {}
-                Ok(StartResult::Barred) | Err(StopResult::Barred) => barred += 1,
+                Ok(StartResult::StoppedBeforeStart) | Err(StopResult::StoppedBeforeStart) => {
+                    stopped += 1
+                }
                 Err(
                     StopResult::AlreadyEnded(_) | StopResult::Terminated(_) | StopResult::Killed(_),
                 ) => {}
@@ -278,8 +280,8 @@ async fn concurrent_starts_and_stops_begin_a_job_at_most_once() {
         }
         hosts = back;
         assert!(
-            begun == 1 && barred == 0 || begun == 0 && barred == 20,
-            "round {round}: {begun} begun, {barred} barred"
+            begun == 1 && stopped == 0 || begun == 0 && stopped == 20,
+            "round {round}: {begun} begun, {stopped} stopped"
         );
         if begun == 1 {
             let status = settled(&hosts[0], &key).await;

@@ -371,10 +371,10 @@ async fn an_undo_reverts_only_what_the_run_did() {
     );
     done(call_provider(&other, CallVerb::Follow, "uncordon", &effect).await.0);
     assert_eq!(
-        call_provider(&other, CallVerb::Stop, "barred", &effect).await.0,
+        call_provider(&other, CallVerb::Stop, "stopped", &effect).await.0,
         Ok(ProviderAnswer::Stopped)
     );
-    let fault = call_provider(&other, CallVerb::Perform, "barred", &effect).await.0.unwrap_err();
+    let fault = call_provider(&other, CallVerb::Perform, "stopped", &effect).await.0.unwrap_err();
     assert!(fault.message.contains("stopped before it began"), "{fault}");
 }
 

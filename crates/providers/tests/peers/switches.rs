@@ -257,7 +257,7 @@ async fn an_unobserved_fabric_change_is_left_to_the_operator() {
     fixture.fixture.store.begin(&crate::datacenter_fixture::key(&effect), &note).await.unwrap();
     match fixture.fixture.call_provider(&fixture.target, CallVerb::GetStatus, &effect).await {
         Ok(ProviderAnswer::Unknown(observed)) => {
-            assert!(observed.contains("nobody looked for 1m"), "{observed}")
+            assert!(observed.contains("it was not observed for 1m"), "{observed}")
         }
         other => panic!("{other:?}"),
     }

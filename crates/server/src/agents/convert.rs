@@ -7,14 +7,11 @@
 use engine::node::{DispatchedTask, TaskReport};
 use model::machine::MAX_MACS;
 use model::node::enroll::EnrollingAgent;
-use model::node::task;
 use model::refusal::Refusal;
 use model::text;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use wire::node::{
-    EnrollRequest, HeartbeatRequest, NextAction, RenewRequest, ReportRequest, TakeReply, Task,
-};
+use wire::node::{EnrollRequest, HeartbeatRequest, RenewRequest, ReportRequest, TakeReply, Task};
 
 /// The shortest session: 16 random bytes in hexadecimal.
 const LEAST_SESSION: usize = 32;
@@ -146,17 +143,9 @@ pub fn take_reply(taken: Option<DispatchedTask>) -> TakeReply {
     TakeReply { task }
 }
 
-pub const fn then(then: task::TaskInstruction) -> NextAction {
-    match then {
-        task::TaskInstruction::Continue => NextAction::Continue,
-        task::TaskInstruction::Stop => NextAction::Stop,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::node::TaskKind;
     use model::node::enroll::EnrollmentRefusal;
     use wire::node::{self, TakeRequest};
 
@@ -251,9 +240,6 @@ mod tests {
 
     #[test]
     fn agents_know_the_words_of_the_model() {
-        for kind in TaskKind::ALL {
-            assert!(node::TaskKind::parse(kind.as_str()).is_some(), "{kind:?}");
-        }
         for (denied, code) in [
             (EnrollmentRefusal::SessionUnknown, node::SESSION_UNKNOWN),
             (EnrollmentRefusal::NodeDeleted, node::NODE_DELETED),

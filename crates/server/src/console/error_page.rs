@@ -101,7 +101,9 @@ impl From<StoreError> for ErrorPage {
             StoreError::Unavailable(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "The database does not answer")
             }
-            StoreError::Conflict => (StatusCode::SERVICE_UNAVAILABLE, "Somebody else was faster"),
+            StoreError::Conflict => {
+                (StatusCode::SERVICE_UNAVAILABLE, "It was changed at the same moment")
+            }
             StoreError::Corrupt(_) => {
                 tracing::error!(%error, "a stored record cannot be read");
                 (StatusCode::INTERNAL_SERVER_ERROR, "A record cannot be read")

@@ -157,7 +157,7 @@ fn trouble_table(failure: &[(Machine, Explained)], now: Timestamp) -> Markup {
     html! {
         div.scroll {
             table {
-                caption.vh { "Machines that need somebody" }
+                caption.vh { "Machines that need attention" }
                 thead { tr {
                     th scope="col" { "Machine" } th scope="col" { "What is wrong" }
                     th scope="col" { "Since" } th scope="col" { "Type next" }

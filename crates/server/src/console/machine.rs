@@ -76,7 +76,7 @@ fn conditions(machine: &Machine, now: Timestamp) -> Markup {
                         }
                     }
                     @if machine.conditions.iter().next().is_none() {
-                        tr { td colspan="4" { "Nobody has looked at this machine yet." } }
+                        tr { td colspan="4" { "This machine was not probed yet." } }
                     }
                 }
             }

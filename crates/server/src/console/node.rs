@@ -148,7 +148,7 @@ fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> M
     html! {
         section aria-labelledby="agent-title" {
             h2 #agent-title { "Agent" }
-            @if known.is_none() && name.at.is_none() { p { "Nobody has enrolled yet." } }
+            @if known.is_none() && name.at.is_none() { p { "No agent has enrolled yet." } }
             @if known.is_some() && !enrolled { p { "It is not enrolled any more." } }
             (facts(&[
                 ("heard", name.at.map(|at| relative_time(at, now))),

@@ -85,7 +85,7 @@ pub(super) fn store_error_status(error: StoreError) -> Status {
         StoreError::Unavailable(_) => {
             Status::unavailable(format!("{error}; nothing was lost, try again shortly"))
         }
-        StoreError::Conflict => Status::aborted("somebody else changed it first; try again"),
+        StoreError::Conflict => Status::aborted("it was changed at the same moment; try again"),
         StoreError::Corrupt(_) => {
             tracing::error!(%error, "a stored record cannot be read");
             Status::internal(format!("{error}; see the server's log"))

@@ -1,16 +1,12 @@
 //! From the messages of the deploy environment to the model's values, and back.
 
-use model::deploy::{
-    self, ClaimRefusal, Deployment, DeploymentFailure, DeploymentReport, ReportStep,
-};
+use model::deploy::{ClaimRefusal, Deployment, DeploymentFailure, DeploymentReport, ReportStep};
 use model::image::{DiskFormat, ImageContent};
 use model::machine::MAX_MACS;
 use model::refusal::Refusal;
 use model::text;
 use providers::ssh::HostKey;
-use wire::deploy::{
-    Assignment, Claim, FailureCode, IMAGE, Image, ImageKind, NextAction, ReportReply, Stage,
-};
+use wire::deploy::{Assignment, Claim, IMAGE, Image, ImageKind, Stage};
 
 /// The most that is kept of the text in a report.
 const MAX_MESSAGE: usize = 1_000;
@@ -68,25 +64,14 @@ pub fn report(reported: wire::deploy::Report<String>) -> Result<DeploymentReport
         Stage::Installing => ReportStep::Installing,
         Stage::Installed => ReportStep::Installed,
         // A code of a newer environment is still a failure.
-        Stage::Failed => ReportStep::Failed(
-            reported.code.map_or(DeploymentFailure::InstallFailed, deployment_failure),
-        ),
+        Stage::Failed => {
+            ReportStep::Failed(reported.code.unwrap_or(DeploymentFailure::InstallFailed))
+        }
     };
     let message = reported.message.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect();
     let keys = reported.host_keys.into_iter().take(MAX_HOST_KEYS);
     let host_keys = keys.map(host_key).collect::<Result<_, _>>()?;
     Ok(DeploymentReport { step, done: reported.done, total: reported.total, message, host_keys })
-}
-
-const fn deployment_failure(code: FailureCode) -> DeploymentFailure {
-    match code {
-        FailureCode::ChecksumWrong => DeploymentFailure::ChecksumWrong,
-        FailureCode::DiskTooSmall => DeploymentFailure::DiskTooSmall,
-        FailureCode::DiskMissing => DeploymentFailure::DiskMissing,
-        FailureCode::DiskAmbiguous => DeploymentFailure::DiskAmbiguous,
-        FailureCode::ImageBroken => DeploymentFailure::ImageBroken,
-        FailureCode::InstallFailed => DeploymentFailure::InstallFailed,
-    }
 }
 
 /// A key as it stands in a `.pub` file. A key that no host can show is refused, because the engine
@@ -98,15 +83,6 @@ fn host_key(line: String) -> Result<String, Refusal> {
             Err(Refusal::invalid("host_keys", message, "send the line of the .pub file"))
         }
     }
-}
-
-pub const fn report_reply(then: deploy::DeploymentInstruction) -> ReportReply {
-    let then = match then {
-        deploy::DeploymentInstruction::Continue => NextAction::Continue,
-        deploy::DeploymentInstruction::Reboot => NextAction::Reboot,
-        deploy::DeploymentInstruction::Stop => NextAction::Stop,
-    };
-    ReportReply { next_action: then }
 }
 
 pub fn refusal(denied: ClaimRefusal) -> wire::Refusal {
@@ -148,21 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_says_what_to_do_next() {
-        for (then, text) in [
-            (deploy::DeploymentInstruction::Continue, r#"{"then":"go-on"}"#),
-            (deploy::DeploymentInstruction::Reboot, r#"{"then":"reboot"}"#),
-            (deploy::DeploymentInstruction::Stop, r#"{"then":"stop"}"#),
-        ] {
-            assert_eq!(serde_json::to_string(&report_reply(then)).unwrap(), text);
-        }
-    }
-
-    #[test]
-    fn the_codes_of_failures_are_the_troubles() {
-        for code in FailureCode::ALL {
-            assert_eq!(deployment_failure(code).as_str(), code.as_str());
-        }
+    fn the_deploy_environment_gets_the_names_of_the_disk_formats() {
         for format in DiskFormat::ALL {
             assert_eq!(image_kind(format).as_str(), format.as_str());
         }

@@ -51,7 +51,7 @@ async fn a_claim_moves_the_epoch(db: Db) {
     let first = only(db.claim("a", at(10), 10).await);
     assert_eq!(first, ClaimedObject { id: id.object(), kind: None, epoch: 1, wakes_requested: 1 });
     assert_eq!(db.claim("b", at(10), 10).await, [], "it is claimed");
-    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    let claimed = db.read(tx!([id], |tx| tx.run_with_claim(&id).await)).await.unwrap().unwrap();
     assert_eq!((claimed.epoch, claimed.owner.as_deref()), (1, Some("a")));
     release(&db, &first, Some(at(10))).await;
     assert_eq!(only(db.claim("b", at(10), 10).await).epoch, 2);
@@ -179,7 +179,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
     let id = run.spec.id;
     let back = tx!([id], |tx| tx.release_unhandled(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
-    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    let claimed = db.read(tx!([id], |tx| tx.run_with_claim(&id).await)).await.unwrap().unwrap();
     assert_eq!((claimed.epoch, claimed.owner.as_deref()), (new.epoch, Some("b")));
 }
 

@@ -14,7 +14,7 @@ use store::{
 
 on_both!(
     a_key_begins_once,
-    a_barred_key_never_begins,
+    a_key_stopped_before_its_start_never_starts,
     credentials_have_versions_that_never_repeat,
     an_identity_is_pinned_once,
     the_latest_lockout_replaces_the_earlier,
@@ -28,11 +28,11 @@ fn key(attempt: u32) -> EffectKey {
 }
 
 fn begun(body: &str) -> CheckpointRow {
-    CheckpointRow { barred: false, body: body.into() }
+    CheckpointRow { stopped_before_start: false, body: body.into() }
 }
 
 fn bar() -> CheckpointRow {
-    CheckpointRow { barred: true, body: "null".into() }
+    CheckpointRow { stopped_before_start: true, body: "null".into() }
 }
 
 async fn a_key_begins_once(db: Db) {
@@ -63,15 +63,15 @@ async fn a_key_begins_once(db: Db) {
     assert_eq!(db.read(tx!([], |tx| tx.checkpoint(&key(2)).await)).await, Ok(None));
 }
 
-async fn a_barred_key_never_begins(db: Db) {
-    let barred = db.write(tx!([], |tx| tx.begin_checkpoint(&key(1), &bar(), at(1)).await)).await;
-    assert_eq!(barred, Ok(None));
+async fn a_key_stopped_before_its_start_never_starts(db: Db) {
+    let stopped = db.write(tx!([], |tx| tx.begin_checkpoint(&key(1), &bar(), at(1)).await)).await;
+    assert_eq!(stopped, Ok(None));
     let late = tx!([], |tx| tx.begin_checkpoint(&key(1), &begun("late"), at(2)).await);
     assert_eq!(db.write(late).await, Ok(Some(bar())));
     let amended =
         db.write(tx!([], |tx| tx.swap_checkpoint(&key(1), "null", "late", at(3)).await)).await;
     assert_eq!(amended, Ok(false));
-    // A key that has begun cannot be barred: the caller gets its checkpoint instead.
+    // A key that has begun cannot be stopped before its start: the caller gets its checkpoint.
     db.write(tx!([], |tx| tx.begin_checkpoint(&key(2), &begun("b"), at(1)).await)).await.unwrap();
     let stop = tx!([], |tx| tx.begin_checkpoint(&key(2), &bar(), at(2)).await);
     assert_eq!(db.write(stop).await, Ok(Some(begun("b"))));

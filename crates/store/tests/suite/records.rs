@@ -449,7 +449,7 @@ mod together {
             let (locked, go_on) = (Arc::clone(&locked), Arc::clone(&go_on));
             let id = id.clone();
             tx!([locked, go_on, id], |tx| {
-                let claimed = tx.claimed_run_locked(&id).await?.expect("the run exists");
+                let claimed = tx.run_with_claim_locked(&id).await?.expect("the run exists");
                 locked.notify_one();
                 go_on.notified().await;
                 let target = TargetId::new(TargetKind::Switch, "sw-1");

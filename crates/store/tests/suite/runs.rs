@@ -24,13 +24,13 @@ async fn a_run_is_found_by_every_key(db: Db) {
     let latest = tx!([machine], |tx| tx.latest_run(&machine).await);
     assert_eq!(db.read(latest).await, Ok(Some(run.clone())));
     let id = run.spec.id.clone();
-    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    let claimed = db.read(tx!([id], |tx| tx.run_with_claim(&id).await)).await.unwrap().unwrap();
     assert_eq!(claimed.run, run);
     assert_eq!((claimed.epoch, claimed.wakes_requested, claimed.owner), (0, 1, None));
 
     let nobody = RunId::trusted("op-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.run(&nobody).await)).await, Ok(None));
-    assert_eq!(db.read(tx!([nobody], |tx| tx.claimed_run(&nobody).await)).await, Ok(None));
+    assert_eq!(db.read(tx!([nobody], |tx| tx.run_with_claim(&nobody).await)).await, Ok(None));
     let nothing = tx!([machine], |tx| tx.run_of_request(&machine, "req-2").await);
     assert_eq!(db.read(nothing).await, Ok(None));
     let reported = db.events(2).await.pop().unwrap();

@@ -71,7 +71,7 @@ async fn a_settle_writes_the_run_and_keeps_the_claim(db: Db) {
     let settle = settle_of(&run, &claimed, ClaimOutcome::Keep);
     commit(&db, &settle, false).await.unwrap();
     let id = run.spec.id.clone();
-    let claim = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    let claim = db.read(tx!([id], |tx| tx.run_with_claim(&id).await)).await.unwrap().unwrap();
     assert_eq!(claim.run, Run { version: 2, ..run.clone() });
     assert_eq!((claim.epoch, claim.owner.as_deref()), (1, Some("a")));
     // The next settle continues from there.

@@ -118,7 +118,7 @@ impl NodeWalk for Node {
             HeartbeatTimes { now, listening_since: Timestamp::default(), outage_since: None };
         let mut all = Vec::new();
         for (what, at) in [
-            ("its agent is heard of, and well", Some(now)),
+            ("its agent sends heartbeats without problems", Some(now)),
             ("its agent falls silent", Some(Timestamp::default())),
         ] {
             let received = AgentHeartbeat {

@@ -23,7 +23,7 @@ impl Explore for Site {
             ("its MAAS answers", SiteReport::Answered(1)),
             ("its MAAS does not answer", SiteReport::Unreachable("it does not answer".into())),
             ("many of its nodes fall silent", SiteReport::Silence(some("many are silent"))),
-            ("its nodes are heard of", SiteReport::Silence(None)),
+            ("its nodes send heartbeats", SiteReport::Silence(None)),
             ("many of its nodes drift", SiteReport::Drift(some("many drift"))),
             ("its nodes are as expected", SiteReport::Drift(None)),
         ];

@@ -103,7 +103,7 @@ fn a_move_says_why() {
         [("node-1", "offline"), ("node-2", "offline"), ("node-3", "active")]
     );
     assert!(
-        classification.transitions[0].why.starts_with("not heard of for "),
+        classification.transitions[0].why.starts_with("no heartbeat for "),
         "{classification:?}"
     );
     assert!(classification.transitions[1].why.contains("a GPU is lost"));

@@ -267,7 +267,7 @@ fn marking_a_run_manual_takes_its_node_out_of_service() {
     let mut scenario = NodeRunDriver::of(Work::Take(DecommissionMode::SoftReset), Active);
     scenario.until(NodeStage::DrainNode).fail(FaultCode::EffectFailed);
     scenario.node =
-        scenario.node.become_(Active, TransitionOwner::Heartbeat, "it is heard of").unwrap();
+        scenario.node.become_(Active, TransitionOwner::Heartbeat, "it sends heartbeats").unwrap();
     scenario.act(Action::MarkManual);
     assert_eq!((scenario.node.state, scenario.node.moved_by), (Quarantined, Decommission));
 }

@@ -4,8 +4,8 @@
 use super::{Work, run, run_of, stage_context};
 use model::effect::Effect;
 use model::node::{
-    AgentTaskContext, DecommissionMode, MaasState, NodeStage, NodeState, StageExecutor, TaskKind,
-    WITHOUT_AGENT, adoption_reason, steps,
+    AgentTaskContext, DecommissionMode, MaasState, NodeStage, NodeState, RecordStage,
+    StageExecutor, TaskKind, WITHOUT_AGENT, adoption_reason, steps,
 };
 use std::collections::BTreeSet;
 
@@ -99,7 +99,11 @@ const AGENT: [(&str, Option<TaskKind>); 7] = [
     ("validate_clean_node", Some(TaskKind::Validate)),
     ("remove_gpuaas_node_record", Some(TaskKind::Uninstall)),
 ];
-const RECORD: [&str; 3] = ["disable_node", "retire_gpuaas_node", "cleanup_secrets"];
+const RECORD: [(&str, RecordStage); 3] = [
+    ("disable_node", RecordStage::Disable),
+    ("retire_gpuaas_node", RecordStage::Retire),
+    ("cleanup_secrets", RecordStage::CleanupSecrets),
+];
 
 fn stage_names(stages: &[NodeStage]) -> Vec<&'static str> {
     stages.iter().map(|stage| stage.as_str()).collect()
@@ -132,8 +136,10 @@ fn every_mode_has_its_stages_in_order() {
             expected.extend(&ONBOARDING[4..]);
         }
         assert_eq!(stage_names(&mode.stages(true)), expected, "{name}");
-        let here =
-            |name: &&str| RECORD.contains(name) || AGENT.iter().any(|(agent, _)| agent == name);
+        let here = |name: &&str| {
+            RECORD.iter().any(|(record, _)| record == name)
+                || AGENT.iter().any(|(agent, _)| agent == name)
+        };
         expected.retain(here);
         assert_eq!(stage_names(&mode.stages(false)), expected, "{name} without a MAAS");
     }
@@ -143,12 +149,14 @@ fn every_mode_has_its_stages_in_order() {
 fn every_stage_is_carried_out_somewhere() {
     for stage in NodeStage::ALL {
         let agent = AGENT.iter().find(|(name, _)| *name == stage.as_str());
-        let room = match agent {
-            Some(_) => StageExecutor::Agent,
-            None if RECORD.contains(&stage.as_str()) => StageExecutor::Record,
-            None => StageExecutor::Maas,
+        let record = RECORD.iter().find(|(name, _)| *name == stage.as_str());
+        let expected = match (agent, record) {
+            (Some((_, Some(task))), _) => StageExecutor::Task(*task),
+            (Some((_, None)), _) => StageExecutor::Enrollment,
+            (None, Some((_, record))) => StageExecutor::Record(*record),
+            (None, None) => StageExecutor::Maas,
         };
-        assert_eq!(stage.executor(), room, "{stage}");
+        assert_eq!(stage.executor(), expected, "{stage}");
         assert_eq!(stage.task(), agent.and_then(|(_, task)| *task), "{stage}");
     }
     for (kind, name) in [

@@ -3,7 +3,7 @@
 use super::progress_log::ProgressLog;
 use super::{ImagingWork, POLL_INTERVAL, READ_STAMP, READ_TIMEOUT, install_outcome};
 use crate::datacenter::TrustPolicy;
-use model::deploy::{Deployment, DeploymentCommand, DeploymentStage};
+use model::deploy::{Deployment, DeploymentCommand, DeploymentStage, failure_fault};
 use model::effect::{CallResult, NetbootMode, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
 use model::time::format_duration;
@@ -44,7 +44,9 @@ impl ImagingWork<'_> {
                 | DeploymentStage::Installing => {}
                 DeploymentStage::Installed => self.release_machine(&one).await?,
                 DeploymentStage::Released | DeploymentStage::Finished => return Ok(()),
-                DeploymentStage::Failed(failure) => return Err(failure.fault(&one.message)),
+                DeploymentStage::Failed(failure) => {
+                    return Err(failure_fault(failure, &one.message));
+                }
                 DeploymentStage::Closed => {
                     return Err(Fault::new(FaultCode::EffectFailed, "the deployment was closed"));
                 }

@@ -98,15 +98,17 @@ impl CheckpointStore<'_> {
     pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint> {
         match self.store.begin(self.key, &Checkpoint::Begun(self.serialize(&first)?)).await? {
             None => Ok(first),
-            Some(Checkpoint::Barred) => Err(self.barred()),
-            Some(Checkpoint::Begun(body)) => self.deserialize(body)?.ok_or_else(|| self.barred()),
+            Some(Checkpoint::StoppedBeforeStart) => Err(self.stopped_before_start()),
+            Some(Checkpoint::Begun(body)) => {
+                self.deserialize(body)?.ok_or_else(|| self.stopped_before_start())
+            }
         }
     }
 
     /// `None` when nothing was started, or when it was stopped.
     pub async fn recall(&self) -> Result<Option<OrderCheckpoint>> {
         match self.store.checkpoint(self.key).await? {
-            None | Some(Checkpoint::Barred) => Ok(None),
+            None | Some(Checkpoint::StoppedBeforeStart) => Ok(None),
             Some(Checkpoint::Begun(body)) => self.deserialize(body),
         }
     }
@@ -133,8 +135,8 @@ impl CheckpointStore<'_> {
 
     /// Bars the key if nothing has started. `None`: it never started and never will.
     pub async fn stop(&self) -> Result<Option<OrderCheckpoint>> {
-        match self.store.begin(self.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => Ok(None),
+        match self.store.begin(self.key, &Checkpoint::StoppedBeforeStart).await? {
+            None | Some(Checkpoint::StoppedBeforeStart) => Ok(None),
             Some(Checkpoint::Begun(body)) => self.deserialize(body),
         }
     }
@@ -155,7 +157,7 @@ impl CheckpointStore<'_> {
         Ok((checkpoint != OrderCheckpoint::Stopped).then_some(checkpoint))
     }
 
-    fn barred(&self) -> Fault {
+    fn stopped_before_start(&self) -> Fault {
         Fault::new(FaultCode::EffectFailed, format!("{} was stopped before it began", self.key))
     }
 }

@@ -65,7 +65,7 @@ fn next_step(
             MaasOwner::Farrier => {
                 no("it was allocated before, and no mark says for what: release it in MAAS")
             }
-            MaasOwner::Unowned => no("nobody owns it: release it in MAAS"),
+            MaasOwner::Unowned => no("it has no owner: release it in MAAS"),
             MaasOwner::Other(owner) => {
                 DeployStep::Disagree(format!("{owner} has allocated it: release it in MAAS"))
             }

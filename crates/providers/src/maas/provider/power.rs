@@ -135,7 +135,7 @@ impl PowerExecutor<'_> {
                         ProviderAnswer::Differs(format!("power is {}", PowerState::On.as_str()))
                     }
                     MaasPowerState::Unknown | MaasPowerState::Error => {
-                        let message = "nobody can see its power (power type manual): it is taken for switched off by hand";
+                        let message = "its power cannot be read (power type manual): it is taken for switched off by hand";
                         ProviderAnswer::Done(outcome(machine, message))
                     }
                 })
@@ -263,7 +263,7 @@ impl PowerExecutor<'_> {
             return Ok(ProviderAnswer::UnderWay);
         }
         let message = format!(
-            "{}: it was asked to go off, nobody looked for {}, and it is on: it may have been off in between",
+            "{}: it was asked to go off, it was not observed for {}, and it is on: it may have been off in between",
             describe_state(machine),
             format_duration(away)
         );

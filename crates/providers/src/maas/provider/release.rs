@@ -166,7 +166,7 @@ impl StageExecutor<'_> {
             return Ok(match self.call.verb() {
                 CallVerb::Stop => ProviderAnswer::Stopped,
                 CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe => {
-                    self.record_gone("MAAS has no record of it: its power is nobody's")
+                    self.record_gone("MAAS has no record of it, so it cannot change its power")
                 }
             });
         };

@@ -90,7 +90,7 @@ ended() {
 look() {
     if [ ! -e "$base" ] && [ ! -h "$base" ]; then state=never; return 0; fi
     trusted || return 1
-    if [ -f "$base/$name" ]; then state=barred; return 0; fi
+    if [ -f "$base/$name" ]; then state=stopped-before-start; return 0; fi
     if [ ! -d "$base/$name" ]; then state=never; return 0; fi
     if ! enter; then state="lost unmade"; return 0; fi
     ended && return 0

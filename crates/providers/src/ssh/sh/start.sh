@@ -1,7 +1,7 @@
 # Starts the job, at most once. Steps that a full disk may fail are done in a temporary folder. Creating
 # the job's own folder marks the start, and only one process can do that.
 
-if [ -f "$base/$name" ]; then say barred; return 0; fi
+if [ -f "$base/$name" ]; then say stopped-before-start; return 0; fi
 if [ -d "$base/$name" ]; then say before; return 0; fi
 own || return 0
 fresh=$base/.new.$$.$nonce
@@ -33,7 +33,7 @@ if ! (LC_ALL=C; export LC_ALL; umask 077; prepare); then
 fi
 if ! LC_ALL=C mkdir "$base/$name"; then
     rm -rf "$fresh"
-    if [ -f "$base/$name" ]; then say barred
+    if [ -f "$base/$name" ]; then say stopped-before-start
     elif [ -d "$base/$name" ]; then say before
     else say failed
     fi

@@ -1,5 +1,5 @@
-# Stops the job's process group. A job that has not started is barred by a file in the place of its
-# folder.
+# Stops the job's process group. A job that has not started can never start afterwards: a file is
+# put in the place of its folder.
 
 if [ ! -e "$base/$name" ]; then
     own || return 0

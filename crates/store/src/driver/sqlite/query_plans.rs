@@ -84,7 +84,7 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     let id = run.spec.id.clone();
     tx.run_of_request(&TargetId::from(&machine.id), "once").await?;
     tx.insert_run(&run, Enqueue::Now, &event)?;
-    tx.claimed_runs(&[id.as_str()]).await?;
+    tx.runs_with_claims(&[id.as_str()]).await?;
     tx.machines_by_ids(&[machine.id.as_str()]).await?;
     tx.update_machine(&mut machine, &event)?;
     let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
@@ -93,7 +93,7 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     tx.replica_heartbeats().await?;
     tx.next_due().await?;
     tx.claim_due(&replica.incarnation, at(1), 9).await?;
-    tx.claimed_run(&id).await?;
+    tx.run_with_claim(&id).await?;
     tx.claimed_by(&replica.incarnation).await?;
     tx.unhandled_wakes(&replica.incarnation).await?;
     tx.claiming_replica(&id).await?;
