@@ -68,7 +68,7 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
             &test,
             0,
             &[
-                "the password too",
+                "can read the password",
                 "✓ login",
                 "✓ systems",
                 MAC,

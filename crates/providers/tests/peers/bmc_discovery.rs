@@ -132,7 +132,7 @@ async fn a_test_reports_the_last_step_reached() {
     }
     let web = Peer::start(|_| Response::status(404, "<html>")).await;
     let report = datacenter.test_bmc(&to(&web.url())).await;
-    assert_finding(&report, BmcCheck::Tls, CheckOutcome::NotTried, "the password too");
+    assert_finding(&report, BmcCheck::Tls, CheckOutcome::NotTried, "can read the password");
     assert_finding(&report, BmcCheck::Root, CheckOutcome::Cannot, "404");
     let peer = bmc_with_inventory().serve().await;
     let nameless = BmcAccess { credential: "nobody".into(), ..to(&peer.url()) };
