@@ -99,7 +99,7 @@ fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
         (Some(at), true | false) => format!("last heartbeat {}", clock.ago(Some(at))),
     };
     let how = match agent.problems.as_str() {
-        "" => "well".to_string(),
+        "" => "healthy".to_string(),
         problems => format!("problems: {problems}"),
     };
     let requester = [agent.hostname.as_str(), agent.version.as_str()];
@@ -213,7 +213,7 @@ Node:      node-1
 State:     active, since 1m 0s ago
 Machine:   machine-1
 Created:   -
-Agent:     heard 2s ago, well
+Agent:     last heartbeat 2s ago, healthy
 Agent on:  gpu-1, 0.1.0
 Enrolled:  1970-01-01 00:00:30 +00:00
 "

@@ -151,7 +151,7 @@ fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> M
             @if known.is_none() && name.at.is_none() { p { "No agent has enrolled yet." } }
             @if known.is_some() && !enrolled { p { "It is not enrolled any more." } }
             (facts(&[
-                ("heard", name.at.map(|at| relative_time(at, now))),
+                ("last heartbeat", name.at.map(|at| relative_time(at, now))),
                 ("complains of", words(&name.problems)),
                 ("host", known.and_then(|agent| words(&agent.hostname))),
                 ("version", known.and_then(|agent| words(&agent.version))),
