@@ -143,7 +143,7 @@ async fn retire(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Re
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
-/// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
+/// Prints the steps of a dry run, or follows the operation to its end and prints the node's state.
 async fn report_operation(
     client: &Client,
     screen: &mut Screen,
@@ -182,7 +182,7 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
     }
     text.push('\n');
-    let mut table = Table::new(&["STAGE", "WOULD"]);
+    let mut table = Table::new(&["STEP", "WOULD"]);
     for stage in &answer.stages {
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
@@ -218,7 +218,7 @@ fn resume_summary(resumed: &ResumeNodeResponse) -> String {
         "requeued" => "; its task is in the queue again",
         _ => "",
     };
-    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", state_sentence(&node))
+    format!("{}  {work}{task}\n\nNext: farrier operation watch {run}\n", state_sentence(&node))
 }
 
 fn state_tone(state: &str) -> Tone {
@@ -330,7 +330,7 @@ node-2  active       machine-2  -       -          -
 would onboard machine-1 at site-a as a new node
 MAAS has the machine as Ready
 
-STAGE             WOULD
+STEP              WOULD
 load_site_config  would run
 commission_node   adopted: MAAS has the machine as Ready
 
@@ -351,7 +351,7 @@ dry run: nothing was changed
 node-1 is draining
   op-1 is at work on it; its task is in the queue again
 
-Next: farrier run watch op-1
+Next: farrier operation watch op-1
 ";
         assert_eq!(resume_summary(&resumed("requeued", false)), expected);
         for (task, reopened, message) in [

@@ -4,6 +4,7 @@ use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::import::file::{FileSyntax, parse_as, read_file};
+use crate::operation::type_label;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, format_pairs};
 use proto::v1::{
@@ -62,7 +63,7 @@ fn table(plans: &[Plan], wide: bool) -> Table {
     for plan in plans {
         let mut row: Vec<Cell> = vec![
             (&plan.plan_id).into(),
-            (&plan.default_for).into(),
+            type_label(&plan.default_for).into(),
             plan.steps.len().to_string().into(),
             if plan.built_in { "✓" } else { "-" }.into(),
             (&plan.display_name).into(),
@@ -87,7 +88,7 @@ fn describe(plan: &Plan) -> String {
     let mut facts = vec![
         ("Plan:", plan.plan_id.clone()),
         ("Name:", plan.display_name.clone()),
-        ("DefaultFor:", plan.default_for.clone()),
+        ("DefaultFor:", type_label(&plan.default_for).into()),
         ("BuiltIn:", if plan.built_in { "yes" } else { "no" }.into()),
         ("OnFailure:", on_failure(plan).into()),
     ];

@@ -288,7 +288,7 @@ mod tests {
                 device_id: "m-2".into(),
                 message: "it is broken".into(),
                 operation_id: "op-2".into(),
-                next_command: "farrier run retry-step op-1".into(),
+                next_command: "farrier operation retry-step op-1".into(),
                 ..Default::default()
             }),
             ..Default::default()
@@ -308,7 +308,7 @@ State:      Error, since 1m 0s ago
 Devices:    0 of 2 machines, 0 switches, 0 power shelves
 Error:      PowerSequence: m-2: it is broken
 Operation:  op-2
-Next:       farrier run retry-step op-1
+Next:       farrier operation retry-step op-1
 "
             ),
             "{text}"

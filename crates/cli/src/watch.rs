@@ -8,9 +8,8 @@ use crate::follow::feed::{
     self, FeedMessage, FeedSource, OperationEventSource, ReconnectPolicy, RunEventSource,
 };
 use crate::follow::summary::phase_label;
-use crate::operation::{phase_name, target_name, type_name};
+use crate::operation::{phase_name, target_name, type_label, type_name, workflow_name};
 use crate::output::Screen;
-use crate::run::workflow_name;
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
@@ -113,7 +112,7 @@ fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
         clock.time_of_day(event.ts.as_ref()),
         one_line(target_name(&run.machine_id, &run.target_id)),
         one_line(&run.run_id),
-        one_line(&run.r#type),
+        one_line(type_label(&run.r#type)),
         colors.apply(tone, workflow_name(&run)),
     );
     for more in [&run.current_step, &event.message] {

@@ -95,7 +95,10 @@ mod tests {
             overdue: true,
             failed: "the BMC did not\u{1b} answer".into(),
             fault: "bmc-unreachable".into(),
-            next_commands: vec!["farrier run retry-step op-1".into(), "farrier logs op-1".into()],
+            next_commands: vec![
+                "farrier operation retry-step op-1".into(),
+                "farrier logs op-1".into(),
+            ],
             run_id: "op-1".into(),
             machine_id: "machine-3".into(),
             ..Default::default()
@@ -113,7 +116,7 @@ fault        bmc-unreachable  (farrier fault bmc-unreachable)
 operation    op-1
 
 Type next:
-  farrier run retry-step op-1
+  farrier operation retry-step op-1
   farrier logs op-1
 "
         );

@@ -414,7 +414,7 @@ fn next_commands(run: &Run) -> Vec<String> {
 fn failed_commands(run: &Run) -> Vec<String> {
     // A child run is best resumed through its parent, which waits for it.
     let parent =
-        run.spec.parent_run.iter().map(|parent| format!("farrier run retry-step {parent}"));
+        run.spec.parent_run.iter().map(|parent| format!("farrier operation retry-step {parent}"));
     parent.chain(own_commands(run)).collect()
 }
 

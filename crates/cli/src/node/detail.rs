@@ -1,7 +1,7 @@
 //! All details of one node: its state, its workflow, its MAAS status, its agent, and the next
 //! commands.
 
-use crate::run::workflow_name;
+use crate::operation::workflow_name;
 use crate::table::format_pairs;
 use crate::text::join_pairs;
 use crate::time::Clock;
@@ -57,7 +57,7 @@ fn workflow_facts(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     vec![
         ("Workflow:", format!("{} {}, {lasted}", detail.workflow_kind, workflow_name(run))),
         ("Operation:", run.run_id.clone()),
-        ("Stage:", detail.stage.clone()),
+        ("Step:", detail.stage.clone()),
         ("Attempts:", attempts),
         ("Failure:", failure),
         ("Said:", detail.failure.clone()),
@@ -171,7 +171,7 @@ Site:        site-a
 Created:     1970-01-01 00:00:10 +00:00
 Workflow:    onboarding FAILED_MANUAL_INTERVENTION, 30s
 Operation:   op-1
-Stage:       configure_storage
+Step:        configure_storage
 Attempts:    2
 Failure:     needs-intervention, boot-disk-missing  (farrier fault boot-disk-missing)
 Said:        no disk has BOSS in its model
@@ -213,7 +213,7 @@ Node:      node-1
 State:     active, since 1m 0s ago
 Machine:   machine-1
 Created:   -
-Agent:     heard 2s ago, well
+Agent:     last heartbeat 2s ago, well
 Agent on:  gpu-1, 0.1.0
 Enrolled:  1970-01-01 00:00:30 +00:00
 "

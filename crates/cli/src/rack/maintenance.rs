@@ -1,7 +1,7 @@
 //! The maintenance of a rack: start, preview, follow and cancel it.
 
 use crate::args::{
-    CancelArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
+    OperationActionArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
     RackMaintenanceCommand, RackMaintenanceStartArgs, RackMaintenanceWatchArgs,
     RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
@@ -9,11 +9,10 @@ use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure, Result};
 use crate::follow::summary::phase_label;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, follow_to_end,
-    request_id_unless_dry_run,
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, cancel, fetch_run, follow_or_report,
+    follow_to_end, request_id_unless_dry_run,
 };
 use crate::output::Screen;
-use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{MAX_IN_CELL, join_names, one_line};
 use crate::time::Clock;
@@ -343,7 +342,7 @@ async fn cancel_maintenance(
     if args.dry_run {
         return preview_cancel(client, screen, operation_id, args.reason).await;
     }
-    let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
+    let args = OperationActionArgs { operation_id, reason: args.reason, wait: args.wait };
     cancel(client, screen, &args, RecordKind::Operation).await
 }
 

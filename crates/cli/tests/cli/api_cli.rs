@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// An operator at a terminal. It records which commands were typed.
@@ -17,6 +17,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
+    pub fn new(url: String) -> Self {
+        Self { url, typed: RefCell::default() }
+    }
+
     fn record_command(&self, args: &[&str]) {
         let words: Vec<&str> =
             args.iter().take_while(|name| !name.starts_with('-')).copied().collect();
@@ -95,7 +99,7 @@ impl Terminal {
     #[track_caller]
     pub fn at_step(&self, id: &str, step: &str) {
         let started = Instant::now();
-        while self.json(&format!("run get {id}"))["current_step"] != step {
+        while self.json(&format!("operation get {id}"))["current_step"] != step {
             assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{id} is never at {step}");
         }
     }
@@ -285,7 +289,7 @@ fn health(person: &Terminal) {
     let refused = person.line("reboot machine-2", 2);
     assert!(refused.contains("farrier health get machine-2"), "{refused}");
     let forced =
-        ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
+        ["operation", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
     person.run(&forced, 0);
     let replace = "health replace machine-2 --source dcim --alert id=nic,message=slow";
     person.check_dry_run(replace, "health get machine-2", &["would be", "nic"]);
@@ -345,10 +349,23 @@ fn hosts(person: &Terminal) {
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
-/// Collects every command without subcommands.
-fn collect_commands(path: &[String], found: &mut BTreeSet<String>) {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_farrier")).args(path).arg("--help").output().unwrap();
+/// The help of one command.
+pub struct HelpPage {
+    /// The words after `farrier`; an argument before a subcommand is filled in.
+    pub path: Vec<String>,
+    pub help: String,
+    /// True if the command has no subcommands.
+    leaf: bool,
+}
+
+/// The help of every command that a help page lists, each before its subcommands.
+pub fn help_pages(path: &[String]) -> Vec<HelpPage> {
+    let output = Command::new(env!("CARGO_BIN_EXE_farrier"))
+        .args(path)
+        .arg("-h")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{path:?}");
     let help = String::from_utf8(output.stdout).unwrap();
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -357,16 +374,15 @@ fn collect_commands(path: &[String], found: &mut BTreeSet<String>) {
         named.and_then(|rest| rest.split(' ').next()).filter(|name| *name != "help")
     });
     let names: Vec<String> = names.map(String::from).collect();
-    if names.is_empty() {
-        found.insert(path.join(" "));
-    }
     // The arguments between a command and its subcommands: the machine ID.
     let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
     let between = usage.matches("<MACHINE_ID>").count();
-    let path = [path, &vec!["machine-1".to_string(); between]].concat();
+    let outer = [path, &vec!["machine-1".to_string(); between]].concat();
+    let mut pages = vec![HelpPage { path: path.to_vec(), help, leaf: names.is_empty() }];
     for name in names {
-        collect_commands(&[&path[..], &[name]].concat(), found);
+        pages.extend(help_pages(&[&outer[..], &[name]].concat()));
     }
+    pages
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,7 +391,7 @@ async fn every_command_works_against_a_real_server() {
     let url = env.server.url();
     let dir = tempfile::tempdir().unwrap();
     let typed = tokio::task::spawn_blocking(move || {
-        let person = Terminal { url, typed: RefCell::default() };
+        let person = Terminal::new(url);
         local_commands(&person);
         agent(&person, dir.path());
         inventory(&person, dir.path());
@@ -398,8 +414,8 @@ async fn every_command_works_against_a_real_server() {
         person.typed.into_inner()
     });
     let typed = typed.await.unwrap();
-    let mut all = BTreeSet::new();
-    collect_commands(&[], &mut all);
+    let leaves = help_pages(&[]).into_iter().filter(|page| page.leaf);
+    let all: BTreeSet<String> = leaves.map(|page| page.path.join(" ")).collect();
     assert!(all.len() > 40, "{all:?}");
     let missed: Vec<&String> = all.iter().filter(|leaf| !typed.contains(*leaf)).collect();
     assert!(missed.is_empty(), "never typed: {missed:?}");
@@ -489,34 +505,37 @@ fn verbs(person: &Terminal) {
 }
 
 fn read_commands(person: &Terminal) {
-    for line in ["ops", "runs", "run list"] {
+    for line in ["operation list", "op list", "ops", "runs", "run list", "workflow list"] {
         person.formats(line, "machine-1");
         let found = person.run(
             &[&line.split(' ').collect::<Vec<_>>()[..], &["--filter", "type=REBOOT"]].concat(),
             0,
         );
-        assert!(found.contains("machine-2") && !found.contains("REPAVE"), "{found}");
+        assert!(found.contains("machine-2") && !found.contains("REIMAGE"), "{found}");
+        let found = person.line(&format!("{line} --filter type=REPAVE"), 0);
+        assert!(found.contains("REIMAGE") && !found.contains("REPAVE"), "{found}");
     }
     let runs =
         person.run(&["runs", "--filter", "type=REPAVE AND machine_id=machine-1", "-o", "json"], 0);
     let runs: serde_json::Value = serde_json::from_str(&runs).unwrap();
     let list = runs.as_array().or(runs["runs"].as_array()).unwrap();
     let run = list[0]["run_id"].as_str().unwrap().to_string();
+    assert!(person.line(&format!("run get {run}"), 0).contains("Type:       REIMAGE"));
     person.formats(&format!("get {run}"), &run);
-    person.formats(&format!("run get {run}"), "repave-os");
+    person.formats(&format!("operation get {run}"), "repave-os");
     person.formats("why machine-1", "ready for work");
     assert!(person.line(&format!("why {run}"), 0).contains("farrier get machine-1"));
     person.formats("history machine-1", "registered");
     assert!(person.line(&format!("history {run}"), 0).contains("repave-os"));
     assert!(person.line("fault effect-failed", 0).contains("What to do"));
-    for line in [format!("logs {run}"), format!("logs -f {run}"), format!("run logs {run}")] {
+    for line in [format!("logs {run}"), format!("logs -f {run}"), format!("operation logs {run}")] {
         let log = person.line(&line, 0);
         assert!(log.contains("Writing image ubuntu-2204"), "{log}");
     }
     person.stream(&["watch", "--all"], "machine-1");
     person.stream(&["watch", "machine-2", "--all", "-o", "json"], "machine-2");
-    person.stream(&["run", "watch", "--all"], "machine-1");
-    assert!(person.line(&format!("run watch {run}"), 0).contains("✓ SUCCEEDED"));
+    person.stream(&["operation", "watch", "--all"], "machine-1");
+    assert!(person.line(&format!("operation watch {run}"), 0).contains("✓ SUCCEEDED"));
     let effects = person.line(&format!("sim effects --prefix {run}"), 0);
     assert!(effects.contains("repave-os/1"), "{effects}");
 }
@@ -533,7 +552,7 @@ fn plans(person: &Terminal, dir: &Path) {
     let path = file.to_str().unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 0).contains("mine"));
     person.run(&["plan", "create", "-f", path], 0);
-    let reported = person.line("run start machine-1 --type REBOOT --plan mine", 0);
+    let reported = person.line("operation start machine-1 --type REBOOT --plan mine", 0);
     assert!(reported.contains("SUCCEEDED"), "{reported}");
     std::fs::write(&file, text.replace("uptime", "true")).unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
@@ -548,7 +567,7 @@ fn power(person: &Terminal) {
     }
     let reported = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
     assert!(reported.contains("Cutting the power"), "{reported}");
-    let run = person.json("runs --limit 1")[0].clone();
+    let run = person.json("operation list --limit 1")[0].clone();
     let params = serde_json::json!({"graceful_seconds": "0"});
     assert_eq!((&run["plan_id"], &run["params"]), (&"plan-power-off-v1".into(), &params), "{run}");
     let again = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
@@ -672,34 +691,39 @@ fn repair_commands(person: &Terminal) {
     broken("reboot", 3);
     assert!(person.line("sim fault list", 0).contains("machine-3"));
     let reported = person.line("reboot machine-3 --request-id broken", 1);
-    for name in ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier run retry-step"]
+    for name in
+        ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier operation retry-step"]
     {
         assert!(reported.contains(name), "{name:?} is not in\n{reported}");
     }
     let ops = person.json("ops --limit 1");
     let list = ops.as_array().or(ops["operations"].as_array()).unwrap();
     let run = list[0]["operation_id"].as_str().unwrap().to_string();
-    assert!(person.line("why machine-3", 0).contains(&format!("farrier run retry-step {run}")));
+    assert!(
+        person.line("why machine-3", 0).contains(&format!("farrier operation retry-step {run}"))
+    );
     assert!(person.line("list", 0).contains("ATTENTION"));
     // A reboot cannot be observed, so it cannot be adopted.
-    assert!(person.line(&format!("run adopt {run}"), 1).contains("cannot be adopted"));
-    person.run(&["run", "mark-manual", &run, "--reason", "look first"], 0);
-    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
-    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
-    assert!(person.line(&format!("run restart-clean {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation adopt {run}"), 1).contains("cannot be adopted"));
+    person.run(&["operation", "mark-manual", &run, "--reason", "look first"], 0);
+    assert!(person.line(&format!("operation retry-step {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation rerun {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation restart-clean {run}"), 0).contains("SUCCEEDED"));
     broken("reboot", 3);
     let reported = person.line("reboot machine-3 -o json", 1);
     let failed: serde_json::Value = serde_json::from_str(&reported).unwrap();
     let failed = failed.get("run_id").or(failed.get("operation_id")).unwrap();
     assert!(
-        person.line(&format!("run resume {}", failed.as_str().unwrap()), 0).contains("SUCCEEDED")
+        person
+            .line(&format!("operation resume {}", failed.as_str().unwrap()), 0)
+            .contains("SUCCEEDED")
     );
     person.line("sim fault clear --all", 0);
 }
 
 fn stopping(person: &Terminal) {
     person.line("sim fault add --machine machine-3 --effect reboot --action hang --times 0", 0);
-    for cancel in ["cancel", "run cancel"] {
+    for cancel in ["cancel", "operation cancel"] {
         let run = person.submit("reboot machine-3");
         person.at_step(&run, "reboot");
         let args: Vec<&str> =
@@ -749,6 +773,6 @@ fn exit_codes(person: &Terminal) {
     }
     let reported = person.line("list --filter colour=red", 2);
     assert!(reported.contains("colour=red\n  ^"), "{reported}");
-    let nobody = Terminal { url: "http://127.0.0.1:9".into(), typed: RefCell::default() };
+    let nobody = Terminal::new("http://127.0.0.1:9".into());
     assert!(nobody.line("list", 4).contains("cannot reach"));
 }

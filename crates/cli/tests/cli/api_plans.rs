@@ -383,13 +383,14 @@ async fn why_says_what_to_type_in_every_state() {
     }
     api.cancel(&run).await.unwrap();
     api.finished(&run).await;
-    ask(&mut api, &run, "was canceled", &format!("farrier run rerun {run}")).await;
+    ask(&mut api, &run, "was canceled", &format!("farrier operation rerun {run}")).await;
 
     api.fault(fault("m-1", "reboot", "fail", 3)).await;
     let run = api.start("m-1", "REBOOT", "fails").await.run_id;
     api.finished(&run).await;
     for id in ["m-1", run.as_str()] {
-        let reported = ask(&mut api, id, "failed", &format!("farrier run retry-step {run}")).await;
+        let reported =
+            ask(&mut api, id, "failed", &format!("farrier operation retry-step {run}")).await;
         assert_eq!(reported.fault, "effect-failed");
         assert_eq!(reported.failed, "the simulated hardware failed");
         let request = v1::GetFaultPageRequest { code: reported.fault };

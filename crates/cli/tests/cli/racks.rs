@@ -107,13 +107,13 @@ fn preview(person: &Terminal) {
     }
     let forced = format!("{off} --force --reason fire --reference T-7");
     let run = person.submit(&forced);
-    person.line(&format!("run watch {run}"), 0);
+    person.line(&format!("operation watch {run}"), 0);
     says(&person.line(&format!("history {run}"), 0), &["by force: fire"]);
-    assert!(person.json(&format!("run get {run}")).to_string().contains("fire"));
+    assert!(person.json(&format!("operation get {run}")).to_string().contains("fire"));
     let status = person.line("rack maintenance status rack-1", 0);
     says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
     person.formats("rack maintenance status rack-1", "power-on-machines");
-    let of_rack = person.json("runs --filter machine_id=rack:rack-1");
+    let of_rack = person.json("operation list --filter machine_id=rack:rack-1");
     let all = of_rack.as_array().unwrap();
     assert!(!all.is_empty(), "{of_rack}");
     for one in all {
@@ -131,13 +131,13 @@ fn trouble(person: &Terminal) {
     assert!(again.contains("same operation, no new work"), "{again}");
     until(person, "rack-1", "Error");
     let shown = person.line("rack get rack-1", 0);
-    says(&shown, &["PowerSequence: tray-2", "farrier run retry-step op-"]);
+    says(&shown, &["PowerSequence: tray-2", "farrier operation retry-step op-"]);
     says(&person.line("why rack-1", 0), &["PowerSequence on tray-2 failed"]);
     let status = person.json("rack maintenance status rack-1");
     let run = status[0]["operation"]["run_id"].as_str().unwrap().to_string();
     says(&person.line(&format!("rack maintenance status {run}"), 0), &["tray-2", "FAILED"]);
     person.line("sim fault clear --all", 0);
-    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation retry-step {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
     let reported = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
     says(&reported, &["fw-none is not in the catalogue", "firmware-unknown"]);
@@ -159,13 +159,17 @@ fn canceled(person: &Terminal) {
     let cancel = "rack maintenance cancel rack-1 --reason enough";
     let would = format!("would cancel {run}");
     let stops = "validate would be stopped on tray-2";
-    person.check_dry_run(cancel, &format!("run get {run}"), &[&would, stops, "wait in Error"]);
+    person.check_dry_run(
+        cancel,
+        &format!("operation get {run}"),
+        &[&would, stops, "wait in Error"],
+    );
     let reported = person.line(cancel, 0);
     assert!(reported.contains("CANCELED"), "{reported}");
     until(person, "rack-1", "Error");
     assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
     person.line("sim fault clear --all", 0);
-    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation rerun {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
 }
 

@@ -119,7 +119,7 @@ impl ScriptState {
             run.error = Some(ErrorStatus {
                 message: "no answer".into(),
                 details: [("fault".to_string(), "bmc-unreachable".to_string())].into(),
-                next_command: "farrier run retry-step op-1".into(),
+                next_command: "farrier operation retry-step op-1".into(),
                 ..Default::default()
             });
         }

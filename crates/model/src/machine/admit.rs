@@ -116,7 +116,7 @@ pub fn admit_with_override(
             let anyway = match RunType::NODES.contains(&run_type) {
                 true => format!("farrier health remove {id} --source …"),
                 false => {
-                    format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
+                    format!("farrier operation start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
                 }
             };
             refusal.next(format!("{probe}   # or, all the same: {anyway}"))

@@ -188,7 +188,7 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
     let id = &run.spec.id;
     let rack = &run.spec.target;
     let during = RackFailurePhase::of(rack_step);
-    let restarted = format!("farrier run rerun {id}");
+    let restarted = format!("farrier operation rerun {id}");
     match (run.phase(), &run.progress.failure) {
         (RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded, _) => None,
         (RunPhase::Failed | RunPhase::Canceled, Some(failure)) => {
@@ -199,7 +199,8 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
                 run: Some(failed.map_or(id, |part| &part.spec.id).clone()),
                 code: fault.code.as_str().into(),
             };
-            let retry = format!("farrier run retry-step {id}   # or, all of it anew: {restarted}");
+            let retry =
+                format!("farrier operation retry-step {id}   # or, all of it anew: {restarted}");
             let next = if run.spec.steps.is_empty() { restarted } else { retry };
             let device = failed.map(|part| part.spec.target.clone());
             Some(RackFailure { phase: during, device, failure: error, next_command: next })

@@ -89,7 +89,7 @@ fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
             .map_or(RackFailurePhase::FirmwareUpgrade, |_| RackFailurePhase::PowerSequence),
         device: Some(TargetId::new(TargetKind::Machine, "m-1")),
         failure: DeviceFailure { message: "no".into(), run: Some(id(name)), code: String::new() },
-        next_command: format!("farrier run retry-step {name}"),
+        next_command: format!("farrier operation retry-step {name}"),
     });
     let claims = devices().into_iter().map(|device| device.target).collect();
     let (parts_at_work, parent, against) = (false, None, None);

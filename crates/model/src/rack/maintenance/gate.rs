@@ -110,7 +110,7 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
         let message =
             format!("{gone} does not stand in {rack} any more, and {id} was planned with it");
         return Err(Refusal::precondition("DEVICE_MOVED", message)
-            .next(format!("farrier run rerun {id}   # planned from what stands there now")));
+            .next(format!("farrier operation rerun {id}   # planned from what stands there now")));
     }
     let left = run.progress.steps.iter().skip(run.progress.step_index);
     let (mut all, mut fabric, mut impact) = (false, false, Impact::FabricLoss);
