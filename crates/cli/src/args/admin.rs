@@ -4,15 +4,15 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
-    /// Flag a machine for return or replacement; blocks every operation
+    /// Flag a machine for return or replacement, which blocks every operation
     SetRma(MachineFlagArgs),
-    /// Clear the RMA flag
+    /// Clear the RMA flag of a machine
     ClearRma(MachineFlagArgs),
-    /// Retire a machine permanently; blocks every operation
+    /// Retire a machine permanently, which blocks every operation
     SetRetired(MachineFlagArgs),
-    /// Clear the Retired flag
+    /// Clear the Retired flag of a machine
     ClearRetired(MachineFlagArgs),
-    /// Confirm that an operator has checked the machine and it is fine
+    /// Confirm that an operator has checked the machine, and clear its flag
     ClearNeedsIntervention(MachineFlagArgs),
 }
 
@@ -20,7 +20,7 @@ pub enum AdminCommand {
 pub struct MachineFlagArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// The reason, for the record
+    /// Reason, for the record
     #[arg(long)]
     pub reason: String,
 }

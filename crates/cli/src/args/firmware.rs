@@ -11,7 +11,7 @@ pub enum FirmwareCommand {
     List(FirmwareListArgs),
     /// Show one firmware record with its components
     Get(FirmwareArg),
-    /// Make a firmware record the default of its hardware type; the previous default loses the flag
+    /// Make a firmware record the default of its hardware type
     SetDefault(FirmwareChangeArgs),
     /// Set whether a firmware record may be applied
     SetAvailable(FirmwareAvailableArgs),
@@ -48,7 +48,7 @@ pub struct FirmwareCreateArgs {
     /// ID of the new firmware record: letters, digits, '.', '_' and '-'
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub firmware_id: Option<String>,
-    /// .yaml or .json file with one firmware record
+    /// File with one firmware record, .yaml or .json
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["hardware_type", "description", "components", "default", "unavailable"])]
     pub file: Option<PathBuf>,
     /// Hardware type of the racks that the record is for

@@ -11,11 +11,11 @@ pub enum MachineCommand {
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
-    /// Change spec and labels; values that are not given stay
+    /// Change the spec and labels of a machine; values not given stay
     Update(MachineUpdateArgs),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
-    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
+    /// Install an OS image and destroy the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
     EnterMaintenance(EnterMaintenanceArgs),
@@ -25,14 +25,13 @@ pub enum MachineCommand {
     Inspect(MachineArg),
     /// Show the event log of the machine's BMC, newest last
     ConsoleLog(ConsoleLogArgs),
-    /// Show the power state of a machine; or switch it on, off, or off and on again
+    /// Show the power state of a machine, or switch it on, off, or off and on again
     Power(PowerArgs),
-    /// Check the machine's firmware and upgrade what differs (FACTORY_READY or MAINTENANCE)
+    /// Check the firmware of a machine, and upgrade the components that differ
     Reprovision(ReprovisionArgs),
-    /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
+    /// Drain a machine, switch it off, and flag it for return (MAINTENANCE only)
     Rma(MachineOperationArgs),
-    /// Return a machine from RMA to MAINTENANCE: switch it on, check that it responds, clear the
-    /// flag
+    /// Return a machine from RMA to MAINTENANCE after switching it on and checking it
     ExitRma(MachineOperationArgs),
 }
 
