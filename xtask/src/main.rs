@@ -18,6 +18,7 @@ mod soak;
 mod states;
 mod test;
 mod tidy;
+mod transcripts;
 mod tree;
 mod vm;
 
@@ -38,6 +39,8 @@ Commands:
   states             Generate docs/states from the lifecycles.
   reference          Generate docs/reference: the API, the command line, the configuration, the metrics and the
                      faults, from the code that defines them.
+  transcripts        Write the golden transcripts of the command line: the help of every command, and the output of
+                     the main commands.
   book               Build the book from docs/ into the folder `book` of the target directory, with a pinned mdBook.
                      The first time it installs mdBook into the target directory, which takes some minutes.
   mutants            Break the engine on purpose, in a copy, and check that the crash matrix fails. Part of `test`.
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
         ["reference"] => reference::run(),
+        ["transcripts"] => transcripts::run(),
         ["book"] => book::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {

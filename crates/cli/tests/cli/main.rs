@@ -41,4 +41,5 @@ mod restart;
 mod scripted;
 mod stage;
 mod steps;
+mod transcripts;
 mod watching;
