@@ -67,6 +67,7 @@ Examples:
   farrier enter-maintenance machine-1              the safety gate before a reimage
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
   farrier why machine-3                            why it is not ready, and the next command
+  farrier operation list --filter phase=FAILED     failed operations, newest first
   farrier logs -f op-…                             follow the log of an operation
 
 Exit codes:
