@@ -1,8 +1,9 @@
 //! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineOperationArgs,
-    MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
+    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineDeleteArgs,
+    MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs,
+    SubmitArgs,
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
@@ -19,11 +20,12 @@ use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
-    Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
-    LifecycleState, ListMachinesRequest, Machine, MachineSpec, Operation, RebootMachineRequest,
-    RegisterMachineRequest, ReimageMachineRequest, Run, UpdateMachineRequest,
-    machine_status::Phase,
+    Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
+    ExitMaintenanceRequest, GetMachineRequest, LifecycleState, ListMachinesRequest, Machine,
+    MachineSpec, Operation, RebootMachineRequest, RegisterMachineRequest, ReimageMachineRequest,
+    Run, UpdateMachineRequest, machine_status::Phase,
 };
+use tonic::Response;
 use tonic_types::StatusExt;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) -> Result<Exit> {
@@ -32,6 +34,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) 
         MachineCommand::Get(args) => get(client, screen, &args.machine_id).await,
         MachineCommand::List(args) => list(client, screen, &args).await,
         MachineCommand::Update(args) => update(client, screen, args).await,
+        MachineCommand::Delete(args) => delete(client, screen, args).await,
         MachineCommand::Reboot(args) => reboot(client, screen, &args).await,
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
@@ -50,12 +53,19 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine> {
     client.call(client.machines().get_machine(request)).await
 }
 
-/// Fetches the machine of a run; none if the run's target is not a machine.
+/// Fetches the machine of a run; none if the run's target is not a machine, or was deleted.
 pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>> {
-    match run.machine_id.as_str() {
-        "" => Ok(None),
-        id => fetch(client, id).await.map(Some),
+    if run.machine_id.is_empty() {
+        return Ok(None);
     }
+    let request = GetMachineRequest { machine_id: run.machine_id.clone() };
+    let answer = async {
+        match client.machines().get_machine(request).await {
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(Response::new(None)),
+            answer => answer.map(|answer| answer.map(Some)),
+        }
+    };
+    client.call(answer).await
 }
 
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
@@ -127,6 +137,20 @@ const MAX_UPDATE_ATTEMPTS: u32 = 50;
 pub fn is_version_conflict(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
+}
+
+async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
+    let MachineDeleteArgs { machine_id, dry_run } = args;
+    let request = DeleteMachineRequest { machine_id, dry_run, ..Default::default() };
+    let machine = client.call(client.machines().delete_machine(request)).await?;
+    screen.print_record(&machine, |machine| {
+        let id = one_line(&machine.machine_id);
+        match dry_run {
+            true => format!("{id} can be deleted; nothing was changed\n"),
+            false => format!("{id} deleted; its history stays: farrier history {id}\n"),
+        }
+    })?;
+    Ok(Exit::Success)
 }
 
 /// Overwrites the fields of the machine that are given.

@@ -145,8 +145,11 @@ impl Engine {
             });
         }
         let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
-        let Found { machine, run, claimed_by: held_by, node } =
-            found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
+        let Some(Found { machine, run, claimed_by: held_by, node }) = found else {
+            let deleted = self.machines().deleted(id).await?;
+            let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
+            return Err(deleted.unwrap_or_else(unknown).into());
+        };
         let now = self.now();
         let reported = match (&machine, &run) {
             (Some(machine), run) => {

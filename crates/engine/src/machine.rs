@@ -1,5 +1,6 @@
 //! The inventory of machines and their flags. Each change is one transaction with its event.
 
+mod delete;
 pub mod hardware;
 pub(crate) mod probe;
 
@@ -83,8 +84,13 @@ impl Machines {
     }
 
     pub async fn get(&self, id: &MachineId) -> Result<Machine> {
-        let found = self.0.store().machine(id).await?;
-        Ok(found.ok_or_else(|| no_machine(id))?)
+        match self.0.store().machine(id).await? {
+            Some(machine) => Ok(machine),
+            None => {
+                let deleted = self.deleted(id.as_str()).await?;
+                Err(deleted.unwrap_or_else(|| no_machine(id)).into())
+            }
+        }
     }
 
     pub async fn list(
@@ -120,6 +126,16 @@ enum Known {
     At(Option<i64>),
 }
 
+impl Known {
+    /// The version that the machine must have, if one is given.
+    const fn version(self) -> Option<i64> {
+        match self {
+            Self::OrNew => None,
+            Self::At(version) => version,
+        }
+    }
+}
+
 struct Put {
     id: MachineId,
     spec: Option<MachineSpec>,
@@ -131,20 +147,18 @@ struct Put {
     now: Timestamp,
 }
 
-impl Put {
-    /// Optimistic concurrency: a change made from an old version is refused.
-    fn check_version(&self, machine: &Machine) -> Result<()> {
-        match self.known {
-            Known::At(Some(version)) if version != machine.version => {
-                let message = format!(
-                    "{} is at version {} by now, and this change was made from version {version}",
-                    self.id, machine.version
-                );
-                let next = format!("farrier get {}", self.id);
-                Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
-            }
-            Known::At(_) | Known::OrNew => Ok(()),
+/// Optimistic concurrency: a change made from an old version is refused.
+fn check_version(machine: &Machine, expected: Option<i64>) -> Result<()> {
+    match expected {
+        Some(version) if version != machine.version => {
+            let message = format!(
+                "{} is at version {} by now, and this change was made from version {version}",
+                machine.id, machine.version
+            );
+            let next = format!("farrier get {}", machine.id);
+            Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
         }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -155,7 +169,7 @@ impl Put {
         };
         match tx.machine_locked(&self.id).await? {
             Some(mut machine) => {
-                self.check_version(&machine)?;
+                check_version(&machine, self.known.version())?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
                     let from = DeviceLocation::of_machine(&machine.spec);
@@ -175,7 +189,9 @@ impl Put {
             }
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
-                let machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                let mut machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                // A deleted machine of the same id has a history that continues.
+                machine.version = tx.last_version(self.id.as_str()).await? + 1;
                 check_machine_location(tx, &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
                 let event = event(&format!("{} was added", machine.id), here!());

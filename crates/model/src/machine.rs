@@ -2,9 +2,10 @@
 //!
 //! A machine has the owner's description (spec, labels), the operator's intent (phase), and
 //! observations (conditions). Everything else is derived from these in `view`. Whether an operation
-//! may start is decided in `admit`.
+//! may start is decided in `admit`, whether it may be deleted in `delete`.
 
 pub mod admit;
+pub mod delete;
 pub mod matcher;
 pub mod view;
 

@@ -97,6 +97,11 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// The names of the machine's BMC and host in pins and lockouts.
+    fn peers(&self, _spec: &MachineSpec) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Executes one provider call. [`model::effect::CallVerb`] says which answers each verb allows.
     async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult;
 

@@ -11,6 +11,9 @@ use model::time::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
+/// The state in the last event of a deleted object.
+pub const REMOVED: &str = "removed";
+
 /// The component that caused a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -116,8 +119,9 @@ impl Tx {
         statement
     }
 
-    /// The version of the last event of an object, even if the object was deleted.
-    pub(crate) async fn last_version(&mut self, id: &str) -> Result<i64> {
+    /// The version of the last event of an object, even if the object was deleted. A new object of
+    /// the same id continues from it.
+    pub async fn last_version(&mut self, id: &str) -> Result<i64> {
         let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
         self.query_one(sql, values![id]).await?.as_ref().map_or(Ok(0), |row| row.int(0))
     }
@@ -152,6 +156,12 @@ impl Tx {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
         }
+    }
+
+    /// The last event of an object, even if the object was deleted.
+    pub async fn last_event(&mut self, id: &str) -> Result<Option<Event>> {
+        let version = self.last_version(id).await?;
+        Ok(self.history(id, version - 1, 1).await?.into_iter().next())
     }
 
     /// The events of one object after a version, oldest first.

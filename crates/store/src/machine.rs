@@ -1,7 +1,7 @@
 //! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::NewEvent;
+use crate::event::{NewEvent, REMOVED};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
@@ -11,6 +11,7 @@ use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
 /// The fields that no filter uses.
@@ -107,6 +108,21 @@ impl Tx {
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// Deletes a machine and the health reports on it. Its history and its runs stay.
+    /// `machine.version` is the version that was read.
+    pub fn delete_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
+        let (id, version) = (machine.id.as_str(), machine.version);
+        let sql = "DELETE FROM machines WHERE id = $1 AND version = $2";
+        self.queue_write(Statement::new(sql, values![id, version]), ExpectedRows::One)?;
+        self.delete_reports(&TargetId::from(&machine.id))?;
+        // The clocks of replicas differ; the times in a history never go back.
+        let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
+        let last = self.object_event("machine", id, version + 1, REMOVED, event);
+        self.queue_write(last, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }

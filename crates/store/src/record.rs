@@ -6,7 +6,7 @@
 //! transaction.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::NewEvent;
+use crate::event::{NewEvent, REMOVED};
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
@@ -178,7 +178,7 @@ impl Tx {
         self.queue_write(Statement::new(sql, values![key.as_str()]), ExpectedRows::One)?;
         self.delete_health(&record.subject())?;
         self.queue_write(
-            self.object_event(kind, &key, version + 1, "removed", event),
+            self.object_event(kind, &key, version + 1, REMOVED, event),
             ExpectedRows::One,
         )?;
         self.signal(Signal::Event);

@@ -4,9 +4,9 @@
 //! the rules again. A run is deleted in steps: its log, its events, and its rows last, so an
 //! interrupted deletion continues where it stopped.
 //!
-//! Never deleted: an active run, the latest run of each machine, a child run whose parent exists, a
-//! run whose end the record that waits for it has not handled, the newest event of each existing
-//! object, and an event that is not final.
+//! Never deleted: an active run, the latest run of each existing machine, a child run whose parent
+//! exists, a run whose end the record that waits for it has not handled, the newest event of each
+//! existing object, and an event that is not final.
 
 use crate::event::Cursor;
 use crate::subject::record_kinds;
@@ -32,8 +32,8 @@ pub struct EndedRunPosition {
 pub struct EndedRun {
     pub id: RunId,
     pub at: Timestamp,
-    /// A newer run exists on its machine, and neither a parent run nor a record waits for this one.
-    /// So no gate reads it and no action reopens it.
+    /// A newer run exists on its machine, or the machine was deleted; and neither a parent run nor
+    /// a record waits for this one. So no gate reads it and no action reopens it.
     pub superseded: bool,
     /// It has log rows.
     pub logged: bool,
@@ -74,10 +74,13 @@ impl RemovedRows {
     }
 }
 
-/// True for a run `r` with a newer run on its machine, if neither its parent run nor the record
-/// that it reports to needs it any more.
-const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
+/// True for a run `r` with a newer run on its machine, or on a machine that was deleted, if neither
+/// its parent run nor the record that it reports to needs it any more. Only the key of a machine
+/// has no colon.
+const SUPERSEDED: &str = "((EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
      AND (n.created_at, n.id) > (r.created_at, r.id)) \
+     OR (r.machine_id NOT LIKE '%:%' \
+     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = r.machine_id))) \
      AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.id = r.part_of) \
      AND NOT EXISTS (SELECT 1 FROM subjects q WHERE q.id = r.reports_to \
      AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";

@@ -13,6 +13,8 @@ pub enum MachineCommand {
     List(ListArgs),
     /// Change spec and labels; values that are not given stay
     Update(MachineUpdateArgs),
+    /// Delete a machine that nothing uses; its history stays
+    Delete(MachineDeleteArgs),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
     /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
@@ -62,6 +64,23 @@ pub struct MachineUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+}
+
+const DELETE_HELP: &str = "\
+A machine can be deleted in the phases FACTORY_READY and MAINTENANCE, when no operation holds it,
+no node exists on it and it stands in no rack. Registering the same ID again continues its history.
+
+Example:
+  farrier machine delete web-7 --dry-run     check whether it can be deleted";
+
+#[derive(Debug, Args)]
+#[command(after_help = DELETE_HELP)]
+pub struct MachineDeleteArgs {
+    /// ID of the machine, from `farrier list`
+    pub machine_id: String,
+    /// Only check whether the machine can be deleted
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// The spec fields of a machine that a client can set.

@@ -23,6 +23,7 @@ mod audit;
 mod cluster;
 mod connections;
 mod crash;
+mod deleting;
 mod ends;
 mod fleet;
 mod foreign;

@@ -368,6 +368,7 @@ impl MachineService for Shared {
 
     absent! {
         update_machine: UpdateMachineRequest => Machine;
+        delete_machine: DeleteMachineRequest => Machine;
         reboot_machine: RebootMachineRequest => Operation;
         enter_maintenance: EnterMaintenanceRequest => Operation;
         exit_maintenance: ExitMaintenanceRequest => Operation;

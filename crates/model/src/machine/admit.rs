@@ -145,7 +145,7 @@ fn admit_rma_return(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal>
 }
 
 /// Every phase gate can be satisfied by entering maintenance.
-fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
+pub(super) fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
     if phases.contains(&machine.phase) {
         return Ok(());
     }

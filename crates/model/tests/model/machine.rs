@@ -1,5 +1,6 @@
 //! Tests of the parts of `model::machine`.
 
 mod admit;
+mod delete;
 mod matcher;
 mod view;

@@ -115,6 +115,19 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         Ok(Response::new(machine(done)))
     }
 
+    async fn delete_machine(
+        &self,
+        request: Request<v1::DeleteMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let requested = request.into_inner();
+        let id = MachineId::parse(&requested.machine_id).or_status()?;
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let deleted = engine.machines().delete(id, version, actor).await.or_status()?;
+        Ok(Response::new(machine(deleted)))
+    }
+
     async fn reboot_machine(
         &self,
         request: Request<v1::RebootMachineRequest>,

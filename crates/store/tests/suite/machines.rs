@@ -5,7 +5,7 @@ use model::condition::ConditionType;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
 use model::refusal::Refusal;
-use store::StoreError;
+use store::{REMOVED, StoreError};
 
 on_both!(
     every_field_comes_back,
@@ -15,6 +15,7 @@ on_both!(
     a_refusal_writes_nothing,
     odd_texts_survive,
     concurrent_lookups_get_their_own_machine,
+    a_deleted_machine_leaves_its_history,
 );
 
 fn full(id: &str) -> Machine {
@@ -69,6 +70,25 @@ async fn every_field_comes_back(db: Db) {
     let reported: Vec<_> = events.iter().map(|one| (one.version, one.state.as_str())).collect();
     assert_eq!(reported, [(1, "BUSY"), (2, "IDLE")]);
     assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
+}
+
+async fn a_deleted_machine_leaves_its_history(db: Db) {
+    let machine = full("m-1");
+    db.add_machines(vec![machine.clone()]).await;
+    let stale = Machine { version: 9, ..machine.clone() };
+    let delete = |one: Machine| tx!([one], |tx| tx.delete_machine(&one, &event()));
+    assert_eq!(db.write(delete(stale)).await, Err(StoreError::Conflict));
+    assert_eq!(db.machine(&machine.id).await, machine);
+    db.write(delete(machine.clone())).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(0));
+    let last = db.read(tx!([], |tx| tx.last_event("m-1").await)).await.unwrap().unwrap();
+    assert_eq!((last.version, last.state.as_str()), (2, REMOVED));
+    assert!(db.read(tx!([], |tx| tx.last_event("m-2").await)).await.unwrap().is_none());
+    // A machine of the same id continues the history.
+    let version = db.read(tx!([], |tx| tx.last_version("m-1").await)).await.unwrap() + 1;
+    db.add_machines(vec![Machine { version, ..machine.clone() }]).await;
+    let versions: Vec<_> = db.events(3).await.iter().map(|one| one.version).collect();
+    assert_eq!(versions, [1, 2, 3]);
 }
 
 /// More lookups than one statement reads: many of one machine, of unknown machines, of a damaged

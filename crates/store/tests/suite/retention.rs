@@ -20,6 +20,7 @@ on_both!(
     a_reopened_run_has_not_ended,
     the_newest_event_of_a_machine_stays,
     events_of_a_deleted_machine_are_deleted,
+    the_last_run_of_a_deleted_machine_expires,
     the_deleted_events_mark_never_goes_back,
     a_list_by_phase_does_not_depend_on_the_index,
 );
@@ -285,6 +286,18 @@ async fn events_of_a_deleted_machine_are_deleted(db: Db) {
     assert_eq!(remove_events(&db, at(15)).await.events, 2);
     assert_eq!(versions(&db, "m-1").await, [3], "by age like the others");
     assert_eq!(remove_events(&db, later()).await.events, 1);
+}
+
+async fn the_last_run_of_a_deleted_machine_expires(db: Db) {
+    db.add_machine("m-1").await;
+    end_run(&db, "op-1", "m-1", 10).await;
+    let mut on_rack = ended(run("op-2", "m-1"), Workflow::Completed);
+    on_rack.spec.target = model::target::TargetId::parse("rack-1").unwrap();
+    db.insert_run(&on_rack, None).await.unwrap();
+    assert!(remove(&db, &["op-1", "op-2"]).await.is_empty(), "the latest runs stay");
+    delete_machine(&db, "m-1").await;
+    assert_eq!(remove(&db, &["op-1", "op-2"]).await.runs, 1);
+    assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
 }
 
 /// Holds even if no newer event is left: a new watch starts after everything that was deleted.

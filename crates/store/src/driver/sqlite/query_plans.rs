@@ -122,6 +122,8 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     tx.wake(&id.object(), at(3))?;
     tx.release(&id.object(), 1, 1, None, at(3))?;
     tx.release_unhandled(&id.object(), 1, at(3))?;
+    tx.last_event(machine.id.as_str()).await?;
+    tx.delete_machine(&machine, &event)?;
     tx.deregister_replica(&replica, at(3)).await.map(drop)
 }
 
