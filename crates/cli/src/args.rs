@@ -251,7 +251,7 @@ pub enum ClientCommand {
     /// Sites: one MAAS each, and the settings of the nodes behind it
     #[command(subcommand)]
     Site(SiteCommand),
-    /// Flags that only an administrator sets
+    /// Administration: flags that only an administrator sets, and the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),
     /// The simulated fleet: inject faults, and count every effect

@@ -14,6 +14,8 @@ pub enum AdminCommand {
     ClearRetired(MachineFlagArgs),
     /// Confirm that an operator has checked the machine and it is fine
     ClearNeedsIntervention(MachineFlagArgs),
+    /// List the replicas of the server, with their leases and claims
+    Replicas(ReplicasArgs),
 }
 
 #[derive(Debug, Args)]
@@ -23,4 +25,11 @@ pub struct MachineFlagArgs {
     /// The reason, for the record
     #[arg(long)]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplicasArgs {
+    /// Maximum number of results (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
 }

@@ -731,6 +731,9 @@ fn stopping(person: &Terminal) {
 }
 
 fn flags(person: &Terminal) {
+    person.formats("admin replicas", "one");
+    let replicas = person.json("admin replicas");
+    assert_eq!(replicas[0]["version"], env!("CARGO_PKG_VERSION"), "{replicas}");
     for (command, state) in [
         ("set-rma", "BLOCKED"),
         ("clear-rma", "MAINTENANCE"),
