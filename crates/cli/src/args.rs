@@ -339,6 +339,14 @@ pub struct WatchArgs {
     pub all: bool,
 }
 
+/// The arguments of a watch of racks or nodes.
+#[derive(Debug, Args)]
+pub struct ObjectWatchArgs {
+    /// Filter expression
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
+}
+
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// ID of the operation, from `farrier ops`

@@ -5,7 +5,7 @@ use crate::args::{
     MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs,
     SubmitArgs,
 };
-use crate::client::{Client, fetch_pages};
+use crate::client::{Client, build_id_filter, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::hardware;
 use crate::health;
@@ -19,6 +19,7 @@ use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch;
 use proto::v1::{
     Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
     ExitMaintenanceRequest, GetMachineRequest, LifecycleState, ListMachinesRequest, Machine,
@@ -35,6 +36,13 @@ pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) 
         MachineCommand::List(args) => list(client, screen, &args).await,
         MachineCommand::Update(args) => update(client, screen, args).await,
         MachineCommand::Delete(args) => delete(client, screen, args).await,
+        MachineCommand::Watch(args) => {
+            let filter = match &args.machine_id {
+                Some(id) => build_id_filter("machine_id", id, &args.filter)?,
+                None => args.filter,
+            };
+            watch::watch_machines(client, screen, filter).await
+        }
         MachineCommand::Reboot(args) => reboot(client, screen, &args).await,
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,

@@ -17,6 +17,7 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch::watch_nodes;
 use proto::v1::{
     DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest, Node, NodeDetail,
     NodeOperation, OnboardNodeRequest, QuarantineNodeRequest, ReactivateNodeRequest,
@@ -33,6 +34,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
             let node = fetch(client, &args.node_id).await?;
             screen.print_record(&node, |node| detail::describe(node, &Clock::system()))?;
         }
+        NodeCommand::Watch(args) => return watch_nodes(client, screen, args.filter).await,
         NodeCommand::Onboard(args) => return onboard(client, screen, args).await,
         NodeCommand::Decommission(args) => return decommission(client, screen, args).await,
         NodeCommand::Drain(args) => return drain(client, screen, args).await,

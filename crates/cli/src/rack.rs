@@ -12,6 +12,7 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch::watch_racks;
 use elevation::format_elevation;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
@@ -43,6 +44,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> 
         }
         RackCommand::Update(args) => update(client, screen, args).await?,
         RackCommand::Delete(args) => delete(client, screen, args).await?,
+        RackCommand::Watch(args) => return watch_racks(client, screen, args.filter).await,
         RackCommand::Reprovision(args) => {
             return maintenance::reprovision(client, screen, args).await;
         }

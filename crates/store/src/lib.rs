@@ -35,7 +35,7 @@ pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, TxBody, TxFuture, TxInput, TxOutput};
 pub use error::StoreError;
-pub use event::{Cause, Cursor, Event, NewEvent, REMOVED};
+pub use event::{Cause, Cursor, Event, EventObject, NewEvent, REMOVED, WatchedKind};
 pub use firmware::AppliedPosition;
 pub use health::ObjectReports;
 pub use hook::{TransactionHook, TransactionPoint};

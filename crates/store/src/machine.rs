@@ -1,7 +1,7 @@
 //! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::{NewEvent, REMOVED};
+use crate::event::{Cursor, NewEvent, ObjectAsOf};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
@@ -78,7 +78,7 @@ impl Tx {
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Tx {
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -121,8 +121,7 @@ impl Tx {
         self.delete_reports(&TargetId::from(&machine.id))?;
         // The clocks of replicas differ; the times in a history never go back.
         let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
-        let last = self.object_event("machine", id, version + 1, REMOVED, event);
-        self.queue_write(last, ExpectedRows::One)?;
+        self.queue_write(self.machine_deletion(machine, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -156,6 +155,30 @@ impl Tx {
         let machines = stored.map(machine).collect::<Result<Vec<_>>>()?;
         let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
         Ok(MachinePage { machines, next })
+    }
+
+    /// Like [`Tx::machines`], as of a cursor: later changes are undone, and machines that did not
+    /// exist then are omitted. So a watch that continues from that cursor misses nothing.
+    pub async fn machines_as_of(
+        &mut self,
+        filter: &Filter,
+        after: Option<&str>,
+        limit: i64,
+        at: Cursor,
+    ) -> Result<MachinePage> {
+        let page = self.machines(filter, after, limit).await?;
+        let mut machines = Vec::with_capacity(page.machines.len());
+        for machine in page.machines {
+            match self.object_as_of(machine.id.as_str(), machine.version, at).await? {
+                ObjectAsOf::Unchanged => machines.push(machine),
+                ObjectAsOf::Earlier(version, body) => {
+                    let then: Machine = serde_json::from_str(&body)?;
+                    machines.push(Machine { version, ..then });
+                }
+                ObjectAsOf::Later => {}
+            }
+        }
+        Ok(MachinePage { machines, next: page.next })
     }
 
     /// The machines of a rack, ordered by id. One that cannot be decoded does not hide the others.

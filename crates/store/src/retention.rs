@@ -8,7 +8,7 @@
 //! exists, a run whose end the record that waits for it has not handled, the newest event of each
 //! existing object, and an event that is not final.
 
-use crate::event::Cursor;
+use crate::event::{Cursor, WatchedKind};
 use crate::subject::record_kinds;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
@@ -220,10 +220,13 @@ impl Tx {
         Ok(RemovedRows { events, ..RemovedRows::default() })
     }
 
-    /// The newest deleted event of a kind. A watch at an older cursor has missed events.
-    pub async fn newest_removed_event(&mut self, kind: &str) -> Result<Cursor> {
-        let sql = "SELECT tx, seq FROM removed WHERE kind = $1";
-        match self.query_one(sql, values![kind]).await? {
+    /// The newest deleted event of these kinds. A watch at an older cursor has missed events.
+    pub async fn newest_removed_event(&mut self, kinds: &[WatchedKind]) -> Result<Cursor> {
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        let sql = self.dialect().fill_placeholders(
+            "SELECT tx, seq FROM removed WHERE kind {among $1} ORDER BY tx DESC, seq DESC LIMIT 1",
+        );
+        match self.query_one(&sql, values![serde_json::to_string(&kinds)?]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
         }

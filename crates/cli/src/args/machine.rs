@@ -15,6 +15,9 @@ pub enum MachineCommand {
     Update(MachineUpdateArgs),
     /// Delete a machine that nothing uses; its history stays
     Delete(MachineDeleteArgs),
+    /// Stream the machines and every change of one, until interrupted
+    #[command(after_help = MACHINE_FILTERS)]
+    Watch(MachineWatchArgs),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
     /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
@@ -64,6 +67,15 @@ pub struct MachineUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct MachineWatchArgs {
+    /// Only this machine
+    pub machine_id: Option<String>,
+    /// Filter expression, e.g. 'phase=READY AND labels.env=prod'
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
 }
 
 const DELETE_HELP: &str = "\

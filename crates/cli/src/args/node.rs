@@ -11,6 +11,8 @@ pub enum NodeCommand {
     List(NodeListArgs),
     /// Show one node: its state, its workflow, its MAAS status, and the next command
     Get(NodeArg),
+    /// Stream the nodes and every change of one, until interrupted
+    Watch(ObjectWatchArgs),
     /// Onboard a machine as a node of a site; an existing MAAS machine is adopted
     #[command(after_help = ONBOARD_HELP)]
     Onboard(NodeOnboardArgs),

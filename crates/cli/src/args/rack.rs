@@ -14,6 +14,8 @@ pub enum RackCommand {
     Update(RackUpdateArgs),
     /// Delete an empty rack
     Delete(RackDeleteArgs),
+    /// Stream the racks and every change of one, until interrupted
+    Watch(ObjectWatchArgs),
     /// Run all maintenance activities on all devices, before other requests for the rack
     Reprovision(RackReprovisionArgs),
     /// Maintenance: firmware, NMX cluster and power, of all devices or of some

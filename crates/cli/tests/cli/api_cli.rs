@@ -526,6 +526,9 @@ fn read_commands(person: &Terminal) {
     person.stream(&["watch", "--all"], "machine-1");
     person.stream(&["watch", "machine-2", "--all", "-o", "json"], "machine-2");
     person.stream(&["run", "watch", "--all"], "machine-1");
+    person.stream(&["machine", "watch"], "machine-3");
+    let one = ["machine", "watch", "machine-2", "--filter", "phase!=MAINTENANCE", "-o", "json"];
+    person.stream(&one, "\"machine_id\":\"machine-2\"");
     assert!(person.line(&format!("run watch {run}"), 0).contains("✓ SUCCEEDED"));
     let effects = person.line(&format!("sim effects --prefix {run}"), 0);
     assert!(effects.contains("repave-os/1"), "{effects}");

@@ -38,6 +38,7 @@ fn until(person: &Terminal, node: &str, state: &str) {
 pub fn typed(person: &Terminal, dir: &Path) {
     sites(person, dir);
     onboarding(person);
+    person.stream(&["node", "watch"], "node-");
     quarantine(person);
     out_and_back(person);
     repairs(person);

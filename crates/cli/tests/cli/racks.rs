@@ -171,6 +171,9 @@ fn canceled(person: &Terminal) {
 
 /// Without an active operation, the watch waits for new ones until its time limit.
 fn watched(person: &Terminal) {
+    person.stream(&["rack", "watch"], "rack-1");
+    let message = person.line("rack watch --filter labels.row=a", 2);
+    says(&message, &["filter is not supported in a watch of racks"]);
     let message = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
     says(&message, &["rack-1 was watched for 1s"]);
     assert!(person.line("rack maintenance watch rack-9", 2).contains("farrier rack list"));

@@ -312,6 +312,8 @@ macro_rules! absent {
 
 #[tonic::async_trait]
 impl MachineService for Shared {
+    type WatchMachinesStream = Streamed<MachineEvent>;
+
     async fn register_machine(&self, request: Request<RegisterMachineRequest>) -> Answer<Machine> {
         let machine = request.into_inner().machine.unwrap_or_default();
         self.state().machines.insert(machine.machine_id.clone(), machine.clone());
@@ -369,6 +371,7 @@ impl MachineService for Shared {
     absent! {
         update_machine: UpdateMachineRequest => Machine;
         delete_machine: DeleteMachineRequest => Machine;
+        watch_machines: WatchMachinesRequest => Streamed<MachineEvent>;
         reboot_machine: RebootMachineRequest => Operation;
         enter_maintenance: EnterMaintenanceRequest => Operation;
         exit_maintenance: ExitMaintenanceRequest => Operation;

@@ -22,6 +22,7 @@ use model::time::Timestamp;
 use model::{text, why};
 use proto::v1;
 use std::collections::HashMap;
+use std::sync::Arc;
 use store::LogLine;
 use tonic::metadata::MetadataMap;
 
@@ -346,23 +347,34 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     })
 }
 
-pub(super) fn operation_event(observed: WatchUpdate) -> v1::OperationEvent {
+pub(super) fn operation_event(observed: WatchUpdate<Run>) -> v1::OperationEvent {
     v1::OperationEvent {
         ts: Some(time(observed.ts)),
-        snapshot: Some(operation(&observed.run)),
+        snapshot: Some(operation(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
         initial: observed.initial,
     }
 }
 
-pub(super) fn run_event(observed: WatchUpdate) -> v1::RunEvent {
+pub(super) fn run_event(observed: WatchUpdate<Run>) -> v1::RunEvent {
     v1::RunEvent {
         ts: Some(time(observed.ts)),
-        snapshot: Some(run(&observed.run)),
+        snapshot: Some(run(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
         initial: observed.initial,
+    }
+}
+
+pub(super) fn machine_event(observed: WatchUpdate<Machine>) -> v1::MachineEvent {
+    v1::MachineEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(machine(Arc::unwrap_or_clone(observed.object))),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 

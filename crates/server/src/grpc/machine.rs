@@ -1,8 +1,9 @@
 //! MachineService.
 
-use super::convert::{initiator, machine, machine_from, operation, who};
+use super::convert::{initiator, machine, machine_event, machine_from, operation, who};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
+use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::{Filter, FilterSubject};
@@ -58,6 +59,8 @@ impl GrpcServices {
 
 #[tonic::async_trait]
 impl v1::machine_service_server::MachineService for GrpcServices {
+    type WatchMachinesStream = Streaming<v1::MachineEvent>;
+
     async fn register_machine(
         &self,
         request: Request<v1::RegisterMachineRequest>,
@@ -126,6 +129,15 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let engine = self.engine.with_dry_run(requested.dry_run);
         let deleted = engine.machines().delete(id, version, actor).await.or_status()?;
         Ok(Response::new(machine(deleted)))
+    }
+
+    async fn watch_machines(
+        &self,
+        request: Request<v1::WatchMachinesRequest>,
+    ) -> Answer<Self::WatchMachinesStream> {
+        let requested = request.into_inner();
+        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        Ok(stream::watching(watch, machine_event))
     }
 
     async fn reboot_machine(

@@ -6,10 +6,12 @@
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
 use super::status::OrStatus;
+use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::node::{
     Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
 };
+use engine::watch::WatchUpdate;
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
@@ -42,6 +44,8 @@ const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
 impl v1::node_service_server::NodeService for GrpcServices {
+    type WatchNodesStream = Streaming<v1::NodeEvent>;
+
     async fn onboard_node(
         &self,
         request: Request<v1::OnboardNodeRequest>,
@@ -212,6 +216,15 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
     }
+
+    async fn watch_nodes(
+        &self,
+        request: Request<v1::WatchNodesRequest>,
+    ) -> Answer<Self::WatchNodesStream> {
+        let requested = request.into_inner();
+        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        Ok(stream::watching(watch, event))
+    }
 }
 
 /// The unparsed fields of a request that takes a node out of service.
@@ -340,6 +353,17 @@ fn node(node: &Node) -> v1::Node {
         since: Some(time(node.head.since)),
         created_at: Some(time(node.head.created_at)),
         version: node.head.version,
+    }
+}
+
+fn event(observed: WatchUpdate<Node>) -> v1::NodeEvent {
+    v1::NodeEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(node(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 

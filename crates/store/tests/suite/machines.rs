@@ -5,7 +5,7 @@ use model::condition::ConditionType;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
 use model::refusal::Refusal;
-use store::{REMOVED, StoreError};
+use store::{EventObject, REMOVED, StoreError};
 
 on_both!(
     every_field_comes_back,
@@ -51,6 +51,7 @@ async fn every_field_comes_back(db: Db) {
     assert_eq!(locked.as_ref(), Some(&machine));
     assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(1));
 
+    let machine_before = machine.clone();
     machine.phase = Phase::Ready;
     machine.active_run = None;
     set_condition(&mut machine, ConditionType::Reachable, false);
@@ -62,14 +63,16 @@ async fn every_field_comes_back(db: Db) {
     let written = db.write(changed).await.unwrap();
     assert_eq!((written.version, written.updated_at), (2, at(1)));
     assert_eq!(db.machine(&machine.id).await, written);
-    assert_eq!(Machine { version: 1, updated_at: at(0), ..written }, machine);
+    assert_eq!(Machine { version: 1, updated_at: at(0), ..written.clone() }, machine);
 
     let nobody = MachineId::trusted("m-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.machine(&nobody).await)).await, Ok(None));
     let events = db.events(2).await;
     let reported: Vec<_> = events.iter().map(|one| (one.version, one.state.as_str())).collect();
     assert_eq!(reported, [(1, "BUSY"), (2, "IDLE")]);
-    assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
+    for (event, expected) in events.iter().zip([&machine_before, &written]) {
+        assert!(matches!(&event.object, Some(EventObject::Machine(found)) if **found == *expected));
+    }
 }
 
 async fn a_deleted_machine_leaves_its_history(db: Db) {
@@ -87,8 +90,11 @@ async fn a_deleted_machine_leaves_its_history(db: Db) {
     // A machine of the same id continues the history.
     let version = db.read(tx!([], |tx| tx.last_version("m-1").await)).await.unwrap() + 1;
     db.add_machines(vec![Machine { version, ..machine.clone() }]).await;
-    let versions: Vec<_> = db.events(3).await.iter().map(|one| one.version).collect();
-    assert_eq!(versions, [1, 2, 3]);
+    let events = db.events(3).await;
+    let versions: Vec<_> = events.iter().map(|one| (one.version, one.is_deletion())).collect();
+    assert_eq!(versions, [(1, false), (2, true), (3, false)]);
+    let Some(EventObject::Machine(was)) = &events[1].object else { panic!("{:?}", events[1]) };
+    assert_eq!((was.spec.clone(), was.version), (machine.spec, 2), "the machine as it was");
 }
 
 /// More lookups than one statement reads: many of one machine, of unknown machines, of a damaged

@@ -6,6 +6,7 @@ use engine::rack::{
     ChildRunStatus, MaintenancePreview, MaintenanceStartResult, MaintenanceStatus, RackDescription,
     RackStepStatus, RackView,
 };
+use engine::watch::WatchUpdate;
 use model::effect::DesiredPower;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
@@ -110,6 +111,17 @@ fn activity_from(
             })?;
             Ok(RequestedActivity::PowerSequence(sequence))
         }
+    }
+}
+
+pub(super) fn event(observed: WatchUpdate<Rack>) -> v1::RackEvent {
+    v1::RackEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(rack(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 

@@ -5,7 +5,7 @@
 #![cfg(test)]
 
 use super::*;
-use crate::event::{Cause, Cursor, NewEvent};
+use crate::event::{Cause, Cursor, NewEvent, WatchedKind};
 use crate::log::NewLog;
 use crate::node::TaskRow;
 use crate::replica::Replica;
@@ -220,7 +220,8 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
         tx.runs_as_of(&filter, Some("op-2"), 5, here).await?;
     }
     let rack = Filter::parse("labels.rack=r-1", FilterSubject::Machine)?;
-    tx.machines(&rack, Some("m"), 5).await.map(drop)
+    tx.machines(&rack, Some("m"), 5).await?;
+    tx.machines_as_of(&rack, Some("m"), 5, here).await.map(drop)
 }
 
 async fn retention_statements(tx: &mut Tx) -> Result<()> {
@@ -234,7 +235,7 @@ async fn retention_statements(tx: &mut Tx) -> Result<()> {
     tx.aged_events(at(9), first, 5).await?;
     tx.nth_newest_event_time(5).await?;
     tx.remove_events(first, last).await?;
-    tx.newest_removed_event("run").await?;
+    tx.newest_removed_event(&WatchedKind::ALL).await?;
     // The statements that run only if there is something to delete.
     tx.delete_run_logs(&runs, 5).await?;
     tx.delete_run_events(&runs, 5).await?;
