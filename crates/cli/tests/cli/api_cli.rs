@@ -638,6 +638,15 @@ fn credentials(person: &Terminal, dir: &Path) {
     assert!(set.contains(&format!("https://10.0.0.9 is trusted as sha256:{print}")), "{set}");
     assert!(person.line("trust set https://10.0.0.9 abcd", 2).contains("identity"));
     assert!(person.line("trust list", 0).contains(&print));
+    // The pin of an address goes with the last machine that has the address.
+    for id in ["pinned-1", "pinned-2"] {
+        let register = format!("machine register {id} --provider datacenter");
+        person.line(&format!("{register} --bmc-endpoint https://10.0.0.9"), 0);
+    }
+    for (id, kept) in [("pinned-1", true), ("pinned-2", false)] {
+        person.line(&format!("machine delete {id}"), 0);
+        assert_eq!(person.line("trust list", 0).contains(&print), kept, "after {id}");
+    }
     assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
 }
 
