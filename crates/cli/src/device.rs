@@ -46,13 +46,18 @@ pub fn apply_spec(
         }
     }
     if let Some(rack) = given.rack {
-        // A slot is only valid within its rack.
+        // A slot and feeds are only valid within their rack.
         if rack != spec.rack_id {
             spec.slot = None;
+            spec.feeds.clear();
         }
         spec.rack_id = rack;
     }
     spec.slot = given.slot.or(spec.slot);
+    spec.height_u = given.height_u.or(spec.height_u);
+    if let Some(feeds) = given.feeds {
+        spec.feeds = non_empty(feeds);
+    }
     labels.extend(given.labels);
 }
 
@@ -65,6 +70,7 @@ pub fn apply_update(
     if given.no_rack {
         spec.rack_id.clear();
         spec.slot = None;
+        spec.feeds.clear();
     }
     apply_spec(spec, labels, given.spec);
     for key in &given.remove_labels {
@@ -173,6 +179,17 @@ fn format_slot(spec: &DeviceSpec) -> String {
     spec.slot.map(|slot| slot.to_string()).unwrap_or_default()
 }
 
+/// The height in words; empty if it is unknown.
+pub fn format_height(height_u: Option<i32>) -> String {
+    height_u.map(|height| format!("{height}U")).unwrap_or_default()
+}
+
+/// The texts that are not empty: `--feeds ''` is a list of one empty text.
+pub fn non_empty(texts: Vec<String>) -> Vec<String> {
+    let trimmed = texts.iter().map(|text| text.trim());
+    trimmed.filter(|text| !text.is_empty()).map(String::from).collect()
+}
+
 pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Table {
     let names = [name, "STATE", "POWER", "REACHABLE", "RACK", "SLOT", "ACTIVE_OP"];
     let more = ["MODEL", "SERIAL", "BMC", "PROVIDER", "LABELS", "CAUSE"];
@@ -254,6 +271,8 @@ pub fn describe(
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
         ("Slot:", or_dash(format_slot(&spec))),
+        ("Height:", or_dash(format_height(spec.height_u))),
+        ("Fed by:", or_dash(spec.feeds.join(", "))),
         ("Labels:", or_dash(join_pairs(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
         ("Serial:", or_dash(format_serial(&facts.serial, &spec.serial))),

@@ -5,6 +5,7 @@ use crate::args::{
     MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
 };
 use crate::client::{Client, fetch_pages};
+use crate::device;
 use crate::exit::{Exit, Result};
 use crate::hardware;
 use crate::health;
@@ -28,10 +29,10 @@ use tonic_types::StatusExt;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) -> Result<Exit> {
     match command {
-        MachineCommand::Register(args) => register(client, screen, args).await,
+        MachineCommand::Register(args) => register(client, screen, *args).await,
         MachineCommand::Get(args) => get(client, screen, &args.machine_id).await,
         MachineCommand::List(args) => list(client, screen, &args).await,
-        MachineCommand::Update(args) => update(client, screen, args).await,
+        MachineCommand::Update(args) => update(client, screen, *args).await,
         MachineCommand::Reboot(args) => reboot(client, screen, &args).await,
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
@@ -142,6 +143,7 @@ fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
         (&mut spec.bmc_credential, given.bmc_credential),
         (&mut spec.ssh_credential, given.ssh_credential),
         (&mut spec.root_disk, given.root_disk),
+        (&mut spec.node_name, given.node_name),
     ];
     for (field, value) in fields {
         if let Some(value) = value {
@@ -149,11 +151,16 @@ fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
         }
     }
     if let Some(rack) = given.rack.filter(|rack| *rack != spec.rack_id) {
-        // A slot is only valid within its rack.
+        // A slot and feeds are only valid within their rack.
         spec.slot = None;
+        spec.feeds.clear();
         spec.rack_id = rack;
     }
     spec.slot = given.slot.or(spec.slot);
+    spec.height_u = given.height_u.or(spec.height_u);
+    if let Some(feeds) = given.feeds {
+        spec.feeds = device::non_empty(feeds);
+    }
     if !given.mac_addresses.is_empty() {
         spec.mac_addresses = given.mac_addresses;
     }
@@ -347,6 +354,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("SSH:", or_dash(spec.ssh_endpoint)),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("Cluster:", or_dash(spec.target_cluster_ref)),
+        ("Node name:", or_dash(spec.node_name)),
         ("MACs:", or_dash(spec.mac_addresses.join(", "))),
         ("Provider:", or_dash(spec.provider)),
         ("Serial:", or_dash(spec.serial)),
@@ -356,6 +364,8 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("Root disk:", or_dash(spec.root_disk)),
         ("Rack:", or_dash(spec.rack_id)),
         ("Slot:", or_dash(spec.slot.map(|slot| slot.to_string()).unwrap_or_default())),
+        ("Height:", or_dash(device::format_height(spec.height_u))),
+        ("Fed by:", or_dash(spec.feeds.join(", "))),
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);

@@ -15,7 +15,7 @@ use crate::time::Clock;
 use elevation::format_elevation;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
-    RackDevice, RackStatus, UpdateRackRequest,
+    RackDevice, RackLocation, RackStatus, UpdateRackRequest,
 };
 use std::collections::BTreeMap;
 
@@ -74,7 +74,26 @@ fn apply_spec(rack: &mut Rack, given: RackSpecArgs) {
             *count = i32::try_from(value).unwrap_or(i32::MAX);
         }
     }
+    let location = rack.location.get_or_insert_with(RackLocation::default);
+    let place = [
+        (&mut location.room, given.room),
+        (&mut location.row, given.row),
+        (&mut location.position, given.position),
+    ];
+    for (field, value) in place {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
     rack.labels.extend(given.labels);
+}
+
+/// The known parts of the location; empty if there are none.
+fn format_location(rack: &Rack) -> String {
+    let RackLocation { room, row, position } = rack.location.clone().unwrap_or_default();
+    let parts = [("room", room), ("row", row), ("position", position)].into_iter();
+    let known = parts.filter(|(_, value)| !value.is_empty());
+    known.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<()> {
@@ -135,6 +154,7 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
     );
     let mut facts = vec![
         ("Hardware type:", rack.hardware_type.clone()),
+        ("Location:", format_location(rack)),
         ("Labels:", join_pairs(&rack.labels, ",")),
         ("Expected:", counts),
     ];
@@ -192,7 +212,7 @@ pub fn state_tone(state: &str) -> Tone {
 
 fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
     let names = ["RACK_ID", "STATE", "STAGE", "SINCE", "HARDWARE", "OPERATIONS"];
-    let more = ["LABELS", "ERROR"];
+    let more = ["LOCATION", "LABELS", "ERROR"];
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for rack in racks {
@@ -206,6 +226,7 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
             list_operations(&status).join(",").into(),
         ];
         if wide {
+            row.push(format_location(rack).into());
             row.push(join_pairs(&rack.labels, ",").into());
             row.push(status.error.map(|error| error.message).unwrap_or_default().into());
         }
@@ -251,6 +272,7 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
         ("State:", format!("{}, since {since}", format_state(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
+        ("Location:", format_location(rack)),
         ("Labels:", join_pairs(&rack.labels, ",")),
         ("Devices:", format_counts(rack, &status.devices)),
         ("Operations:", list_operations(&status).join(", ")),
@@ -296,6 +318,11 @@ mod tests {
         let rack = Rack {
             rack_id: "rack-1".into(),
             expected: Some(RackCounts { machines: 2, ..Default::default() }),
+            location: Some(RackLocation {
+                room: "hall-2".into(),
+                position: "7".into(),
+                ..Default::default()
+            }),
             status: Some(status),
             ..Default::default()
         };
@@ -305,6 +332,7 @@ mod tests {
                 "\
 Rack:       rack-1
 State:      Error, since 1m 0s ago
+Location:   room hall-2, position 7
 Devices:    0 of 2 machines, 0 switches, 0 power shelves
 Error:      PowerSequence: m-2: it is broken
 Operation:  op-2

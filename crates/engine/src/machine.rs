@@ -5,7 +5,10 @@ pub(crate) mod probe;
 
 use crate::Engine;
 use crate::admission::{event, no_machine};
-use crate::topology::{DeviceLocation, check_machine_location, check_may_move, mark_racks_changed};
+use crate::topology::{
+    DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
+    mark_racks_changed,
+};
 use model::condition::{ConditionObservation, ConditionType};
 use model::filter::Filter;
 use model::here;
@@ -146,6 +149,25 @@ impl Put {
             Known::At(_) | Known::OrNew => Ok(()),
         }
     }
+
+    /// Checks rack, slots and feeds where they have changed: what is stored stays valid although
+    /// other devices have moved.
+    async fn check_place(
+        &self,
+        tx: &mut Tx,
+        before: &MachineSpec,
+        machine: &Machine,
+    ) -> Result<()> {
+        let spec = &machine.spec;
+        let moved = (&before.rack, before.slot) != (&spec.rack, spec.slot);
+        if moved || before.height_u != spec.height_u {
+            check_machine_location(tx, machine).await?;
+        }
+        if before.rack != spec.rack || before.feeds != spec.feeds {
+            check_feeding_shelves(tx, "machine.spec", spec.rack.as_ref(), &spec.feeds).await?;
+        }
+        Ok(())
+    }
 }
 
 impl Put {
@@ -159,14 +181,13 @@ impl Put {
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
                     let from = DeviceLocation::of_machine(&machine.spec);
-                    machine.spec = spec.clone();
+                    let spec = spec.clone();
+                    let before = std::mem::replace(&mut machine.spec, spec);
                     machine.labels = self.labels.clone();
                     let to = DeviceLocation::of_machine(&machine.spec);
                     let holder = machine.active_run.as_ref();
                     check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
-                    if from != to {
-                        check_machine_location(tx, &machine).await?;
-                    }
+                    self.check_place(tx, &before, &machine).await?;
                     tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
                     let event = event(&format!("{} was moved", machine.id), here!());
                     mark_racks_changed(tx, &from, &to, &event).await?;
@@ -176,7 +197,7 @@ impl Put {
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
-                check_machine_location(tx, &machine).await?;
+                self.check_place(tx, &MachineSpec::default(), &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
                 let event = event(&format!("{} was added", machine.id), here!());
                 mark_racks_changed(

@@ -28,6 +28,14 @@ impl Target {
     pub fn machine_id(&self) -> MachineId {
         MachineId::trusted(self.id.as_str())
     }
+
+    /// The name under which Farrier joins the machine to its cluster.
+    pub(crate) fn node_name(&self) -> &str {
+        match self.spec.node_name.as_str() {
+            "" => self.id.as_str(),
+            name => name,
+        }
+    }
 }
 
 /// A machine as the MAAS of its site reports it.

@@ -5,14 +5,14 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
     /// Register a machine, or update the one with this ID
-    Register(MachineRegisterArgs),
+    Register(Box<MachineRegisterArgs>),
     /// Show one machine with all details
     Get(MachineArg),
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
     /// Change spec and labels; values that are not given stay
-    Update(MachineUpdateArgs),
+    Update(Box<MachineUpdateArgs>),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
     /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
@@ -103,6 +103,15 @@ pub struct MachineSpecArgs {
     /// Rack position, counted from the bottom
     #[arg(long, value_name = "N")]
     pub slot: Option<i32>,
+    /// Height in rack units, 1 to 60
+    #[arg(long, value_name = "N")]
+    pub height_u: Option<i32>,
+    /// Power shelves that feed the machine, separated by commas; '' for unknown
+    #[arg(long, value_name = "PS,PS", value_delimiter = ',', num_args = 1)]
+    pub feeds: Option<Vec<String>>,
+    /// Name of its node in the cluster (default: the ID of the machine)
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
     /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,

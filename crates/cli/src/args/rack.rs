@@ -10,7 +10,7 @@ pub enum RackCommand {
     List(RackListArgs),
     /// Show the elevation of a rack: its devices, their states, and the active operations
     Get(RackArg),
-    /// Change labels, hardware type and expected counts; values that are not given stay
+    /// Change labels, hardware type, expected counts and location; values that are not given stay
     Update(RackUpdateArgs),
     /// Delete an empty rack
     Delete(RackDeleteArgs),
@@ -42,14 +42,23 @@ pub struct RackSpecArgs {
     /// Expected number of power shelves
     #[arg(long, value_name = "N")]
     pub expect_power_shelves: Option<u32>,
-    /// Label, such as the location; can be repeated
+    /// Room in which the rack stands
+    #[arg(long)]
+    pub room: Option<String>,
+    /// Row in the room
+    #[arg(long)]
+    pub row: Option<String>,
+    /// Position in the row
+    #[arg(long)]
+    pub position: Option<String>,
+    /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  farrier rack create rack-7 --hardware-type gb200 --expect-machines 18 --expect-switches 9 \\\n    --expect-power-shelves 8 --label location=hall-2"
+    after_help = "Example:\n  farrier rack create rack-7 --hardware-type gb200 --expect-machines 18 --expect-switches 9 \\\n    --expect-power-shelves 8 --room hall-2 --row B --position 7"
 )]
 pub struct RackCreateArgs {
     /// ID of the new rack, rack-…

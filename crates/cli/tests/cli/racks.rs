@@ -36,8 +36,8 @@ pub fn typed(person: &Terminal) {
 }
 
 fn inventory(person: &Terminal) {
-    let create =
-        "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2";
+    let create = "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2 \
+         --room hall-2 --row B --position 7";
     assert!(person.line("rack create shelf-1", 2).contains("rack.rack_id"));
     person.check_dry_run(create, "rack list", &["would create rack-1"]);
     for _ in 0..2 {
@@ -57,6 +57,7 @@ fn inventory(person: &Terminal) {
     person.formats("rack get rack-1", "tray-2");
     says(&person.line("rack get rack-1", 0), &["│ 5     machine  tray-2", "│ 4     (empty)"]);
     says(&person.line("get tray-2", 0), &["Rack:", "rack-1", "Slot:"]);
+    heights_and_names(person);
     assert!(person.line("list --filter rack=rack-1", 0).contains("tray-1"));
     person.formats("rack list", "rack-1");
     for desired in ["--state Ready", "--label location", "--hardware-type gb200 --limit 1"] {
@@ -74,7 +75,33 @@ fn inventory(person: &Terminal) {
     );
     person.line(update, 0);
     assert!(person.line("rack list -o wide", 0).contains("row=7"));
+    says(&person.line("rack get rack-1", 0), &["room hall-2, row B, position 7"]);
+    person.line("rack update rack-1 --position 8 --row=", 0);
+    let location = person.json("rack get rack-1")["location"].clone();
+    assert_eq!(location, serde_json::json!({ "room": "hall-2", "row": "", "position": "8" }));
+    assert!(person.line("rack update rack-1 --room \u{7}", 2).contains("rack.location.room"));
     says(&person.line("history rack-1", 0), &["Discovering", "Validating", "Ready"]);
+}
+
+/// A device of several rack units overlaps no other.
+fn heights_and_names(person: &Terminal) {
+    let message = person.line("machine update tray-1 --height-u 3", 2);
+    says(&message, &["machine.spec.height_u", "tray-2 stands in slot 5 of rack-1"]);
+    assert!(
+        person.line("machine update tray-1 --height-u 61", 2).contains("machine.spec.height_u")
+    );
+    person.line("machine update tray-1 --height-u 2 --node-name gpu-1.example", 0);
+    let message = person.line("machine register tray-3 --rack rack-1 --slot 4", 2);
+    says(&message, &["machine.spec.slot", "tray-1 stands in rack-1"]);
+    let message = person.line("switch register sw-9 --rack rack-1 --slot 4", 2);
+    says(&message, &["switch.spec.slot", "tray-1 stands in rack-1"]);
+    says(&person.line("rack get rack-1", 0), &["│ 4-3   machine  tray-1"]);
+    says(&person.line("get tray-1", 0), &["Height:", "2U", "gpu-1.example"]);
+    let spec = person.json("machine get tray-1")["spec"].clone();
+    assert_eq!((&spec["height_u"], &spec["node_name"]), (&2.into(), &"gpu-1.example".into()));
+    assert!(person.line("machine update tray-1 --node-name Gpu_1", 2).contains("spec.node_name"));
+    person.line("machine update tray-1 --node-name=", 0);
+    assert_eq!(person.json("machine get tray-1")["spec"]["node_name"], "");
 }
 
 fn preview(person: &Terminal) {

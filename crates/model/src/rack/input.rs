@@ -4,12 +4,13 @@ use super::maintenance::{RackLimits, RackStep};
 use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
 use crate::blast_radius::{AffectedMachine, ImpactObjection};
 use crate::condition::ConditionType;
+use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::firmware::FirmwareResolution;
 use crate::health::HealthSummary;
-use crate::id::{NodeId, RunId};
-use crate::lifecycle::{DeviceFailure, Lifecycle};
+use crate::id::{NodeId, PowerShelfId, RunId};
+use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::run::{Run, RunPhase};
@@ -21,6 +22,10 @@ use crate::target::{TargetId, TargetKind};
 pub struct RackDevice {
     pub target: TargetId,
     pub slot: Option<u32>,
+    /// Its height in rack units; None means unknown.
+    pub height_u: Option<u32>,
+    /// The power shelves that feed it; empty means unknown.
+    pub feeds: Vec<PowerShelfId>,
     /// The name of its state.
     pub state: String,
     /// The device has come into service. Machines have no lifecycle to wait for, so they are always
@@ -47,6 +52,8 @@ impl RackDevice {
         Self {
             target: TargetId::from(&machine.id),
             slot: machine.spec.slot,
+            height_u: machine.spec.height_u,
+            feeds: machine.spec.feeds.clone(),
             state: machine.effective_state().as_str().into(),
             ready: true,
             active_run: machine.active_run.clone(),
@@ -58,31 +65,24 @@ impl RackDevice {
     }
 
     pub fn of_switch(switch: &Switch) -> Self {
-        let ready = matches!(switch.state, SwitchState::Ready);
-        let power = switch.facts.power;
-        Self::of_record(TargetKind::Switch, switch, ready, power)
+        Self::of_device(switch, matches!(switch.state, SwitchState::Ready))
     }
 
     pub fn of_shelf(shelf: &PowerShelf) -> Self {
-        let ready = matches!(shelf.state, PowerShelfState::Ready);
-        let power = shelf.facts.power;
-        Self::of_record(TargetKind::PowerShelf, shelf, ready, power)
+        Self::of_device(shelf, matches!(shelf.state, PowerShelfState::Ready))
     }
 
-    fn of_record<R: Lifecycle>(
-        kind: TargetKind,
-        record: &R,
-        ready: bool,
-        power: Option<DesiredPower>,
-    ) -> Self {
-        let head = record.head();
+    fn of_device<D: Device>(device: &D, ready: bool) -> Self {
+        let (head, spec) = (device.head(), device.spec());
         Self {
-            target: TargetId::new(kind, head.id.as_str()),
+            target: device.target(),
             slot: head.slot,
-            state: record.state_name().into(),
+            height_u: spec.height_u,
+            feeds: spec.feeds.clone(),
+            state: device.state_name().into(),
             ready,
             active_run: head.active_run.clone(),
-            power,
+            power: device.facts().power,
             affected: None,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
             health: head.health.clone(),
@@ -97,6 +97,8 @@ impl RackDevice {
             blocked: Some(format!("{target} cannot be worked on: {message}")),
             target,
             slot: None,
+            height_u: None,
+            feeds: Vec::new(),
             state: "Unreadable".into(),
             ready: false,
             active_run: None,

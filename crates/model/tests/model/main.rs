@@ -32,6 +32,7 @@ mod list_format;
 mod machine;
 mod nodes;
 mod pages;
+mod placement;
 mod plan;
 mod rack;
 mod racks;

@@ -39,7 +39,7 @@ fn id(text: &str) -> RunId {
 fn rack(state: RackState) -> Rack {
     let head = RecordHeader::new("rack-1", Labels::new(), BEGUN);
     let expected = Counts { machines: 1, switches: 2, power_shelves: 1 };
-    let spec = RackSpec { hardware_type: "gb200".into(), expected };
+    let spec = RackSpec { hardware_type: "gb200".into(), expected, ..RackSpec::default() };
     Rack { state, ..Rack::new(head, spec) }
 }
 
@@ -64,6 +64,8 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
     RackDevice {
         target: TargetId::new(kind, name),
         slot: Some(slot),
+        height_u: None,
+        feeds: Vec::new(),
         state: "Ready".into(),
         ready: true,
         active_run: None,

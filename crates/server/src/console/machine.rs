@@ -4,7 +4,9 @@ use super::badge::{condition_tone, effective_state_badge, run_phase_badge};
 use super::clock::{format_elapsed, format_utc, relative_time};
 use super::error_page::{ErrorPage, PageResult};
 use super::fleet::labels;
-use super::frame::{Frame, PageStream, Section, facts, node_link, run_link};
+use super::frame::{
+    Frame, PageStream, Section, facts, node_link, run_link, shelf_links, target_link,
+};
 use super::text::{clean_text, encode_query};
 use super::why::why;
 use super::{Console, QueryParams, history, queries};
@@ -15,6 +17,7 @@ use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId};
 use model::machine::Machine;
 use model::run::Run;
+use model::target::TargetId;
 use model::time::Timestamp;
 use store::RunPage;
 
@@ -103,6 +106,7 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("SSH endpoint", code(&spec.ssh_endpoint)),
                 ("BMC endpoint", code(&spec.bmc_endpoint)),
                 ("target cluster", words(&spec.target_cluster_ref)),
+                ("node name", words(&spec.node_name)),
                 ("MAC addresses", code(&spec.mac_addresses.join(" "))),
                 ("provider", words(&spec.provider)),
                 ("serial", words(&spec.serial)),
@@ -110,6 +114,10 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("BMC credential", words(&spec.bmc_credential)),
                 ("SSH credential", words(&spec.ssh_credential)),
                 ("Root disk", words(&spec.root_disk)),
+                ("rack", spec.rack.as_ref().map(|rack| target_link(&TargetId::from(rack)))),
+                ("slot", spec.slot.map(|slot| html! { (slot) })),
+                ("height", spec.height_u.map(|height| html! { (height) "U" })),
+                ("fed by", (!spec.feeds.is_empty()).then(|| shelf_links(&spec.feeds))),
             ]))
         }
     }

@@ -13,11 +13,12 @@ use model::fault::FaultClass;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
+use model::placement::{check_height, parse_feeds};
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::{text, why};
 use proto::v1;
@@ -87,6 +88,14 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMach
     let placed =
         machine.spec.as_ref().map(|spec| location_from("machine.spec", &spec.rack_id, spec.slot));
     let placed = placed.transpose()?;
+    let slot = placed.as_ref().and_then(|(_, slot)| *slot);
+    let (height_u, feeds) = match &machine.spec {
+        None => (None, Vec::new()),
+        Some(spec) => (
+            check_height("machine.spec", spec.height_u, slot)?,
+            parse_feeds("machine.spec", TargetKind::Machine, &spec.feeds)?,
+        ),
+    };
     let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
         bmc_endpoint: spec.bmc_endpoint,
@@ -99,7 +108,10 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMach
         ssh_credential: spec.ssh_credential,
         root_disk: spec.root_disk,
         rack: placed.as_ref().and_then(|(rack, _)| rack.clone()),
-        slot: placed.as_ref().and_then(|(_, slot)| *slot),
+        slot,
+        node_name: spec.node_name,
+        height_u,
+        feeds,
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(DescribedMachine { id, spec, labels })
@@ -196,6 +208,9 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             root_disk: machine.spec.root_disk,
             rack_id: machine.spec.rack.map(|rack| rack.to_string()).unwrap_or_default(),
             slot: machine.spec.slot.map(|slot| slot as i32),
+            node_name: machine.spec.node_name,
+            height_u: machine.spec.height_u.map(|height| height as i32),
+            feeds: machine.spec.feeds.iter().map(ToString::to_string).collect(),
         }),
         status: Some(status),
     }

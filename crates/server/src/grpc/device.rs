@@ -11,6 +11,7 @@ use model::effect::{DesiredPower, DeviceFacts};
 use model::id::RackId;
 use model::lifecycle::{DeviceFailure, DeviceSpec};
 use model::machine::Labels;
+use model::placement::{check_height, parse_feeds};
 use model::refusal::Refusal;
 use model::text;
 use proto::v1;
@@ -31,8 +32,8 @@ pub(super) fn described<D: Device>(
 }
 
 fn spec_from<D: Device>(requested: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
-    let (rack, slot) =
-        location_from(&format!("{}.spec", D::FIELD), &requested.rack_id, requested.slot)?;
+    let field = format!("{}.spec", D::FIELD);
+    let (rack, slot) = location_from(&field, &requested.rack_id, requested.slot)?;
     let spec = DeviceSpec {
         provider: requested.provider,
         bmc_endpoint: requested.bmc_endpoint,
@@ -40,6 +41,8 @@ fn spec_from<D: Device>(requested: v1::DeviceSpec) -> Result<PlacedSpec, Refusal
         ssh_endpoint: requested.ssh_endpoint,
         ssh_credential: requested.ssh_credential,
         serial: requested.serial,
+        height_u: check_height(&field, requested.height_u, slot)?,
+        feeds: parse_feeds(&field, D::TARGET, &requested.feeds)?,
     };
     Ok(PlacedSpec { spec: spec.checked(D::FIELD)?, rack, slot })
 }
@@ -59,6 +62,8 @@ pub(super) fn spec<D: Device>(device: &D) -> v1::DeviceSpec {
         serial: spec.serial,
         rack_id: head.rack.as_ref().map(ToString::to_string).unwrap_or_default(),
         slot: head.slot.and_then(|slot| i32::try_from(slot).ok()),
+        height_u: spec.height_u.and_then(|height| i32::try_from(height).ok()),
+        feeds: spec.feeds.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -33,6 +33,9 @@ fn full(id: &str) -> Machine {
         root_disk: "serial:S1".into(),
         rack: Some(model::id::RackId::trusted("rack-1")),
         slot: Some(7),
+        node_name: "n1.example".into(),
+        height_u: Some(2),
+        feeds: vec![model::id::PowerShelfId::trusted("ps-1")],
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));

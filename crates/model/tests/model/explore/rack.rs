@@ -22,6 +22,8 @@ fn device(holder: Option<&str>) -> RackDevice {
     RackDevice {
         target: TargetId::new(TargetKind::Switch, "sw-1"),
         slot: None,
+        height_u: None,
+        feeds: Vec::new(),
         state: "Ready".into(),
         ready: true,
         active_run: holder.map(RunId::trusted),

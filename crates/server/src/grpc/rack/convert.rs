@@ -15,7 +15,7 @@ use model::rack::maintenance::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, MaintenanceScope, PowerSequence, RackMaintenanceRequest,
     RackStep, RequestedActivity, notes_from_params,
 };
-use model::rack::{Counts, Rack, RackDevice, RackFailure, RackSpec, RackState};
+use model::rack::{Counts, Rack, RackDevice, RackFailure, RackLocation, RackSpec, RackState};
 use model::refusal::Refusal;
 use model::run::{RunPhase, StepPhase};
 use model::target::TargetId;
@@ -43,7 +43,9 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<RackDescription, Refus
         switches: count("switches", expected.switches)?,
         power_shelves: count("power_shelves", expected.power_shelves)?,
     };
-    let spec = RackSpec { hardware_type: rack.hardware_type, expected }.checked()?;
+    let v1::RackLocation { room, row, position } = rack.location.unwrap_or_default();
+    let location = RackLocation { room, row, position };
+    let spec = RackSpec { hardware_type: rack.hardware_type, expected, location }.checked()?;
     Ok(RackDescription { id, labels, spec })
 }
 
@@ -153,7 +155,14 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
             power_shelves: expected.power_shelves as i32,
         }),
         status: Some(status),
+        location: location(&rack.spec.location),
     }
+}
+
+/// None when nothing is known.
+fn location(known: &RackLocation) -> Option<v1::RackLocation> {
+    let RackLocation { room, row, position } = known.clone();
+    (*known != RackLocation::default()).then_some(v1::RackLocation { room, row, position })
 }
 
 fn text_of(value: Option<&impl ToString>) -> String {
@@ -191,6 +200,8 @@ fn device(device: &RackDevice) -> v1::RackDevice {
         state: device.state.clone(),
         power: device.power.map(DesiredPower::as_str).unwrap_or_default().into(),
         active_operation_id: text_of(device.active_run.as_ref()),
+        height_u: device.height_u.map(|height| height as i32),
+        feeds: device.feeds.iter().map(ToString::to_string).collect(),
     }
 }
 
