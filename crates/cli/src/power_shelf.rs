@@ -14,10 +14,10 @@ use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest, ListPowerShelvesRequest, PowerShelf,
-    PowerShelfId, PowerShelfMaintenanceOperation as Operation, PowerShelfMaintenancePreview,
-    PowerShelfMaintenanceRequest, RegisterPowerShelfRequest, RetryPowerShelfRequest,
-    UpdatePowerShelfRequest,
+    AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest,
+    ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
+    PowerShelfMaintenancePreview, PowerShelfMaintenanceRequest, RegisterPowerShelfRequest,
+    RetryPowerShelfRequest, UpdatePowerShelfRequest,
 };
 use std::collections::BTreeSet;
 
@@ -169,12 +169,13 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
         let (id, status) = (one_line(&shelf.power_shelf_id), one_line(&shelf.state));
         text.push_str(&format!("  {id} ({status}): {}\n", one_line(&steps)));
     }
-    let affected = preview.affected.iter().map(|one| match one.against.as_str() {
+    let named = |one: &AffectedMachine| match one.against.as_str() {
         "" => one.machine_id.clone(),
         against => format!("{}  ({against})", one.machine_id),
-    });
+    };
     let sections = [
-        ("Affected machines:", affected.collect::<Vec<_>>()),
+        ("Affected machines:", preview.affected.iter().map(named).collect::<Vec<_>>()),
+        ("Machines that lose the fabric:", preview.fabric_loss.iter().map(named).collect()),
         ("Because:", preview.rules.clone()),
         ("Warnings:", preview.warnings.clone()),
         ("Would be refused:", preview.refusals.clone()),
@@ -219,7 +220,7 @@ fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::v1::{AffectedMachine, PowerShelfMaintenanceStep};
+    use proto::v1::PowerShelfMaintenanceStep;
 
     #[test]
     fn a_dry_run_reads_from_top_to_bottom() {
@@ -236,6 +237,7 @@ mod tests {
             refusals: vec!["it would take power".into()],
             warnings: Vec::new(),
             rules: vec!["no other shelf".into()],
+            fabric_loss: vec![AffectedMachine { machine_id: "m-3".into(), ..Default::default() }],
         };
         assert_eq!(
             format_preview(&preview),
@@ -248,6 +250,9 @@ Power shelves:
 Affected machines:
   m-1  (m-1 is READY)
   m-2
+
+Machines that lose the fabric:
+  m-3
 
 Because:
   no other shelf

@@ -260,6 +260,9 @@ impl PutDevice {
         check_feeds(tx, &device).await?;
         let event = self.event("registered", here!());
         tx.insert_record(&mut device, &event).await?;
+        if !device.spec().feeds.is_empty() {
+            tx.write_feeds(&device.target(), &device.spec().feeds)?;
+        }
         let event = self.event(&format!("{} was added", self.id), here!());
         topology::mark_racks_changed(
             tx,
@@ -290,6 +293,9 @@ impl PutDevice {
         }
         let event = self.event("spec, place or labels changed", here!());
         tx.update_and_enqueue(&mut device, &event)?;
+        if before.spec().feeds != device.spec().feeds {
+            tx.write_feeds(&device.target(), &device.spec().feeds)?;
+        }
         let event = self.event(&format!("{} was moved", self.id), here!());
         topology::mark_racks_changed(tx, &from, &to, &event).await?;
         Ok(device)

@@ -189,6 +189,9 @@ impl Put {
                     check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
                     self.check_place(tx, &before, &machine).await?;
                     tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
+                    if before.feeds != machine.spec.feeds {
+                        tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+                    }
                     let event = event(&format!("{} was moved", machine.id), here!());
                     mark_racks_changed(tx, &from, &to, &event).await?;
                 }
@@ -199,6 +202,9 @@ impl Put {
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
                 self.check_place(tx, &MachineSpec::default(), &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
+                if !machine.spec.feeds.is_empty() {
+                    tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+                }
                 let event = event(&format!("{} was added", machine.id), here!());
                 mark_racks_changed(
                     tx,

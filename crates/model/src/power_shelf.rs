@@ -2,6 +2,7 @@
 //! the work in each state is a run on the shelf.
 
 pub mod maintenance;
+pub mod topology;
 
 use crate::device::transitions::{
     CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,

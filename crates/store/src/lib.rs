@@ -10,6 +10,7 @@ mod deployment;
 mod driver;
 mod error;
 mod event;
+mod feed;
 mod filter;
 mod firmware;
 mod health;

@@ -177,6 +177,7 @@ impl Tx {
         let sql = "DELETE FROM subjects WHERE id = $1";
         self.queue_write(Statement::new(sql, values![key.as_str()]), ExpectedRows::One)?;
         self.delete_health(&record.subject())?;
+        self.delete_feeds(&record.subject())?;
         self.queue_write(
             self.object_event(kind, &key, version + 1, "removed", event),
             ExpectedRows::One,

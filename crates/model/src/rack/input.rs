@@ -2,7 +2,7 @@
 
 use super::maintenance::{RackLimits, RackStep};
 use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
-use crate::blast_radius::{AffectedMachine, ImpactObjection};
+use crate::blast_radius::{AffectedMachine, ImpactObjection, loses_power};
 use crate::condition::ConditionType;
 use crate::device::Device;
 use crate::effect::DesiredPower;
@@ -12,6 +12,7 @@ use crate::health::HealthSummary;
 use crate::id::{NodeId, PowerShelfId, RunId};
 use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
+use crate::power_shelf::topology::stays_on;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::run::{Run, RunPhase};
 use crate::switch::{Switch, SwitchState};
@@ -36,6 +37,8 @@ pub struct RackDevice {
     pub power: Option<DesiredPower>,
     /// The objection to taking it down; machines only.
     pub affected: Option<AffectedMachine>,
+    /// True for a power shelf that is on, if nothing is about to change that.
+    pub stays_on: bool,
     /// Why no operation may touch it.
     pub blocked: Option<String>,
     /// The summary of its health reports.
@@ -59,6 +62,7 @@ impl RackDevice {
             active_run: machine.active_run.clone(),
             power: None,
             affected: Some(AffectedMachine::of(machine, serves)),
+            stays_on: false,
             blocked: flag,
             health: machine.health.clone(),
         }
@@ -69,7 +73,8 @@ impl RackDevice {
     }
 
     pub fn of_shelf(shelf: &PowerShelf) -> Self {
-        Self::of_device(shelf, matches!(shelf.state, PowerShelfState::Ready))
+        let device = Self::of_device(shelf, matches!(shelf.state, PowerShelfState::Ready));
+        Self { stays_on: stays_on(shelf), ..device }
     }
 
     fn of_device<D: Device>(device: &D, ready: bool) -> Self {
@@ -84,6 +89,7 @@ impl RackDevice {
             active_run: head.active_run.clone(),
             power: device.facts().power,
             affected: None,
+            stays_on: false,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
             health: head.health.clone(),
         }
@@ -94,6 +100,7 @@ impl RackDevice {
     pub fn unreadable(target: TargetId, message: &str) -> Self {
         Self {
             affected: target.machine().map(AffectedMachine::unreadable),
+            stays_on: false,
             blocked: Some(format!("{target} cannot be worked on: {message}")),
             target,
             slot: None,
@@ -105,6 +112,22 @@ impl RackDevice {
             power: None,
             health: HealthSummary::default(),
         }
+    }
+
+    /// True if it loses power when these shelves are switched off. `devices` are all devices of
+    /// the rack. A feed that is not in the rack is not known to stay on. Without a feed in the
+    /// rack, any shelf of the rack may feed it.
+    pub(crate) fn loses_power(&self, off: &[PowerShelfId], devices: &[Self]) -> bool {
+        let shelf = |id: &PowerShelfId| devices.iter().find(|one| one.target == TargetId::from(id));
+        let feeds: Vec<PowerShelfId> =
+            self.feeds.iter().filter(|id| shelf(id).is_some()).cloned().collect();
+        feeds.is_empty() || loses_power(&feeds, off, |id| shelf(id).is_some_and(|one| one.stays_on))
+    }
+
+    /// The id of a power shelf.
+    pub(crate) fn power_shelf(&self) -> Option<PowerShelfId> {
+        (self.target.kind == TargetKind::PowerShelf)
+            .then(|| PowerShelfId::trusted(self.target.as_str()))
     }
 
     /// True if it is a machine whose workloads have not been moved away.

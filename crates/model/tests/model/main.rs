@@ -34,6 +34,7 @@ mod nodes;
 mod pages;
 mod placement;
 mod plan;
+mod power_topology;
 mod rack;
 mod racks;
 mod retry;

@@ -6,6 +6,7 @@ use super::page::List;
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
+use model::blast_radius::AffectedMachine;
 use model::effect::DesiredPower;
 use model::id::PowerShelfId;
 use model::power_shelf::maintenance::{self, PowerChangeRequest, describe_shelf, step_name};
@@ -197,13 +198,14 @@ fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMai
         },
         power_shelf_id: one.id.to_string(),
     });
-    let affected = foreseen.affected.iter().map(|one| v1::AffectedMachine {
+    let affected = |one: &AffectedMachine| v1::AffectedMachine {
         machine_id: one.machine.to_string(),
         against: one.said().unwrap_or_default(),
-    });
+    };
     v1::PowerShelfMaintenancePreview {
         shelves: shelves.collect(),
-        affected: affected.collect(),
+        affected: foreseen.affected.iter().map(affected).collect(),
+        fabric_loss: foreseen.fabric_loss.iter().map(affected).collect(),
         refusals: foreseen.refusals.iter().map(|refusal| refusal.message.clone()).collect(),
         warnings: foreseen.warnings,
         rules: foreseen.rules,

@@ -15,6 +15,7 @@ mod bus;
 mod claims;
 mod dry_run;
 mod events;
+mod feeds;
 mod filters;
 mod firmware;
 mod health;

@@ -29,6 +29,7 @@ fn device(holder: Option<&str>) -> RackDevice {
         active_run: holder.map(RunId::trusted),
         power: None,
         affected: None,
+        stays_on: false,
         blocked: None,
         health: HealthSummary::default(),
     }
