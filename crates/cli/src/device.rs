@@ -224,7 +224,7 @@ pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Tabl
 }
 
 /// The serial number that the device reports, and the registered one if it differs.
-fn format_serial(read: &str, registered: &str) -> String {
+pub fn format_serial(read: &str, registered: &str) -> String {
     match (read, registered) {
         ("", registered) => registered.into(),
         (read, "") => read.into(),

@@ -343,6 +343,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
 fn describe(machine: &Machine, clock: &Clock) -> String {
     let spec = machine.spec.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
+    let hardware = status.hardware.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
     let mut text = format_pairs(&[
         ("Machine:", machine.machine_id.clone()),
@@ -357,7 +358,8 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("Node name:", or_dash(spec.node_name)),
         ("MACs:", or_dash(spec.mac_addresses.join(", "))),
         ("Provider:", or_dash(spec.provider)),
-        ("Serial:", or_dash(spec.serial)),
+        ("Serial:", or_dash(device::format_serial(&hardware.serial, &spec.serial))),
+        ("Hardware:", or_dash(hardware::summarize(status.hardware.as_ref(), clock))),
         ("Customer:", or_dash(spec.customer_id)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH credential:", or_dash(spec.ssh_credential)),

@@ -74,6 +74,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|message| ("health", message.clone())));
+    facts.extend(why.notes.iter().map(|message| ("note", message.clone())));
     // The requested ID is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts
@@ -98,6 +99,7 @@ mod tests {
             next_commands: vec!["farrier run retry-step op-1".into(), "farrier logs op-1".into()],
             run_id: "op-1".into(),
             machine_id: "machine-3".into(),
+            notes: vec!["the serial number differs".into()],
             ..Default::default()
         };
         assert_eq!(
@@ -111,6 +113,7 @@ normal       minutes  (overdue)
 failed       the BMC did not\\x1b answer
 fault        bmc-unreachable  (farrier fault bmc-unreachable)
 operation    op-1
+note         the serial number differs
 
 Type next:
   farrier run retry-step op-1

@@ -1,6 +1,7 @@
 //! The inventory of machines and their flags. Each change is one transaction with its event.
 
 pub mod hardware;
+mod inspection;
 pub(crate) mod probe;
 
 use crate::Engine;

@@ -5,6 +5,7 @@
 //! may start is decided in `admit`.
 
 pub mod admit;
+pub mod hardware;
 pub mod matcher;
 pub mod view;
 

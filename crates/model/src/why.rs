@@ -33,6 +33,8 @@ pub struct Explanation {
     pub next_commands: Vec<String>,
     /// The health reports, and what they prevent.
     pub health: Vec<String>,
+    /// Facts that prevent nothing and that an operator should know.
+    pub notes: Vec<String>,
 }
 
 impl Explanation {

@@ -383,7 +383,7 @@ impl Dialect {
 }
 
 /// The schema migrations. The SQL of a released migration never changes.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
@@ -392,6 +392,7 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("../migrations/0006_racks.sql"),
     include_str!("../migrations/0007_nodes.sql"),
     include_str!("../migrations/0008_feeds.sql"),
+    include_str!("../migrations/0009_inspections.sql"),
 ];
 
 /// The migrations that a database at schema `version` still needs.

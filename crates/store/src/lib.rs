@@ -17,6 +17,7 @@ mod health;
 mod hook;
 mod identity;
 mod image;
+mod inspection;
 mod lockout;
 mod log;
 mod machine;

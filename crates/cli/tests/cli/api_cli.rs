@@ -635,6 +635,7 @@ fn hardware(person: &Terminal) {
         (person.json("machine inspect machine-1"), person.json("machine inspect machine-1"));
     assert_eq!((&one["serial"], &one["disks"]), (&again["serial"], &again["disks"]));
     assert_eq!(one["serial"], "SIM000001");
+    recorded_hardware(person, &one);
     person.formats("machine console-log machine-1", "operating system started");
     assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
     person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
@@ -644,6 +645,29 @@ fn hardware(person: &Terminal) {
     assert!(reported.contains("✗ port") && reported.contains("- login"), "{reported}");
     assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
     assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
+}
+
+/// An inspection is recorded with the machine.
+fn recorded_hardware(person: &Terminal, inspected: &serde_json::Value) {
+    let never = person.json("machine get machine-2");
+    assert_eq!(never["status"]["hardware"], serde_json::Value::Null, "{never}");
+    let recorded = person.json("machine get machine-1")["status"]["hardware"].clone();
+    for field in ["vendor", "model", "serial", "bios_version", "memory_mib"] {
+        assert_eq!(recorded[field], inspected[field], "{field} {recorded}");
+    }
+    assert_eq!((&recorded["cpu_count"], &recorded["serial_differs"]), (&2.into(), &false.into()));
+    let list = person.json("list");
+    let mut listed = list.as_array().unwrap().iter();
+    let listed = listed.find(|one| one["machine_id"] == "machine-1").unwrap();
+    assert_eq!(listed["status"]["hardware"], recorded, "{list}");
+    assert!(person.line("get machine-1", 0).contains("2 CPUs"));
+    // Another serial number than the registered one is shown, and prevents nothing.
+    person.line("machine update machine-1 --serial OTHER", 0);
+    assert!(person.line("get machine-1", 0).contains("SIM000001 (registered as OTHER)"));
+    let why = person.line("why machine-1", 0);
+    assert!(why.contains("note") && why.contains("SIM000001; the spec says OTHER"), "{why}");
+    person.line("machine update machine-1 --serial SIM000001", 0);
+    assert!(!person.line("why machine-1", 0).contains("the spec says"));
 }
 
 /// Failures, and every repair command.

@@ -1,5 +1,6 @@
 //! Tests of the parts of `model::machine`.
 
 mod admit;
+mod hardware;
 mod matcher;
 mod view;

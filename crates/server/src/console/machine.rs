@@ -16,6 +16,7 @@ use maud::{Markup, html};
 use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId};
 use model::machine::Machine;
+use model::machine::hardware::{PartSummary, RecordedHardware};
 use model::run::Run;
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -38,6 +39,7 @@ pub(super) async fn show(
     let filter = Filter::parse(&of_machine, FilterSubject::Run)?;
     let runs = engine.runs().list(filter, None, RECENT).await?;
     let node = engine.nodes().on_machine(&id).await?;
+    let hardware = engine.machines().hardware(vec![id.clone()]).await?.remove(&id);
     let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
@@ -50,6 +52,7 @@ pub(super) async fn show(
         div #state .columns data-region {
             (conditions(&machine, now))
             (spec(&machine, node.as_ref(), now))
+            @if let Some(recorded) = &hardware { (hardware_facts(recorded, now)) }
         }
         (recent(&runs, &of_machine, now))
         (history.draw(&format!("/machines/{id}"), now))
@@ -118,6 +121,33 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("slot", spec.slot.map(|slot| html! { (slot) })),
                 ("height", spec.height_u.map(|height| html! { (height) "U" })),
                 ("fed by", (!spec.feeds.is_empty()).then(|| shelf_links(&spec.feeds))),
+            ]))
+        }
+    }
+}
+
+fn hardware_facts(recorded: &RecordedHardware, now: Timestamp) -> Markup {
+    let found = &recorded.summary;
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
+    let parts = |parts: &PartSummary| {
+        (parts.count > 0).then(|| html! { (parts.count) " × " (clean_text(&parts.model)) })
+    };
+    let memory = found.memory_mib / 1024;
+    html! {
+        section aria-labelledby="hardware-title" {
+            h2 #hardware-title { "Hardware, as last inspected" }
+            (facts(&[
+                ("inspected", Some(relative_time(recorded.inspected_at, now))),
+                ("vendor", words(&found.vendor)),
+                ("model", words(&found.model)),
+                ("serial", words(&found.serial)),
+                ("SKU", words(&found.sku)),
+                ("BIOS", words(&found.bios_version)),
+                ("BMC firmware", words(&found.bmc_version)),
+                ("CPUs", parts(&found.cpus)),
+                ("memory", (memory > 0).then(|| html! { (memory) " GiB" })),
+                ("GPUs", parts(&found.gpus)),
+                ("disks", parts(&found.disks)),
             ]))
         }
     }

@@ -11,6 +11,7 @@ use engine::DescribedMachine;
 use engine::watch::WatchUpdate;
 use model::fault::FaultClass;
 use model::id::{MachineId, RackId, RunId};
+use model::machine::hardware::RecordedHardware;
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
 use model::placement::{check_height, parse_feeds};
@@ -191,6 +192,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         created_at: Some(time(machine.created_at)),
         updated_at: Some(time(machine.updated_at)),
         health: health_summary(&TargetId::from(&machine.id), &machine.health),
+        hardware: None,
     };
     v1::Machine {
         machine_id: machine.id.to_string(),
@@ -213,6 +215,43 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             feeds: machine.spec.feeds.iter().map(ToString::to_string).collect(),
         }),
         status: Some(status),
+    }
+}
+
+/// A machine with the hardware that its last inspection found.
+pub(super) fn machine_with_hardware(
+    known: Machine,
+    recorded: Option<&RecordedHardware>,
+) -> v1::Machine {
+    let hardware = recorded.map(|recorded| hardware(recorded, &known.spec));
+    let mut shown = machine(known);
+    if let Some(status) = &mut shown.status {
+        status.hardware = hardware;
+    }
+    shown
+}
+
+fn hardware(recorded: &RecordedHardware, spec: &MachineSpec) -> v1::MachineHardware {
+    let found = recorded.summary.clone();
+    let parts = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let size = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+    v1::MachineHardware {
+        vendor: found.vendor,
+        model: found.model,
+        serial: found.serial,
+        sku: found.sku,
+        bios_version: found.bios_version,
+        bmc_version: found.bmc_version,
+        cpu_count: parts(found.cpus.count),
+        cpu_model: found.cpus.model,
+        memory_mib: size(found.memory_mib),
+        gpu_count: parts(found.gpus.count),
+        gpu_model: found.gpus.model,
+        disk_count: parts(found.disks.count),
+        disk_model: found.disks.model,
+        disk_bytes: size(found.disk_bytes),
+        inspected_at: Some(time(recorded.inspected_at)),
+        serial_differs: recorded.serial_differs(spec),
     }
 }
 

@@ -29,6 +29,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             next_commands: reported.next_commands,
             run_id: found.run_id.map(|id| id.to_string()).unwrap_or_default(),
             health: reported.health,
+            notes: reported.notes,
             degraded_reason: found.degraded_reason.unwrap_or_default(),
             machine_id: found.machine_id.map(|id| id.to_string()).unwrap_or_default(),
         }))

@@ -1,6 +1,6 @@
 //! MachineService.
 
-use super::convert::{initiator, machine, machine_from, operation, who};
+use super::convert::{initiator, machine, machine_from, machine_with_hardware, operation, who};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
@@ -72,7 +72,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let found = self.engine.machines().get(&id).await.or_status()?;
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
-        let mut shown = machine(found);
+        let hardware = self.engine.machines().hardware(vec![id.clone()]).await.or_status()?;
+        let mut shown = machine_with_hardware(found, hardware.get(&id));
         if let Some(status) = &mut shown.status {
             status.health = health;
         }
@@ -94,8 +95,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         .or_status()?;
         let found =
             self.engine.machines().list(filter, page.from.clone(), page.size).await.or_status()?;
+        let ids = found.machines.iter().map(|machine| machine.id.clone()).collect();
+        let hardware = self.engine.machines().hardware(ids).await.or_status()?;
+        let shown = found.machines.into_iter().map(|machine| {
+            let recorded = hardware.get(&machine.id);
+            machine_with_hardware(machine, recorded)
+        });
         Ok(Response::new(v1::ListMachinesResponse {
-            machines: found.machines.into_iter().map(machine).collect(),
+            machines: shown.collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
         }))
     }

@@ -19,6 +19,7 @@ mod feeds;
 mod filters;
 mod firmware;
 mod health;
+mod inspections;
 mod logs;
 mod machines;
 mod nodes;
