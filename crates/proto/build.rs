@@ -3,8 +3,9 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     "farrier/v1/admin.proto",
+    "farrier/v1/common.proto",
     "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/devices.proto",
@@ -37,10 +38,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bytes = descriptors.encode_to_vec();
     std::fs::write(out.join("farrier.bin"), &bytes)?;
 
+    let mut config = prost_build::Config::new();
+    config.enable_type_names();
     tonic_prost_build::configure()
         .compile_well_known_types(true)
         .extern_path(".google.protobuf", "::pbjson_types")
-        .compile_fds(descriptors)?;
+        .compile_fds_with_config(descriptors, config)?;
     pbjson_build::Builder::new()
         .register_descriptors(&bytes)?
         .preserve_proto_field_names()

@@ -4,6 +4,7 @@
 
 mod bench;
 mod book;
+mod buf;
 mod chaos;
 mod conformance;
 mod debian;
@@ -18,6 +19,7 @@ mod soak;
 mod states;
 mod test;
 mod tidy;
+mod transcripts;
 mod tree;
 mod vm;
 
@@ -38,6 +40,9 @@ Commands:
   states             Generate docs/states from the lifecycles.
   reference          Generate docs/reference: the API, the command line, the configuration, the metrics and the
                      faults, from the code that defines them.
+  transcripts        Write the golden transcripts of the command line: the help of every command, and the output of
+                     the main commands.
+  baseline           Accept the proto files as they are: later changes are checked against them.
   book               Build the book from docs/ into the folder `book` of the target directory, with a pinned mdBook.
                      The first time it installs mdBook into the target directory, which takes some minutes.
   mutants            Break the engine on purpose, in a copy, and check that the crash matrix fails. Part of `test`.
@@ -78,6 +83,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
         ["reference"] => reference::run(),
+        ["transcripts"] => transcripts::run(),
+        ["baseline"] => buf::write_baseline(),
         ["book"] => book::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {

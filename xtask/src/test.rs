@@ -5,7 +5,7 @@
 //! listed at the end.
 
 use crate::shell::{self, Failure};
-use crate::{mutants, peers, postgres, python, tidy};
+use crate::{buf, mutants, peers, postgres, python, tidy};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -21,6 +21,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("format", format)?;
     stage("tidy", tidy::run)?;
     stage("dependencies", dependencies)?;
+    stage("proto files", buf::check)?;
     let programs = stage("build and lints", build)?;
     let peers = Peers::prepare()?;
     let passed = stage("tests", || run_programs(&programs, &peers, filter));

@@ -1,14 +1,16 @@
-//! `farrier admin`: flags that only an administrator sets, each with a reason.
+//! `farrier admin`: flags that only an administrator sets, each with a reason; and the replicas.
 
-use crate::args::{AdminCommand, MachineFlagArgs};
-use crate::client::Client;
+use crate::args::{AdminCommand, MachineFlagArgs, ReplicasArgs};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::machine::effective_name;
 use crate::output::Screen;
+use crate::table::Table;
 use crate::text::one_line;
+use crate::time::Clock;
 use proto::v1::{
-    ClearNeedsInterventionRequest, ClearRetiredRequest, ClearRmaRequest, Machine,
-    SetRetiredRequest, SetRmaRequest,
+    ClearNeedsInterventionRequest, ClearRetiredRequest, ClearRmaRequest, ListReplicasRequest,
+    Machine, Replica, SetRetiredRequest, SetRmaRequest,
 };
 
 pub async fn run(client: &Client, screen: &mut Screen, command: AdminCommand) -> Result<Exit> {
@@ -36,6 +38,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: AdminCommand) ->
                 "NeedsIntervention cleared",
             )
         }
+        AdminCommand::Replicas(args) => return list_replicas(client, screen, &args).await,
     };
     screen.print_record(&machine, |machine| format_flag_change(machine, done))?;
     Ok(Exit::Success)
@@ -47,4 +50,45 @@ fn format_flag_change(machine: &Machine, done: &str) -> String {
         one_line(&machine.machine_id),
         effective_name(machine)
     )
+}
+
+async fn list_replicas(client: &Client, screen: &mut Screen, args: &ReplicasArgs) -> Result<Exit> {
+    let replicas = fetch_pages(args.limit, async |page_size, page_token| {
+        let request = ListReplicasRequest { page_size, page_token };
+        let answer = client.call(client.admin().list_replicas(request)).await?;
+        Ok((answer.replicas, answer.next_page_token))
+    })
+    .await?;
+    let clock = Clock::system();
+    screen.print_list(
+        &replicas,
+        |replicas, wide| replica_table(replicas, wide, &clock),
+        "no replica is registered",
+    )?;
+    Ok(Exit::Success)
+}
+
+fn replica_table(replicas: &[Replica], wide: bool, clock: &Clock) -> Table {
+    let names = ["REPLICA", "VERSION", "STARTED", "HEARTBEAT", "CLAIMS"];
+    let more = ["LEASE_UNTIL", "INCARNATION"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for replica in replicas {
+        let version = if replica.version.is_empty() { "-" } else { replica.version.as_str() };
+        let mut row = vec![
+            (&replica.name).into(),
+            version.into(),
+            clock.absolute(replica.started_at.as_ref()).into(),
+            clock.ago(replica.last_heartbeat_at.as_ref()).into(),
+            replica.claims.to_string().into(),
+        ];
+        if wide {
+            row.extend([
+                clock.absolute(replica.lease_expires_at.as_ref()).into(),
+                (&replica.incarnation).into(),
+            ]);
+        }
+        table.add_row(row);
+    }
+    table
 }

@@ -23,7 +23,7 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit> {
         }
         AgentCommand::Status(args) => {
             let status = node::status(&load_config(&args)?).map_err(Failure::refused)?;
-            screen.print_record(&status, ToString::to_string)?;
+            screen.print_value(&status, ToString::to_string)?;
         }
         AgentCommand::Unit => screen.print_raw(UNIT)?,
         AgentCommand::Config => screen.print_raw(EXAMPLE)?,

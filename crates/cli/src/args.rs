@@ -26,17 +26,16 @@ mod image;
 mod import;
 mod machine;
 mod node;
+mod operation;
 mod plan;
 mod power;
 mod power_shelf;
 mod rack;
 mod reference;
-mod run;
 mod serve;
 mod sim;
 mod site;
 mod switch;
-mod workflow;
 pub use admin::*;
 pub use agent::*;
 pub use bmc::*;
@@ -51,16 +50,15 @@ pub use image::*;
 pub use import::*;
 pub use machine::*;
 pub use node::*;
+pub use operation::*;
 pub use plan::*;
 pub use power::*;
 pub use power_shelf::*;
 pub use rack::*;
-pub use run::*;
 pub use serve::*;
 pub use sim::*;
 pub use site::*;
 pub use switch::*;
-pub use workflow::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -69,6 +67,7 @@ Examples:
   farrier enter-maintenance machine-1              the safety gate before a reimage
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
   farrier why machine-3                            why it is not ready, and the next command
+  farrier operation list --filter phase=FAILED     failed operations, newest first
   farrier logs -f op-…                             follow the log of an operation
 
 Exit codes:
@@ -94,7 +93,7 @@ Filters, joined with AND:
   condition.Reachable=false        conditions by type
   machine_id, provider, rack       and `not in (…)`";
 
-const RUN_FILTERS: &str = "\
+const OPERATION_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
   type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
@@ -164,97 +163,92 @@ pub enum ClientCommand {
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
     /// Show one machine, or one operation (op-…), with all details
+    #[command(mut_arg("id", |arg| arg.help("ID of a machine or an operation (op-…)")))]
     Get(IdArg),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
-    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
+    /// Install an OS image and destroy the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
     EnterMaintenance(EnterMaintenanceArgs),
     /// Put a machine back into service
     ExitMaintenance(ExitMaintenanceArgs),
-    /// List operations, newest first
-    #[command(after_help = RUN_FILTERS)]
-    Ops(ListArgs),
-    /// Stream operation events, of one machine or of all machines
-    #[command(after_help = RUN_FILTERS)]
+    /// Stream the events of operations, on one machine or on all machines
+    #[command(after_help = OPERATION_FILTERS)]
     Watch(WatchArgs),
     /// Show the log of an operation
     Logs(LogsArgs),
-    /// Cancel an active operation: stop the current step, undo the steps that have an undo
-    Cancel(CancelArgs),
+    /// Cancel an active operation and undo the steps that have an undo
+    Cancel(OperationActionArgs),
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
-    /// List runs: operations with the operator's details
-    #[command(after_help = RUN_FILTERS)]
-    Runs(ListArgs),
-    /// Show why a machine, operation, rack, switch, power shelf, node or site is not ready, and the
-    /// next command
+    /// Show why an object is not ready, and the next command to type
     Why(IdArg),
-    /// Show every transition of a machine, operation, rack, switch, power shelf, node or site,
-    /// oldest first
+    /// Show every transition of an object, oldest first
     History(HistoryArgs),
     /// Show the documentation of a fault code
     Fault(FaultArg),
-    /// Machines: register, update, inspect, and the operations on one machine
+    /// Register, update, inspect and operate machines
     #[command(subcommand)]
     Machine(MachineCommand),
-    /// Runs: start, inspect, and repair them
-    #[command(subcommand)]
-    Run(RunCommand),
-    /// Plans: the ordered steps that a run executes
+    /// List, follow and repair operations on machines, racks and nodes
+    #[command(subcommand, visible_alias = "op", aliases = ["run", "workflow"])]
+    Operation(OperationCommand),
+    /// List operations, newest first
+    #[command(hide = true, after_help = OPERATION_FILTERS)]
+    Ops(OperationFilterArgs),
+    /// List operations, newest first
+    #[command(hide = true, after_help = OPERATION_FILTERS)]
+    Runs(OperationListArgs),
+    /// Show and create plans, which are the ordered steps of operations
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Credentials: the logins that Farrier uses; a secret can be set but never read
+    /// Manage the logins that Farrier uses; a secret can be set but never read
     #[command(subcommand)]
     Credential(CredentialCommand),
-    /// Trust: the pinned certificates and host keys of peers
+    /// Manage the pinned certificates and host keys of peers
     #[command(subcommand)]
     Trust(TrustCommand),
-    /// BMCs: test one, and allow a refused login to be tried again
+    /// Test a BMC, or allow a refused login to be tried again
     #[command(subcommand)]
     Bmc(BmcCommand),
     /// Find machines by probing BMCs at the given addresses
     Discover(DiscoverArgs),
-    /// Health: alerts that external systems report about machines, racks, switches and power
-    /// shelves
+    /// Show and report health alerts of machines, racks, switches and power shelves
     #[command(subcommand)]
     Health(HealthCommand),
-    /// Images: the OS images that machines can be installed with
+    /// Manage the OS images that machines can be installed with
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Components: update the firmware of several devices at once
+    /// Update the firmware of several devices at once
     #[command(subcommand)]
     Component(ComponentCommand),
-    /// Firmware: the catalogue for racks, and the history of what was applied
+    /// Manage the firmware catalogue, and show the firmware that was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),
-    /// Netboot: the DHCP and TFTP configuration for machines that boot over the network
+    /// Print the DHCP and TFTP configuration for machines that boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
-    /// Switches: the scale-up fabric of a rack
+    /// Manage switches, which are the scale-up fabric of a rack
     #[command(subcommand)]
     Switch(SwitchCommand),
-    /// Power shelves: the power supply of a rack; switch them on and off
+    /// Manage power shelves, and switch them on and off
     #[command(subcommand)]
     PowerShelf(PowerShelfCommand),
-    /// Racks: their devices, and maintenance of the whole rack
+    /// Manage racks, and start the maintenance of a rack
     #[command(subcommand)]
     Rack(RackCommand),
-    /// Nodes: machines in service, onboarded through MAAS or by hand
+    /// Onboard, drain, quarantine and decommission nodes
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Workflows: onboardings, decommissions and drains of nodes, and their repair
-    #[command(subcommand)]
-    Workflow(WorkflowCommand),
-    /// Sites: one MAAS each, and the settings of the nodes behind it
+    /// Manage sites, each with one MAAS and the settings of its nodes
     #[command(subcommand)]
     Site(SiteCommand),
-    /// Flags that only an administrator sets
+    /// Change the flags of machines, and list the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// The simulated fleet: inject faults, and count every effect
+    /// Inject faults into the simulated fleet, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),
 }
@@ -320,7 +314,7 @@ impl WaitArgs {
 /// The arguments of every command that starts an operation.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
-    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
+    /// Idempotency key: a repeated request starts nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     #[command(flatten)]
@@ -339,27 +333,12 @@ pub struct WatchArgs {
     pub all: bool,
 }
 
+/// The arguments of a watch of racks or nodes.
 #[derive(Debug, Args)]
-pub struct LogsArgs {
-    /// ID of the operation, from `farrier ops`
-    pub operation_id: String,
-    /// Keep printing until the operation has ended
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Byte offset to start from
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
-    pub offset: i64,
-}
-
-#[derive(Debug, Args)]
-pub struct CancelArgs {
-    /// ID of the operation, from `farrier ops`
-    pub operation_id: String,
-    /// The reason, for the record
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub reason: String,
-    #[command(flatten)]
-    pub wait: WaitArgs,
+pub struct ObjectWatchArgs {
+    /// Filter expression
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
 }
 
 /// Parses `key=value`, the form of labels and parameters. The value may be empty, the key not.
@@ -387,8 +366,9 @@ mod tests {
     #[test]
     fn the_help_names_every_type_of_operation() {
         for kind in model::plan::RunType::ALL {
-            let named = RUN_FILTERS.split([' ', ',', ';', '\n']).any(|name| name == kind.as_str());
-            assert!(named, "{} is not in RUN_FILTERS", kind.as_str());
+            let named =
+                OPERATION_FILTERS.split([' ', ',', ';', '\n']).any(|name| name == kind.as_str());
+            assert!(named, "{} is not in OPERATION_FILTERS", kind.as_str());
         }
     }
 
@@ -418,10 +398,10 @@ mod tests {
             "farrier watch machine-1 -o json",
             "farrier logs -f op-1 --offset 10",
             "farrier cancel op-1 --reason spare",
-            "farrier run start m-1 --type repave --param image_ref=x --param a=b=c",
-            "farrier run start m-1 --type NET_RECONFIG --plan p",
-            "farrier run mark-manual op-1 --reason look",
-            "farrier run start m-1 --type power --plan plan-power-off-v1 --param force=false",
+            "farrier operation start m-1 --type repave --param image_ref=x --param a=b=c",
+            "farrier operation start m-1 --type NET_RECONFIG --plan p",
+            "farrier operation mark-manual op-1 --reason look",
+            "farrier operation start m-1 --type power --plan plan-power-off-v1 --param force=false",
             "farrier machine power m-1 cycle --graceful 0 --no-wait",
             "farrier enter-maintenance m-1 --drain",
             "farrier machine exit-maintenance m-1 --uncordon",
@@ -441,8 +421,8 @@ mod tests {
     fn nonsense_is_a_usage_error() {
         for line in [
             "farrier reboot m-1 --timeout soon",
-            "farrier run start m-1 --type DANCE",
-            "farrier run start m-1 --type REBOOT --param x",
+            "farrier operation start m-1 --type DANCE",
+            "farrier operation start m-1 --type REBOOT --param x",
             "farrier admin set-rma m-1",
             "farrier list --limit 0",
             "farrier list -o xml",

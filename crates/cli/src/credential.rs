@@ -13,6 +13,7 @@ use proto::v1::{
     ListCredentialsRequest, ListIdentitiesRequest, MaasKey, Password, SetCredentialRequest,
     SetIdentityRequest, SshKey,
 };
+use proto::words::WireEnum;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
                 SetCredentialRequest { name: args.name.clone(), secret: Some(read_secret(args)?) };
             let set = client.call(client.credentials().set_credential(request)).await?;
             screen.print_record(&set, |set| {
-                format!("credential {} set, {}\n", one_line(&set.name), set.kind)
+                format!("credential {} set, {}\n", one_line(&set.name), set.kind().word())
             })?;
         }
         CredentialCommand::List => {
@@ -87,7 +88,7 @@ fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
     for one in credentials {
         table.add_row(vec![
             (&one.name).into(),
-            (&one.kind).into(),
+            one.kind().word().into(),
             (&one.user).into(),
             one.version.to_string().into(),
             clock.ago(one.updated_at.as_ref()).into(),

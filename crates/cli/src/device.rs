@@ -6,7 +6,8 @@ use crate::health;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
+use proto::v1::{DeviceFilter, DeviceSpec, DeviceState, DeviceStatus, PowerState};
+use proto::words::WireEnum;
 use std::collections::HashMap;
 use tonic_types::StatusExt;
 
@@ -46,13 +47,18 @@ pub fn apply_spec(
         }
     }
     if let Some(rack) = given.rack {
-        // A slot is only valid within its rack.
+        // A slot and feeds are only valid within their rack.
         if rack != spec.rack_id {
             spec.slot = None;
+            spec.feeds.clear();
         }
         spec.rack_id = rack;
     }
     spec.slot = given.slot.or(spec.slot);
+    spec.height_u = given.height_u.or(spec.height_u);
+    if let Some(feeds) = given.feeds {
+        spec.feeds = non_empty(feeds);
+    }
     labels.extend(given.labels);
 }
 
@@ -65,6 +71,7 @@ pub fn apply_update(
     if given.no_rack {
         spec.rack_id.clear();
         spec.slot = None;
+        spec.feeds.clear();
     }
     apply_spec(spec, labels, given.spec);
     for key in &given.remove_labels {
@@ -143,21 +150,37 @@ fn is_version_conflict(status: &tonic::Status) -> bool {
 }
 
 fn state_cell(status: &DeviceStatus) -> Cell {
-    let words = match status.detail.as_str() {
-        "" => status.state.clone(),
-        detail => format!("{}({detail})", status.state),
+    let tone = match status.state() {
+        DeviceState::Ready => Tone::Good,
+        DeviceState::Error => Tone::Bad,
+        DeviceState::Deleting => Tone::Dim,
+        DeviceState::Unspecified
+        | DeviceState::Created
+        | DeviceState::Initializing
+        | DeviceState::FetchingData
+        | DeviceState::Configuring
+        | DeviceState::Validating
+        | DeviceState::ReProvisioning
+        | DeviceState::Maintenance => Tone::Busy,
     };
-    let tone = match status.state.as_str() {
-        "Ready" => Tone::Good,
-        "Error" => Tone::Bad,
-        "Deleting" => Tone::Dim,
-        _ => Tone::Busy,
-    };
-    Cell::with_tone(words, tone)
+    let state = status.state().word();
+    match power_change_name(status) {
+        "" => Cell::with_tone(state, tone),
+        change => Cell::with_tone(format!("{state}({change})"), tone),
+    }
 }
 
-fn power_state(status: &DeviceStatus) -> &str {
-    status.facts.as_ref().map_or("", |facts| facts.power.as_str())
+/// The power change in progress, as the specification names it.
+fn power_change_name(status: &DeviceStatus) -> &'static str {
+    match status.power_change() {
+        PowerState::On => "PowerOn",
+        PowerState::Off => "PowerOff",
+        PowerState::Unspecified | PowerState::Changing => "",
+    }
+}
+
+fn power_state(status: &DeviceStatus) -> &'static str {
+    status.facts.as_ref().map_or("", |facts| facts.power().word())
 }
 
 /// ✓ reachable, ✗ unreachable, - not probed yet.
@@ -171,6 +194,17 @@ fn reachable_cell(status: &DeviceStatus) -> Cell {
 
 fn format_slot(spec: &DeviceSpec) -> String {
     spec.slot.map(|slot| slot.to_string()).unwrap_or_default()
+}
+
+/// The height in words; empty if it is unknown.
+pub fn format_height(height_u: Option<i32>) -> String {
+    height_u.map(|height| format!("{height}U")).unwrap_or_default()
+}
+
+/// The texts that are not empty: `--feeds ''` is a list of one empty text.
+pub fn non_empty(texts: Vec<String>) -> Vec<String> {
+    let trimmed = texts.iter().map(|text| text.trim());
+    trimmed.filter(|text| !text.is_empty()).map(String::from).collect()
 }
 
 pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Table {
@@ -207,7 +241,7 @@ pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Tabl
 }
 
 /// The serial number that the device reports, and the registered one if it differs.
-fn format_serial(read: &str, registered: &str) -> String {
+pub fn format_serial(read: &str, registered: &str) -> String {
     match (read, registered) {
         ("", registered) => registered.into(),
         (read, "") => read.into(),
@@ -231,12 +265,12 @@ pub fn describe(
         let how = if observed.reachable { "yes" } else { "no" };
         format!("{how}, since {} ({})", clock.ago(observed.at.as_ref()), observed.message)
     });
-    let state = match (status.detail.as_str(), status.deleted) {
-        ("", false) => status.state.clone(),
-        ("", true) => format!("{}, marked for deletion", status.state),
-        (detail, false) => format!("{} ({detail})", status.state),
-        (detail, true) => format!("{} ({detail}), marked for deletion", status.state),
+    let change = match power_change_name(&status) {
+        "" => String::new(),
+        change => format!(" ({change})"),
     };
+    let marked = if status.deleted { ", marked for deletion" } else { "" };
+    let state = format!("{}{change}{marked}", status.state().word());
     let mut lines = vec![
         (noun, device.id.to_string()),
         ("State:", format!("{state}, since {}", clock.ago(status.since.as_ref()))),
@@ -254,6 +288,8 @@ pub fn describe(
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
         ("Slot:", or_dash(format_slot(&spec))),
+        ("Height:", or_dash(format_height(spec.height_u))),
+        ("Fed by:", or_dash(spec.feeds.join(", "))),
         ("Labels:", or_dash(join_pairs(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
         ("Serial:", or_dash(format_serial(&facts.serial, &spec.serial))),
@@ -282,9 +318,9 @@ mod tests {
         let labels = HashMap::new();
         let spec = DeviceSpec { rack_id: "rack-1".into(), slot: Some(3), ..Default::default() };
         let status = DeviceStatus {
-            state: "Maintenance".into(),
-            detail: "PowerOff".into(),
-            facts: Some(DeviceFacts { power: "ON".into(), ..Default::default() }),
+            state: DeviceState::Maintenance.into(),
+            power_change: PowerState::Off.into(),
+            facts: Some(DeviceFacts { power: PowerState::On.into(), ..Default::default() }),
             observed: Some(DeviceObserved { reachable: false, ..Default::default() }),
             active_operation_id: "op-1".into(),
             ..Default::default()

@@ -3,7 +3,9 @@
 //! Scripts read the code and people read the text. Both are defined only here. The codes are
 //! stable; `farrier --help` lists them.
 
+use crate::output::Format;
 use crate::text::printable;
+use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -78,11 +80,13 @@ pub struct Failure {
     pub exit: Exit,
     /// Printed on stderr after `error: `. Nothing is printed if it is empty.
     pub message: String,
+    /// The server's own error, for programs.
+    status: Option<Box<Status>>,
 }
 
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
+        Self { exit, message: message.into(), status: None }
     }
 
     /// A request that is invalid as typed.
@@ -95,11 +99,70 @@ impl Failure {
     }
 
     /// Prints the message on stderr and returns the exit code.
-    pub fn report(&self) -> Exit {
+    pub fn report(&self, format: Format) -> Exit {
         if !self.message.is_empty() {
-            eprintln_quietly(&format!("error: {}", self.message));
+            eprintln_quietly(&match format {
+                Format::Table | Format::Wide => format!("error: {}", self.message),
+                // YAML contains JSON.
+                Format::Json | Format::Yaml => self.form().to_string(),
+            });
         }
         self.exit
+    }
+
+    /// The error for programs. docs/output.md documents it.
+    fn form(&self) -> Value {
+        let mut error = Map::new();
+        let mut add = |name: &str, value: Value| error.insert(name.into(), value);
+        add("exit_code", self.exit.code().into());
+        let Some(status) = &self.status else {
+            add("message", self.message.clone().into());
+            return json!({ "error": error });
+        };
+        add("code", code_name(status.code()).into());
+        add("message", status.message().into());
+        let details = status.get_error_details();
+        if let Some(info) = details.error_info() {
+            add("reason", info.reason.clone().into());
+            if let Some(next) = info.metadata.get("next") {
+                add("next_command", next.clone().into());
+            }
+        }
+        if let Some(bad) = details.bad_request() {
+            let violations = bad.field_violations.iter();
+            let fields = violations
+                .map(|one| json!({ "field": one.field, "message": one.description }))
+                .collect();
+            add("fields", Value::Array(fields));
+        }
+        if let Some(delay) = details.retry_info().and_then(|retry| retry.retry_delay) {
+            let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            add("retry_delay_ms", delay_ms.into());
+        }
+        json!({ "error": error })
+    }
+}
+
+/// The name of a gRPC code, as the protocol's documents write it.
+const fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 
@@ -126,7 +189,11 @@ impl From<std::io::Error> for Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self::new(Exit::from_grpc_code(status.code()), describe_status(&status))
+        Self {
+            exit: Exit::from_grpc_code(status.code()),
+            message: describe_status(&status),
+            status: Some(Box::new(status)),
+        }
     }
 }
 
@@ -186,6 +253,24 @@ mod tests {
         }
         assert_eq!(Exit::Unsuccessful.code(), 1);
         assert_eq!(Exit::Interrupted.code(), 130);
+    }
+
+    #[test]
+    fn programs_get_an_error_as_json() {
+        let mut details = ErrorDetails::new();
+        details.add_bad_request_violation("request_id", "is missing");
+        let metadata = HashMap::from([("next".to_string(), "farrier list".to_string())]);
+        details.set_error_info("FIELD_MISSING", "farrier", metadata);
+        details.set_retry_info(Some(std::time::Duration::from_millis(100)));
+        let status = Status::with_error_details(Code::InvalidArgument, "no", details);
+        assert_eq!(
+            Failure::from(status).form().to_string(),
+            r#"{"error":{"code":"INVALID_ARGUMENT","exit_code":2,"fields":[{"field":"request_id","message":"is missing"}],"message":"no","next_command":"farrier list","reason":"FIELD_MISSING","retry_delay_ms":100}}"#
+        );
+        assert_eq!(
+            Failure::refused("no file").form().to_string(),
+            r#"{"error":{"exit_code":2,"message":"no file"}}"#
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use proto::v1::{
     ListFirmwareHistoryRequest, ListFirmwareRequest, SetDefaultFirmwareRequest,
     SetFirmwareAvailableRequest,
 };
+use proto::words::WireEnum;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand) -> Result<Exit> {
     match command {
@@ -127,7 +128,7 @@ fn table(all: &[Firmware], wide: bool) -> Table {
         let components: Vec<String> = one
             .components
             .iter()
-            .map(|one| format!("{}:{}={}", one.device_type, one.name, one.version))
+            .map(|one| format!("{}:{}={}", one.device_type().word(), one.name, one.version))
             .collect();
         let mut row: Vec<Cell> = vec![
             (&one.firmware_id).into(),
@@ -159,7 +160,7 @@ fn describe(one: &Firmware) -> String {
     let mut table = Table::new(&["DEVICE", "COMPONENT", "VERSION", "SHA256", "URL"]);
     for component in &one.components {
         table.add_row(vec![
-            (&component.device_type).into(),
+            component.device_type().word().into(),
             (&component.name).into(),
             (&component.version).into(),
             (&component.sha256).into(),

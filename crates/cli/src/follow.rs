@@ -72,7 +72,7 @@ pub async fn follow(
         events_lost: false,
         log_lost: false,
     };
-    let goes_on = format!("the operation goes on\nnext: farrier run watch {run_id}");
+    let goes_on = format!("the operation goes on\nnext: farrier operation watch {run_id}");
     tokio::select! {
         ended = follower.run() => ended,
         () = tokio::time::sleep(timeout) => {

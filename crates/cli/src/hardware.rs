@@ -9,8 +9,9 @@ use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
     ConsoleLogEntry, Cpu, GetConsoleLogRequest, GetPowerRequest, Gpu, InspectMachineRequest,
-    Inspection, PowerState,
+    Inspection, MachineHardware, PowerState,
 };
+use proto::words::WireEnum;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -107,6 +108,32 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_string() } else { text.to_string() }
 }
 
+/// What the last inspection found, in one line, with its age; empty if there was none.
+pub fn summarize(found: Option<&MachineHardware>, clock: &Clock) -> String {
+    let Some(found) = found else { return String::new() };
+    let part = |count: i32, noun: &str, model: &str| match (count, model) {
+        (0, _) => String::new(),
+        (1, "") => format!("1 {noun}"),
+        (1, model) => format!("1 {noun} ({model})"),
+        (count, "") => format!("{count} {noun}s"),
+        (count, model) => format!("{count} {noun}s ({model})"),
+    };
+    let memory = match found.memory_mib / 1024 {
+        0 => String::new(),
+        gib => format!("{gib} GiB"),
+    };
+    let mut parts = vec![
+        format!("{} {}", found.vendor, found.model).trim().to_string(),
+        part(found.cpu_count, "CPU", &found.cpu_model),
+        memory,
+        part(found.gpu_count, "GPU", &found.gpu_model),
+        part(found.disk_count, "disk", &found.disk_model),
+        format!("inspected {}", clock.ago(found.inspected_at.as_ref())),
+    ];
+    parts.retain(|part| !part.is_empty());
+    parts.join(", ")
+}
+
 fn describe(observed: &Inspection, wide: bool, colors: ColorMode) -> String {
     let mut text = format_pairs(&[
         ("Machine:", observed.machine_id.clone()),
@@ -118,7 +145,7 @@ fn describe(observed: &Inspection, wide: bool, colors: ColorMode) -> String {
         ("BMC firmware:", or_dash(&observed.bmc_version)),
         ("Power:", power_name(observed.power()).to_string()),
         ("Next boot:", or_dash(&observed.boot)),
-        ("Health:", or_dash(&observed.health)),
+        ("Health:", or_dash(observed.health().word())),
         ("CPUs:", format_cpus(&observed.cpus)),
         ("Memory:", format_memory(observed)),
         ("GPUs:", format_gpus(&observed.gpus)),
@@ -191,7 +218,7 @@ fn optional_table<T>(
 
 fn unhealthy_table(observed: &Inspection) -> Option<Table> {
     optional_table(&observed.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
-        let health = Cell::with_tone(&part.health, health_tone(&part.health));
+        let health = Cell::with_tone(part.health().word(), health_tone(part.health().word()));
         vec![(&part.name).into(), health, (&part.reading).into()]
     })
 }
@@ -246,6 +273,27 @@ fn firmware_table(observed: &Inspection) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::v1::HardwareHealth;
+
+    #[test]
+    fn recorded_hardware_is_one_line_with_its_age() {
+        let found = MachineHardware {
+            vendor: "Acme".into(),
+            model: "G8".into(),
+            cpu_count: 2,
+            cpu_model: "X9".into(),
+            memory_mib: 524_288,
+            gpu_count: 1,
+            disk_count: 4,
+            inspected_at: Some(proto::Timestamp { seconds: 40, nanos: 0 }),
+            ..Default::default()
+        };
+        assert_eq!(
+            summarize(Some(&found), &Clock::fixed(100)),
+            "Acme G8, 2 CPUs (X9), 512 GiB, 1 GPU, 4 disks, inspected 1m 0s ago"
+        );
+        assert_eq!(summarize(None, &Clock::fixed(100)), "");
+    }
     use proto::v1::{BadPart, Disk, MemoryModule, Nic};
 
     #[test]
@@ -256,10 +304,10 @@ mod tests {
             machine_id: "m-1".into(),
             vendor: "Acme\u{1b}[2J".into(),
             power: PowerState::Off.into(),
-            health: "Critical".into(),
+            health: HardwareHealth::Critical.into(),
             bad: vec![BadPart {
                 name: "Fan 1".into(),
-                health: "Critical".into(),
+                health: HardwareHealth::Critical.into(),
                 reading: "0 RPM".into(),
             }],
             cpus: vec![cpu.clone(), cpu],

@@ -13,6 +13,7 @@ use proto::v1::{
     GetHealthRequest, Health, HealthBar, ListHealthRequest, MergeHealthReportRequest,
     RemoveHealthReportRequest, ReplaceHealthReportRequest,
 };
+use proto::words::WireEnum;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: HealthCommand) -> Result<Exit> {
     let (health, dry_run) = match command {
@@ -61,7 +62,7 @@ async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Res
 }
 
 fn format_health(health: &Health, clock: &Clock) -> String {
-    let object = format!("{} ({})", health.id, health.kind.replace('_', " "));
+    let object = format!("{} ({})", health.id, health.kind().word().replace('_', " "));
     let mut text = format_pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
     text.push_str(&format_section(health, clock));
     text
@@ -115,7 +116,7 @@ fn table(objects: &[Health], wide: bool) -> Table {
         let tone = if bars.is_empty() { Tone::Plain } else { Tone::Warn };
         let mut row = vec![
             (&health.id).into(),
-            (&health.kind).into(),
+            health.kind().word().into(),
             health.alerts.to_string().into(),
             Cell::with_tone(bars, tone),
         ];
@@ -131,6 +132,7 @@ fn table(objects: &[Health], wide: bool) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::v1::TargetKind;
     use proto::v1::{HealthAlert, HealthReport};
 
     #[test]
@@ -150,7 +152,7 @@ mod tests {
         };
         let health = Health {
             id: "ps-1".into(),
-            kind: "power_shelf".into(),
+            kind: TargetKind::PowerShelf.into(),
             reports: vec![HealthReport {
                 source: "dcim".into(),
                 alerts: vec![alert],
@@ -171,7 +173,8 @@ ALERT  SOURCE  PART  SINCE       CLASSIFICATIONS             MESSAGE
 fan-3  dcim    -     12m 0s ago  prevent-allocations,site-7  it stands\\x1b still
 "
         );
-        let well = Health { id: "m-1".into(), kind: "machine".into(), ..Default::default() };
+        let well =
+            Health { id: "m-1".into(), kind: TargetKind::Machine.into(), ..Default::default() };
         assert_eq!(format_health(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
     }
 }

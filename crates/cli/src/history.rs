@@ -7,6 +7,7 @@ use crate::output::Screen;
 use crate::table::{Cell, Table};
 use crate::time::Clock;
 use proto::v1::{HistoryEntry, ListHistoryRequest};
+use proto::words::WireEnum;
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &HistoryArgs) -> Result<Exit> {
     let entries = fetch_pages(args.limit, async |page_size, page_token| {
@@ -33,7 +34,7 @@ fn table(entries: &[HistoryEntry], wide: bool, clock: &Clock) -> Table {
         let mut row: Vec<Cell> = vec![
             clock.absolute(entry.ts.as_ref()).into(),
             (&entry.state).into(),
-            (&entry.cause).into(),
+            entry.cause().word().into(),
             (&entry.actor).into(),
             (&entry.message).into(),
         ];

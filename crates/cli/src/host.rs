@@ -9,11 +9,10 @@ use crate::table::format_pairs;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    CancelHostReprovisioningRequest, GetHostRequest, Host, TriggerHostReprovisioningRequest,
+    CancelHostReprovisioningRequest, GetHostRequest, Host, HostState,
+    TriggerHostReprovisioningRequest,
 };
-
-/// The state of a host without a pending request.
-const READY: &str = "Ready";
+use proto::words::WireEnum;
 
 pub async fn reprovision(
     client: &Client,
@@ -92,9 +91,9 @@ fn format_firmware(host: &Host, clock: &Clock) -> String {
         host.firmware.iter().map(|(name, version)| format!("{name} {version}")).collect();
     versions.sort();
     let mut facts = vec![("Firmware:", versions.join(", "))];
-    if host.state != READY {
+    if host.state() != HostState::Ready {
         let since = clock.ago(host.since.as_ref());
-        facts.push(("FirmwareState:", format!("{}, {since}", one_line(&host.state))));
+        facts.push(("FirmwareState:", format!("{}, {since}", host.state().word())));
         facts.push(("WaitingFor:", host.waiting_for.clone()));
         facts.push(("Failed:", host.failed.clone()));
         facts.push(("Operation:", host.operation_id.clone()));
@@ -110,11 +109,11 @@ mod tests {
     #[test]
     fn a_ready_host_shows_its_versions_and_no_more() {
         let clock = Clock::system();
-        let mut host = Host { state: READY.into(), ..Host::default() };
+        let mut host = Host { state: HostState::Ready.into(), ..Host::default() };
         assert_eq!(format_firmware(&host, &clock), "");
         host.firmware.insert("BMC".into(), "2.1".into());
         assert_eq!(format_firmware(&host, &clock).trim(), "Firmware:  BMC 2.1");
-        host.state = "FailedFirmwareUpgrade".into();
+        host.state = HostState::FailedFirmwareUpgrade.into();
         host.failed = "it broke".into();
         let reported = format_firmware(&host, &clock);
         assert!(

@@ -9,8 +9,9 @@ use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
     AddImageRequest, Artifact, DeleteImageRequest, GetImageRequest, GetNetbootConfigRequest, Image,
-    ListImagesRequest, UploadArtifactRequest,
+    ImageKind, ListImagesRequest, UploadArtifactRequest,
 };
+use proto::words::{self, WireEnum};
 use std::io::IsTerminal;
 use std::path::Path;
 use tokio::io::AsyncReadExt;
@@ -84,23 +85,34 @@ async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
     if let Some(kernel) = &args.kernel {
-        image.kind = args.kind.unwrap_or_else(|| "kernel".into());
+        image.kind = image_kind(args.kind.as_deref().unwrap_or("kernel"))?;
         image.kernel = Some(upload(client, kernel, &sha256).await?);
         if let Some(initrd) = &args.initrd {
             image.initrd = Some(upload(client, initrd, "").await?);
         }
     } else if let Some(url) = args.url {
-        image.kind =
-            args.kind.or_else(|| kind_from_name(&url)).ok_or_else(|| unknown_kind(&url))?;
+        let kind = args.kind.or_else(|| kind_from_name(&url)).ok_or_else(|| unknown_kind(&url))?;
+        image.kind = image_kind(&kind)?;
         image.file = Some(Artifact { sha256, size: args.size.unwrap_or_default(), url });
     } else if let Some(file) = &args.file {
         let shown = file.display().to_string();
-        image.kind =
+        let kind =
             args.kind.or_else(|| kind_from_name(&shown)).ok_or_else(|| unknown_kind(&shown))?;
-        check_kind(file, &image.kind)?;
+        image.kind = image_kind(&kind)?;
+        check_kind(file, &kind)?;
         image.file = Some(upload(client, file, &sha256).await?);
     }
     Ok(image)
+}
+
+fn image_kind(word: &str) -> Result<i32> {
+    match words::value::<ImageKind>(word) {
+        0 => {
+            let known = ImageKind::WORDS.join(", ");
+            Err(Failure::refused(format!("--kind is {word:?}; use one of {known}")))
+        }
+        kind => Ok(kind),
+    }
 }
 
 /// Derives the kind of an image from its file name.
@@ -221,7 +233,7 @@ fn table(images: &[Image], wide: bool) -> Table {
         let size: i64 = image_files(image).iter().map(|(_, file)| file.size).sum();
         let mut row = vec![
             (&image.name).into(),
-            (&image.kind).into(),
+            image.kind().word().into(),
             format_bytes(size).into(),
             clock.ago(image.created_at.as_ref()).into(),
         ];
@@ -241,7 +253,7 @@ fn image_files(image: &Image) -> Vec<(&'static str, &Artifact)> {
 }
 
 fn describe(image: &Image) -> String {
-    let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind.clone())];
+    let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind().word().into())];
     for (name, file) in image_files(image) {
         let position = if file.url.is_empty() { "kept by the server" } else { &file.url };
         facts

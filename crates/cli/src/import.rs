@@ -44,7 +44,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
             Ok(machine) => registered.push(machine),
             Err(failure) if failure.exit == Exit::Refused => {
                 refused += 1;
-                failure.report();
+                failure.report(screen.format());
             }
             Err(failure) => {
                 let done = registered.len();

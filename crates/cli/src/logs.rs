@@ -6,12 +6,14 @@ use crate::exit::{Exit, Result};
 use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{self, FeedMessage, ReconnectPolicy, RunLogSource};
 use crate::follow::log::LogLineBuffer;
+use crate::operation::resolve_operation_id;
 use crate::output::Screen;
 use crate::table::Tone;
 
 pub async fn print_log(client: &Client, screen: &mut Screen, args: LogsArgs) -> Result<Exit> {
     let LogsArgs { operation_id, follow, offset } = args;
-    let log = RunLogSource { client: client.clone(), run_id: operation_id, offset, follow };
+    let run_id = resolve_operation_id(client, &operation_id).await?;
+    let log = RunLogSource { client: client.clone(), run_id, offset, follow };
     let mut feed = feed::spawn(log, ReconnectPolicy::AfterFirstResponse);
     let mut lines = LogLineBuffer::default();
     let mut lost = false;

@@ -1,10 +1,12 @@
 //! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineOperationArgs,
-    MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
+    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineDeleteArgs,
+    MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs,
+    SubmitArgs,
 };
-use crate::client::{Client, fetch_pages};
+use crate::client::{Client, build_id_filter, fetch_pages};
+use crate::device;
 use crate::exit::{Exit, Result};
 use crate::hardware;
 use crate::health;
@@ -18,20 +20,30 @@ use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch;
 use proto::v1::{
-    Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
-    LifecycleState, ListMachinesRequest, Machine, MachineSpec, Operation, RebootMachineRequest,
-    RegisterMachineRequest, ReimageMachineRequest, Run, UpdateMachineRequest,
-    machine_status::Phase,
+    Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
+    ExitMaintenanceRequest, GetMachineRequest, LifecycleState, ListMachinesRequest, Machine,
+    MachineSpec, Operation, RebootMachineRequest, RegisterMachineRequest, ReimageMachineRequest,
+    Run, UpdateMachineRequest, machine_status::Phase,
 };
+use tonic::Response;
 use tonic_types::StatusExt;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) -> Result<Exit> {
     match command {
-        MachineCommand::Register(args) => register(client, screen, args).await,
+        MachineCommand::Register(args) => register(client, screen, *args).await,
         MachineCommand::Get(args) => get(client, screen, &args.machine_id).await,
         MachineCommand::List(args) => list(client, screen, &args).await,
-        MachineCommand::Update(args) => update(client, screen, args).await,
+        MachineCommand::Update(args) => update(client, screen, *args).await,
+        MachineCommand::Delete(args) => delete(client, screen, args).await,
+        MachineCommand::Watch(args) => {
+            let filter = match &args.machine_id {
+                Some(id) => build_id_filter("machine_id", id, &args.filter)?,
+                None => args.filter,
+            };
+            watch::watch_machines(client, screen, filter).await
+        }
         MachineCommand::Reboot(args) => reboot(client, screen, &args).await,
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
@@ -50,12 +62,19 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine> {
     client.call(client.machines().get_machine(request)).await
 }
 
-/// Fetches the machine of a run; none if the run's target is not a machine.
+/// Fetches the machine of a run; none if the run's target is not a machine, or was deleted.
 pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>> {
-    match run.machine_id.as_str() {
-        "" => Ok(None),
-        id => fetch(client, id).await.map(Some),
+    if run.machine_id.is_empty() {
+        return Ok(None);
     }
+    let request = GetMachineRequest { machine_id: run.machine_id.clone() };
+    let answer = async {
+        match client.machines().get_machine(request).await {
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(Response::new(None)),
+            answer => answer.map(|answer| answer.map(Some)),
+        }
+    };
+    client.call(answer).await
 }
 
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
@@ -129,6 +148,20 @@ pub fn is_version_conflict(status: &tonic::Status) -> bool {
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
+async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
+    let MachineDeleteArgs { machine_id, dry_run } = args;
+    let request = DeleteMachineRequest { machine_id, dry_run, ..Default::default() };
+    let machine = client.call(client.machines().delete_machine(request)).await?;
+    screen.print_record(&machine, |machine| {
+        let id = one_line(&machine.machine_id);
+        match dry_run {
+            true => format!("{id} can be deleted; nothing was changed\n"),
+            false => format!("{id} deleted; its history stays: farrier history {id}\n"),
+        }
+    })?;
+    Ok(Exit::Success)
+}
+
 /// Overwrites the fields of the machine that are given.
 fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
     let spec = machine.spec.get_or_insert_with(MachineSpec::default);
@@ -142,6 +175,7 @@ fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
         (&mut spec.bmc_credential, given.bmc_credential),
         (&mut spec.ssh_credential, given.ssh_credential),
         (&mut spec.root_disk, given.root_disk),
+        (&mut spec.node_name, given.node_name),
     ];
     for (field, value) in fields {
         if let Some(value) = value {
@@ -149,11 +183,16 @@ fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
         }
     }
     if let Some(rack) = given.rack.filter(|rack| *rack != spec.rack_id) {
-        // A slot is only valid within its rack.
+        // A slot and feeds are only valid within their rack.
         spec.slot = None;
+        spec.feeds.clear();
         spec.rack_id = rack;
     }
     spec.slot = given.slot.or(spec.slot);
+    spec.height_u = given.height_u.or(spec.height_u);
+    if let Some(feeds) = given.feeds {
+        spec.feeds = device::non_empty(feeds);
+    }
     if !given.mac_addresses.is_empty() {
         spec.mac_addresses = given.mac_addresses;
     }
@@ -336,6 +375,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
 fn describe(machine: &Machine, clock: &Clock) -> String {
     let spec = machine.spec.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
+    let hardware = status.hardware.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
     let mut text = format_pairs(&[
         ("Machine:", machine.machine_id.clone()),
@@ -347,15 +387,19 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("SSH:", or_dash(spec.ssh_endpoint)),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("Cluster:", or_dash(spec.target_cluster_ref)),
+        ("Node name:", or_dash(spec.node_name)),
         ("MACs:", or_dash(spec.mac_addresses.join(", "))),
         ("Provider:", or_dash(spec.provider)),
-        ("Serial:", or_dash(spec.serial)),
+        ("Serial:", or_dash(device::format_serial(&hardware.serial, &spec.serial))),
+        ("Hardware:", or_dash(hardware::summarize(status.hardware.as_ref(), clock))),
         ("Customer:", or_dash(spec.customer_id)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH credential:", or_dash(spec.ssh_credential)),
         ("Root disk:", or_dash(spec.root_disk)),
         ("Rack:", or_dash(spec.rack_id)),
         ("Slot:", or_dash(spec.slot.map(|slot| slot.to_string()).unwrap_or_default())),
+        ("Height:", or_dash(device::format_height(spec.height_u))),
+        ("Fed by:", or_dash(spec.feeds.join(", "))),
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);

@@ -30,7 +30,6 @@ mod plan;
 mod power;
 mod power_shelf;
 mod rack;
-mod run;
 mod serve;
 mod sim;
 mod site;
@@ -40,7 +39,6 @@ mod text;
 mod time;
 mod watch;
 mod why;
-mod workflow;
 
 use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
@@ -55,6 +53,7 @@ const OPERATION_PREFIX: &str = "op-";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let format = cli.output;
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {
             let ended = runtime.block_on(dispatch(cli));
@@ -64,7 +63,7 @@ fn main() -> ExitCode {
         }
         Err(error) => Err(Failure::bug(format!("cannot start: {error}"))),
     };
-    ended.unwrap_or_else(|failure| failure.report()).into()
+    ended.unwrap_or_else(|failure| failure.report(format)).into()
 }
 
 async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
@@ -88,7 +87,7 @@ async fn run_client_command(
         ClientCommand::Import(args) => import::run(client, screen, &args).await,
         ClientCommand::List(args) => machine::list(client, screen, &args).await,
         ClientCommand::Get(args) if args.id.starts_with(OPERATION_PREFIX) => {
-            run::get(client, screen, &args.id).await
+            operation::get(client, screen, &args.id).await
         }
         ClientCommand::Get(args) => machine::get(client, screen, &args.id).await,
         ClientCommand::Reboot(args) => machine::reboot(client, screen, &args).await,
@@ -99,19 +98,19 @@ async fn run_client_command(
         ClientCommand::ExitMaintenance(args) => {
             machine::exit_maintenance(client, screen, &args).await
         }
-        ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
+        ClientCommand::Ops(args) => operation::list_records(client, screen, &args).await,
         ClientCommand::Watch(args) => watch::watch_operations(client, screen, args).await,
         ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
         ClientCommand::Cancel(args) => {
-            run::cancel(client, screen, &args, RecordKind::Operation).await
+            operation::cancel(client, screen, &args, RecordKind::Operation).await
         }
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
-        ClientCommand::Runs(args) => run::list(client, screen, &args).await,
+        ClientCommand::Runs(args) => operation::list(client, screen, &args).await,
         ClientCommand::Why(args) => why::explain(client, screen, args.id).await,
         ClientCommand::History(args) => history::list(client, screen, &args).await,
         ClientCommand::Fault(args) => why::show_fault_page(client, screen, args.code).await,
         ClientCommand::Machine(command) => machine::run(client, screen, command).await,
-        ClientCommand::Run(command) => run::run(client, screen, command).await,
+        ClientCommand::Operation(command) => operation::run(client, screen, command).await,
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,
         ClientCommand::Credential(command) => credential::run(client, screen, command).await,
         ClientCommand::Trust(command) => credential::run_trust(client, screen, command).await,
@@ -126,7 +125,6 @@ async fn run_client_command(
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Node(command) => node::run(client, screen, command).await,
-        ClientCommand::Workflow(command) => workflow::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,

@@ -17,11 +17,14 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch::watch_nodes;
 use proto::v1::{
-    DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest, Node, NodeDetail,
-    NodeOperation, OnboardNodeRequest, QuarantineNodeRequest, ReactivateNodeRequest,
-    ReleaseNodeRequest, ResumeNodeRequest, ResumeNodeResponse, RetireNodeRequest,
+    DecommissionMode, DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest,
+    Node, NodeDetail, NodeOperation, NodeState, OnboardNodeRequest, QuarantineNodeRequest,
+    ReactivateNodeRequest, ReleaseNodeRequest, ResumeNodeRequest, ResumeNodeResponse, ResumedTask,
+    RetireNodeRequest,
 };
+use proto::words::{self, WireEnum};
 
 mod bootstrap;
 mod detail;
@@ -33,6 +36,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
             let node = fetch(client, &args.node_id).await?;
             screen.print_record(&node, |node| detail::describe(node, &Clock::system()))?;
         }
+        NodeCommand::Watch(args) => return watch_nodes(client, screen, args.filter).await,
         NodeCommand::Onboard(args) => return onboard(client, screen, args).await,
         NodeCommand::Decommission(args) => return decommission(client, screen, args).await,
         NodeCommand::Drain(args) => return drain(client, screen, args).await,
@@ -112,7 +116,7 @@ async fn decommission(
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
     let request = DecommissionNodeRequest {
         node_id,
-        mode: mode.wire_name().into(),
+        mode: words::value::<DecommissionMode>(mode.wire_name()),
         request_id: request_id_unless_dry_run(screen, options.dry_run, &options.submit)?,
         without_agent: without_agent.unwrap_or_default(),
         without_maas: without_maas.unwrap_or_default(),
@@ -143,7 +147,7 @@ async fn retire(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Re
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
-/// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
+/// Prints the steps of a dry run, or follows the operation to its end and prints the node's state.
 async fn report_operation(
     client: &Client,
     screen: &mut Screen,
@@ -173,7 +177,7 @@ async fn report_operation(
 
 /// The line about the node in the output of a followed operation.
 fn node_line(node: &Node) -> String {
-    format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
+    format!("Node: {} ({})", one_line(&node.node_id), node.state().word())
 }
 
 fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
@@ -182,7 +186,7 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
     }
     text.push('\n');
-    let mut table = Table::new(&["STAGE", "WOULD"]);
+    let mut table = Table::new(&["STEP", "WOULD"]);
     for stage in &answer.stages {
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
@@ -202,7 +206,7 @@ fn state_sentence(node: &Node) -> String {
         "" => String::new(),
         reason => format!(": {}", one_line(reason)),
     };
-    format!("{} is {}{because}\n", one_line(&node.node_id), one_line(&node.state))
+    format!("{} is {}{because}\n", one_line(&node.node_id), node.state().word())
 }
 
 fn resume_summary(resumed: &ResumeNodeResponse) -> String {
@@ -212,23 +216,23 @@ fn resume_summary(resumed: &ResumeNodeResponse) -> String {
         true => format!("{run} had ended, and goes on"),
         false => format!("{run} is at work on it"),
     };
-    let task = match resumed.task.as_str() {
-        "fresh" => "; its task is in the queue already",
-        "live" => "; its agent is at work on its task",
-        "requeued" => "; its task is in the queue again",
-        _ => "",
+    let task = match resumed.task() {
+        ResumedTask::Fresh => "; its task is in the queue already",
+        ResumedTask::Live => "; its agent is at work on its task",
+        ResumedTask::Requeued => "; its task is in the queue again",
+        ResumedTask::None | ResumedTask::Unspecified => "",
     };
-    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", state_sentence(&node))
+    format!("{}  {work}{task}\n\nNext: farrier operation watch {run}\n", state_sentence(&node))
 }
 
-fn state_tone(state: &str) -> Tone {
+const fn state_tone(state: NodeState) -> Tone {
     match state {
-        "active" => Tone::Good,
-        "offline" => Tone::Warn,
-        "quarantined" => Tone::Bad,
-        "enrolling" | "draining" | "removing" => Tone::Busy,
-        "retired" | "deleted" => Tone::Dim,
-        _ => Tone::Plain,
+        NodeState::Active => Tone::Good,
+        NodeState::Offline => Tone::Warn,
+        NodeState::Quarantined => Tone::Bad,
+        NodeState::Enrolling | NodeState::Draining | NodeState::Removing => Tone::Busy,
+        NodeState::Retired | NodeState::Deleted => Tone::Dim,
+        NodeState::BootstrapIssued | NodeState::Unspecified => Tone::Plain,
     }
 }
 
@@ -240,7 +244,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
     for node in nodes {
         let mut row: Vec<Cell> = vec![
             (&node.node_id).into(),
-            Cell::with_tone(&node.state, state_tone(&node.state)),
+            Cell::with_tone(node.state().word(), state_tone(node.state())),
             (&node.machine_id).into(),
             (&node.site_id).into(),
             clock.ago(node.since.as_ref()).into(),
@@ -248,7 +252,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
         ];
         if wide {
             row.extend([
-                (&node.moved_by).into(),
+                node.moved_by().word().into(),
                 clock.absolute(node.created_at.as_ref()).into(),
                 join_pairs(&node.labels, ",").into(),
                 node.version.to_string().into(),
@@ -268,7 +272,7 @@ mod tests {
     fn node() -> Node {
         Node {
             node_id: "node-1".into(),
-            state: "quarantined".into(),
+            state: NodeState::Quarantined.into(),
             machine_id: "machine-1".into(),
             site_id: "site-a".into(),
             reason: "MAAS has its machine as Ready, not as Deployed".into(),
@@ -281,7 +285,7 @@ mod tests {
     fn a_list_has_the_coarse_states_only() {
         let by_hand = Node {
             node_id: "node-2".into(),
-            state: "active".into(),
+            state: NodeState::Active.into(),
             machine_id: "machine-2".into(),
             ..Node::default()
         };
@@ -294,15 +298,6 @@ node-1  quarantined  machine-1  site-a  1m 0s ago  MAAS has its machine as Ready
 node-2  active       machine-2  -       -          -
 "
         );
-    }
-
-    #[test]
-    fn every_state_has_a_tone() {
-        let plain: Vec<&str> = model::node::NodeState::NAMES
-            .into_iter()
-            .filter(|state| state_tone(state) == Tone::Plain)
-            .collect();
-        assert_eq!(plain, ["bootstrap_issued"]);
     }
 
     #[test]
@@ -330,7 +325,7 @@ node-2  active       machine-2  -       -          -
 would onboard machine-1 at site-a as a new node
 MAAS has the machine as Ready
 
-STAGE             WOULD
+STEP              WOULD
 load_site_config  would run
 commission_node   adopted: MAAS has the machine as Ready
 
@@ -342,16 +337,16 @@ dry run: nothing was changed
     #[test]
     fn a_resume_says_what_it_has_found() {
         let resumed = |task: &str, reopened| ResumeNodeResponse {
-            node: Some(Node { state: "draining".into(), reason: String::new(), ..node() }),
+            node: Some(Node { state: NodeState::Draining.into(), reason: String::new(), ..node() }),
             run_id: "op-1".into(),
-            task: task.into(),
+            task: words::value::<ResumedTask>(task),
             reopened,
         };
         let expected = "\
 node-1 is draining
   op-1 is at work on it; its task is in the queue again
 
-Next: farrier run watch op-1
+Next: farrier operation watch op-1
 ";
         assert_eq!(resume_summary(&resumed("requeued", false)), expected);
         for (task, reopened, message) in [

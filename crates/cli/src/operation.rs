@@ -1,265 +1,253 @@
-//! Operations: request one, follow it, and list them.
+//! Operations: start, list, show and follow them, and the repair actions.
 //!
-//! Every command that starts or changes an operation uses this module, so that all of them wait,
-//! print and exit alike. An operation and a run are the same record. Both are followed as a run;
-//! JSON and YAML output contains the kind that the command was about.
+//! An operation and a run are the same record. These commands fetch it as a run, which has the
+//! steps. A node ID stands for the newest operation on that node.
 
-use crate::args::{ListArgs, SubmitArgs, WaitArgs};
-use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Result};
-use crate::follow::feed::is_terminal;
+mod submit;
+mod table;
+pub use submit::*;
+pub use table::*;
+
+use crate::args::{
+    OperationActionArgs, OperationCommand, OperationFilterArgs, OperationListArgs,
+    OperationRestartArgs, OperationStartArgs, OperationWatchArgs,
+};
+use crate::client::{Client, build_id_filter, fetch_pages};
+use crate::exit::{Exit, Failure, Result};
+use crate::follow::log_end;
 use crate::follow::progress::Progress;
-use crate::follow::summary::{
-    MachineSnapshots, closing_box, error_lines, machine_state_box, opening_box, phase_label,
-};
-use crate::follow::{FollowStart, follow};
-use crate::machine::{effective_name, fetch_run_machine, phase_name as phase_of};
+use crate::machine::{fetch, fetch_run_machine};
 use crate::output::Screen;
-use crate::run::describe;
-use crate::table::{Cell, Table};
-use crate::text::one_line;
 use crate::time::Clock;
+use crate::{logs, node, watch};
+use model::node::NODE;
+use model::plan::RunType;
 use proto::v1::{
-    GetOperationRequest, ListOperationsRequest, Machine, Operation, OperationType, Run, operation,
-    run::Phase,
+    AdoptObservedStateRequest, CancelOperationRequest, CancelRunRequest, GetRunRequest,
+    ListOperationsRequest, ListRunsRequest, MarkManualRequest, RerunRequest, RestartCleanRequest,
+    ResumeRunRequest, RetryStepRequest, Run, StartRunRequest,
 };
 
-/// The kind of record that the command is about and that JSON and YAML output shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordKind {
-    Operation,
-    Run,
-}
+/// The prefix of node IDs; no other ID starts with it.
+const NODE_PREFIX: &str = "node-";
+/// Printed in place of an empty list.
+const NONE_MATCH: &str = "no operations match";
 
-/// The final phase that counts as success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpectedEnd {
-    Succeeded,
-    Canceled,
-}
-
-impl ExpectedEnd {
-    fn exit(self, phase: Phase) -> Exit {
-        match (self, phase) {
-            (ExpectedEnd::Succeeded, Phase::Succeeded)
-            | (ExpectedEnd::Canceled, Phase::Canceled) => Exit::Success,
-            (ExpectedEnd::Succeeded | ExpectedEnd::Canceled, _) => Exit::Unsuccessful,
+pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand) -> Result<Exit> {
+    match command {
+        OperationCommand::List(args) => list(client, screen, &args).await,
+        OperationCommand::Get(args) => get(client, screen, &args.operation_id).await,
+        OperationCommand::Start(args) => start(client, screen, args).await,
+        OperationCommand::Watch(args) => watch_one_or_all(client, screen, args).await,
+        OperationCommand::Logs(args) => logs::print_log(client, screen, args).await,
+        OperationCommand::Cancel(args) => cancel(client, screen, &args, RecordKind::Run).await,
+        OperationCommand::RetryStep(args) => {
+            let call = async |run_id, reason| {
+                client.call(client.runs().retry_step(RetryStepRequest { run_id, reason })).await
+            };
+            continue_run(client, screen, &args, call).await
+        }
+        OperationCommand::Resume(args) => {
+            let call = async |run_id, reason| {
+                client.call(client.runs().resume_run(ResumeRunRequest { run_id, reason })).await
+            };
+            continue_run(client, screen, &args, call).await
+        }
+        OperationCommand::Adopt(args) => {
+            let call = async |run_id, reason| {
+                let request = AdoptObservedStateRequest { run_id, reason };
+                client.call(client.runs().adopt_observed_state(request)).await
+            };
+            continue_run(client, screen, &args, call).await
+        }
+        OperationCommand::Rerun(args) => {
+            let call = async |run_id, request_id, reason| {
+                client.call(client.runs().rerun(RerunRequest { run_id, request_id, reason })).await
+            };
+            restart_run(client, screen, &args, call).await
+        }
+        OperationCommand::RestartClean(args) => {
+            let call = async |run_id, request_id, reason| {
+                let request = RestartCleanRequest { run_id, request_id, reason };
+                client.call(client.runs().restart_clean(request)).await
+            };
+            restart_run(client, screen, &args, call).await
+        }
+        OperationCommand::MarkManual(args) => {
+            let run_id = resolve_operation_id(client, &args.operation_id).await?;
+            let request = MarkManualRequest { run_id, reason: args.reason };
+            let run = client.call(client.runs().mark_manual(request)).await?;
+            print_run(screen, &run)
         }
     }
 }
 
-/// The reason why the command follows the run.
-pub enum RunOrigin {
-    /// The command has requested it. A run that has already ended was found by its request ID.
-    Submitted,
-    /// The run existed, and the command has acted on it.
-    Acted { printed: Progress, log_offset: i64 },
-    /// The command only watches it.
-    Watched,
-}
-
-/// An accepted request.
-pub struct AcceptedOperation {
-    pub run: Run,
-    pub record_kind: RecordKind,
-    pub expected_end: ExpectedEnd,
-    pub origin: RunOrigin,
-    /// The machine before the request; none if the command does not wait.
-    pub before: Option<Machine>,
-}
-
-/// Converts an operation to a run; fields that only a run has stay empty.
-pub fn operation_to_run(operation: Operation) -> Run {
-    Run {
-        r#type: type_name(&operation).to_string(),
-        run_id: operation.operation_id,
-        machine_id: operation.machine_id,
-        target_kind: operation.target_kind,
-        target_id: operation.target_id,
-        request_id: operation.request_id,
-        phase: operation.phase,
-        error: operation.error,
-        created_at: operation.created_at,
-        started_at: operation.started_at,
-        finished_at: operation.finished_at,
-        ..Default::default()
+/// Resolves an ID to an operation ID: a node ID becomes the newest operation on the node.
+pub async fn resolve_operation_id(client: &Client, id: &str) -> Result<String> {
+    if !id.starts_with(NODE_PREFIX) {
+        return Ok(id.to_string());
     }
-}
-
-pub fn type_name(operation: &Operation) -> &'static str {
-    let kind = operation.r#type();
-    if kind == OperationType::Unspecified { "-" } else { kind.as_str_name() }
-}
-
-pub fn phase_name(operation: &Operation) -> &'static str {
-    let phase = operation.phase();
-    if phase == operation::Phase::Unspecified { "-" } else { phase.as_str_name() }
-}
-
-/// The target of an operation: its machine, or the ID of another kind of target.
-pub fn target_name<'a>(machine_id: &'a str, target_id: &'a str) -> &'a str {
-    if machine_id.is_empty() { target_id } else { machine_id }
-}
-
-/// The label of the target where one operation is shown.
-pub fn target_label(kind: &str) -> &'static str {
-    match kind {
-        "rack" => "Rack:",
-        "switch" => "Switch:",
-        "power_shelf" => "Power shelf:",
-        _ => "Machine:",
-    }
-}
-
-/// Returns the given request ID, or generates one and prints it before it is used.
-pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<String> {
-    if let Some(given) = given {
-        return Ok(given.clone());
-    }
-    let made = format!("req-{:012x}", rand::random::<u64>() >> 16);
-    screen
-        .print_notice(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
-    Ok(made)
-}
-
-/// Like `choose_request_id`, but a dry run needs no generated ID, because it starts nothing.
-pub fn request_id_unless_dry_run(
-    screen: &mut Screen,
-    dry_run: bool,
-    submit: &SubmitArgs,
-) -> Result<String> {
-    match dry_run {
-        true => Ok(submit.request_id.clone().unwrap_or_default()),
-        false => choose_request_id(screen, submit.request_id.as_ref()),
-    }
-}
-
-/// Follows the operation if `wait` says so, prints the result, and returns the exit code.
-pub async fn follow_or_report(
-    client: &Client,
-    screen: &mut Screen,
-    accepted: AcceptedOperation,
-    wait: &WaitArgs,
-) -> Result<Exit> {
-    if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
-        return report_replay(client, screen, &accepted).await;
-    }
-    if !wait.waits() {
-        let line = format!(
-            "Operation: {} ({})\nnext: farrier run watch {}",
-            one_line(&accepted.run.run_id),
-            accepted.run.phase().as_str_name(),
-            one_line(&accepted.run.run_id)
-        );
-        screen.print_line(&line)?;
-        print_full_record(client, screen, accepted.record_kind, &accepted.run).await?;
-        return Ok(Exit::Success);
-    }
-    follow_to_end(client, screen, accepted, wait.timeout).await
-}
-
-/// Reports the operation that an earlier request with the same ID started.
-async fn report_replay(
-    client: &Client,
-    screen: &mut Screen,
-    accepted: &AcceptedOperation,
-) -> Result<Exit> {
-    let run = &accepted.run;
-    let phase = run.phase();
-    screen.print_line(&format!(
-        "Operation: {} ({})  same operation, no new work",
-        one_line(&run.run_id),
-        phase.as_str_name()
-    ))?;
-    if phase != Phase::Succeeded {
-        for line in error_lines(run) {
-            screen.print_line(&line)?;
+    match node::fetch(client, id).await?.workflow {
+        Some(run) => Ok(run.run_id),
+        None => {
+            let message = format!("{id} has had no operation yet, or it has been cleared away");
+            Err(Failure::refused(format!("{message}\nnext: farrier node get {id}")))
         }
     }
-    print_full_record(client, screen, accepted.record_kind, run).await?;
-    Ok(accepted.expected_end.exit(phase))
 }
 
-/// Follows the operation to its end, with one box before the output and two after it.
-pub async fn follow_to_end(
-    client: &Client,
-    screen: &mut Screen,
-    accepted: AcceptedOperation,
-    timeout: std::time::Duration,
-) -> Result<Exit> {
-    let AcceptedOperation { run, record_kind, expected_end, origin, before } = accepted;
-    let long_over = matches!(origin, RunOrigin::Watched) && is_terminal(run.phase());
-    let during = match fetch_run_machine(client, &run).await {
-        // The operation is accepted, so an unreachable server is waited for below.
-        Err(failure) if failure.exit == Exit::Unreachable => {
-            Some(before.clone().unwrap_or_default())
-        }
-        fetched => fetched?,
+pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run> {
+    client.call(client.runs().get_run(GetRunRequest { run_id: run_id.to_string() })).await
+}
+
+fn print_run(screen: &mut Screen, run: &Run) -> Result<Exit> {
+    screen.print_record(run, |run| describe(run, &Clock::system()))?;
+    Ok(Exit::Success)
+}
+
+pub async fn get(client: &Client, screen: &mut Screen, operation_id: &str) -> Result<Exit> {
+    let run_id = resolve_operation_id(client, operation_id).await?;
+    let run = fetch_run(client, &run_id).await?;
+    print_run(screen, &run)
+}
+
+pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArgs) -> Result<Exit> {
+    let OperationStartArgs { machine_id, kind, plan_id, params, submit } = args;
+    let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
+    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
+    let params = params.into_iter().collect();
+    let request = StartRunRequest {
+        request_id,
+        machine_id,
+        r#type: kind.wire_name().into(),
+        plan_id,
+        params,
     };
-    let before = before.or_else(|| during.clone());
-    let state = before.as_ref().zip(during.as_ref());
-    screen.print_line(&opening_box(
-        &run,
-        state.map(|(was, is)| (phase_of(was), effective_name(is))),
-    ))?;
-    let (progress, log_offset) = match origin {
-        RunOrigin::Acted { printed, log_offset } => (printed, log_offset),
-        RunOrigin::Submitted | RunOrigin::Watched => (Progress::default(), 0),
+    let run = client.call(client.runs().start_run(request)).await?;
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
+        before,
     };
-    let start = FollowStart { run_id: run.run_id, progress, log_offset };
-    let run = follow(client, screen, start, timeout).await?;
-    let colors = screen.color_mode();
-    screen.print_line(&closing_box(&run, &Clock::system(), colors))?;
-    // The result is already printed, so an error of this call is ignored.
-    let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
-    if let Some((before, during)) = passed
-        && let Ok(Some(after)) = fetch_run_machine(client, &run).await
-    {
-        screen.print_line(&machine_state_box(&MachineSnapshots {
-            before,
-            during,
-            after: &after,
-        }))?;
-    }
-    screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), phase_path(&run)))?;
-    print_full_record(client, screen, record_kind, &run).await?;
-    Ok(expected_end.exit(run.phase()))
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
-/// The phases that the run went through. They come from its timestamps, because a watch may miss
-/// the running phase of a fast run.
-fn phase_path(run: &Run) -> String {
-    let mut phases = vec![Phase::Pending];
-    if run.started_at.is_some() {
-        phases.push(Phase::Running);
-    }
-    phases.push(run.phase());
-    phases.dedup();
-    let names: Vec<&str> = phases.iter().map(Phase::as_str_name).collect();
-    names.join(" → ")
-}
-
-/// Prints the record in JSON or YAML.
-async fn print_full_record(
+async fn watch_one_or_all(
     client: &Client,
     screen: &mut Screen,
+    args: OperationWatchArgs,
+) -> Result<Exit> {
+    let Some(operation_id) = args.operation_id else {
+        return watch::watch_runs(client, screen, args.filter, args.all).await;
+    };
+    let run_id = resolve_operation_id(client, &operation_id).await?;
+    let run = fetch_run(client, &run_id).await?;
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Watched,
+        before: None,
+    };
+    follow_to_end(client, screen, accepted, args.timeout).await
+}
+
+/// Cancels an operation; `record_kind` decides which record is returned.
+pub async fn cancel(
+    client: &Client,
+    screen: &mut Screen,
+    args: &OperationActionArgs,
     record_kind: RecordKind,
-    run: &Run,
-) -> Result<()> {
-    if screen.is_human() {
-        return Ok(());
-    }
-    match record_kind {
-        RecordKind::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
-        RecordKind::Operation => {
-            let request = GetOperationRequest { operation_id: run.run_id.clone() };
-            let operation = client.call(client.operations().get_operation(request)).await?;
-            screen.print_record(&operation, |operation| operation.operation_id.clone())
+) -> Result<Exit> {
+    let call = async |id: String, reason: String| match record_kind {
+        RecordKind::Run => {
+            client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
         }
-    }
+        RecordKind::Operation => {
+            let request = CancelOperationRequest { operation_id: id, reason, dry_run: false };
+            client.call(client.machines().cancel_operation(request)).await.map(operation_to_run)
+        }
+    };
+    apply_action(client, screen, args, (record_kind, ExpectedEnd::Canceled), call).await
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
+async fn continue_run(
+    client: &Client,
+    screen: &mut Screen,
+    args: &OperationActionArgs,
+    call: impl AsyncFnOnce(String, String) -> Result<Run>,
+) -> Result<Exit> {
+    apply_action(client, screen, args, (RecordKind::Run, ExpectedEnd::Succeeded), call).await
+}
+
+/// Records the run's state before the action, so that only later changes are printed.
+async fn apply_action(
+    client: &Client,
+    screen: &mut Screen,
+    args: &OperationActionArgs,
+    (record_kind, expected_end): (RecordKind, ExpectedEnd),
+    call: impl AsyncFnOnce(String, String) -> Result<Run>,
+) -> Result<Exit> {
+    let run_id = resolve_operation_id(client, &args.operation_id).await?;
+    let mut before = None;
+    let mut origin = RunOrigin::Acted { printed: Progress::default(), log_offset: 0 };
+    if args.wait.waits() {
+        let run = fetch_run(client, &run_id).await?;
+        before = fetch_run_machine(client, &run).await?;
+        origin = RunOrigin::Acted {
+            printed: Progress::after(&run),
+            log_offset: log_end(client, &run_id).await?,
+        };
+    }
+    let run = call(run_id, args.reason.clone()).await?;
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before };
+    follow_or_report(client, screen, accepted, &args.wait).await
+}
+
+/// Starts a new run from an existing one.
+async fn restart_run(
+    client: &Client,
+    screen: &mut Screen,
+    args: &OperationRestartArgs,
+    call: impl AsyncFnOnce(String, String, String) -> Result<Run>,
+) -> Result<Exit> {
+    let run_id = resolve_operation_id(client, &args.operation_id).await?;
+    let mut before = None;
+    if args.submit.wait.waits() {
+        let old = fetch_run(client, &run_id).await?;
+        before = fetch_run_machine(client, &old).await?;
+    }
+    let request_id = choose_request_id(screen, args.submit.request_id.as_ref())?;
+    let run = call(run_id, request_id, args.reason.clone()).await?;
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
+        before,
+    };
+    follow_or_report(client, screen, accepted, &args.submit.wait).await
+}
+
+pub async fn list(client: &Client, screen: &mut Screen, args: &OperationListArgs) -> Result<Exit> {
+    let filter = list_filter(&args.list.filter, &args.states);
+    let runs = match &args.node {
+        None => fetch_runs(client, &filter, args.list.limit).await?,
+        Some(node_id) => fetch_node_runs(client, node_id, &filter, args.list.limit).await?,
+    };
+    let clock = Clock::system();
+    screen.print_list(&runs, |runs, wide| operation_table(runs, wide, &clock), NONE_MATCH)?;
+    Ok(Exit::Success)
+}
+
+/// `farrier ops`: the same list, whose JSON and YAML output contains operations and not runs.
+pub async fn list_records(
+    client: &Client,
+    screen: &mut Screen,
+    args: &OperationFilterArgs,
+) -> Result<Exit> {
     let operations = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListOperationsRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.operations().list_operations(request)).await?;
@@ -267,90 +255,81 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     })
     .await?;
     let clock = Clock::system();
-    screen.print_list(
-        &operations,
-        |operations, wide| table(operations, wide, &clock),
-        "no operations match",
-    )?;
+    let runs: Vec<Run> = operations.iter().cloned().map(operation_to_run).collect();
+    screen.print_list(&operations, |_, wide| operation_table(&runs, wide, &clock), NONE_MATCH)?;
     Ok(Exit::Success)
 }
 
-fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
-    let names = ["OPERATION_ID", "MACHINE_ID", "TYPE", "PHASE", "STEP", "CREATED", "DURATION"];
-    let more = ["REQUEST_ID", "INITIATOR", "ERROR"];
-    let mut table =
-        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
-    for operation in operations {
-        let (begun, ended) = (operation.started_at.as_ref(), operation.finished_at.as_ref());
-        let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
-        let mut row: Vec<Cell> = vec![
-            (&operation.operation_id).into(),
-            target_name(&operation.machine_id, &operation.target_id).into(),
-            type_name(operation).into(),
-            Cell::with_tone(phase_name(operation), tone),
-            (&operation.current_step).into(),
-            clock.ago(operation.created_at.as_ref()).into(),
-            clock.elapsed(begun, ended).into(),
-        ];
-        if wide {
-            let error = operation.error.as_ref().map_or("", |error| error.message.as_str());
-            row.extend([
-                (&operation.request_id).into(),
-                (&operation.initiator).into(),
-                error.into(),
-            ]);
-        }
-        table.add_row(row);
-    }
-    table
+/// Fetches the runs that match, newest first.
+async fn fetch_runs(client: &Client, filter: &str, limit: Option<u32>) -> Result<Vec<Run>> {
+    fetch_pages(limit, async |page_size, page_token| {
+        let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
+        let answer = client.call(client.runs().list_runs(request)).await?;
+        Ok((answer.runs, answer.next_page_token))
+    })
+    .await
+}
+
+/// Fetches the runs on one node. Runs are filtered by machine, and the machine may have been
+/// another node before.
+async fn fetch_node_runs(
+    client: &Client,
+    node_id: &str,
+    filter: &str,
+    limit: Option<u32>,
+) -> Result<Vec<Run>> {
+    let node = node::fetch(client, node_id).await?.node.unwrap_or_default();
+    let filter = join_filters([node_types_filter(), filter.to_string()]);
+    let filter = build_id_filter("machine_id", &node.machine_id, &filter)?;
+    let mut runs = fetch_runs(client, &filter, None).await?;
+    runs.retain(|run| run.params.get(NODE).is_some_and(|id| id == node_id));
+    runs.truncate(limit.map_or(usize::MAX, |limit| limit as usize));
+    Ok(runs)
+}
+
+fn node_types_filter() -> String {
+    format!("type in ({})", RunType::NODES.map(RunType::as_str).join(", "))
+}
+
+/// The filter of a list: the one that was typed, and the workflow states; no states mean any.
+fn list_filter(typed: &str, states: &[String]) -> String {
+    let states = match states {
+        [] => String::new(),
+        states => format!("workflow_state in ({})", states.join(", ")),
+    };
+    join_filters([typed.trim().to_string(), states])
+}
+
+fn join_filters(filters: [String; 2]) -> String {
+    let given: Vec<String> = filters.into_iter().filter(|filter| !filter.is_empty()).collect();
+    given.join(" AND ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::ColorMode;
-    use proto::Timestamp;
+    use model::filter::{Filter, FilterField, FilterSubject};
+    use model::run::Workflow;
 
     #[test]
-    fn only_the_expected_end_is_success() {
-        use Phase::{Canceled, Failed, Succeeded};
-        for (expected_end, phase, code) in [
-            (ExpectedEnd::Succeeded, Succeeded, 0),
-            (ExpectedEnd::Succeeded, Failed, 1),
-            (ExpectedEnd::Succeeded, Canceled, 1),
-            (ExpectedEnd::Canceled, Canceled, 0),
-            (ExpectedEnd::Canceled, Succeeded, 1),
-        ] {
-            assert_eq!(expected_end.exit(phase).code(), code, "{expected_end:?} {phase:?}");
-        }
-    }
-
-    #[test]
-    fn the_path_names_each_phase_once() {
-        let mut run = Run { phase: Phase::Succeeded.into(), ..Default::default() };
-        assert_eq!(phase_path(&run), "PENDING → SUCCEEDED");
-        run.started_at = Some(Timestamp::default());
-        assert_eq!(phase_path(&run), "PENDING → RUNNING → SUCCEEDED");
-    }
-
-    #[test]
-    fn operations_as_a_table() {
-        let operation = Operation {
-            operation_id: "op-1".into(),
-            machine_id: "machine-1".into(),
-            r#type: OperationType::Reimage.into(),
-            phase: operation::Phase::Running.into(),
-            current_step: "repave".into(),
-            created_at: Some(Timestamp { seconds: 100, nanos: 0 }),
-            started_at: Some(Timestamp { seconds: 110, nanos: 0 }),
-            ..Default::default()
+    fn the_filters_are_those_that_the_server_reads() {
+        let fields = |filter: &str| {
+            let parsed = Filter::parse(filter, FilterSubject::Run).unwrap();
+            parsed.terms.into_iter().map(|term| (term.field, term.values)).collect::<Vec<_>>()
         };
-        let text =
-            table(&[operation], false, &Clock::fixed(200)).render(ColorMode { enabled: false });
-        assert_eq!(
-            text,
-            "OPERATION_ID  MACHINE_ID  TYPE     PHASE    STEP    CREATED     DURATION\n\
-             op-1          machine-1   REIMAGE  RUNNING  repave  1m 40s ago  1m 30s\n"
-        );
+        let every = Workflow::ALL.map(|state| state.as_str().to_string());
+        let states = (FilterField::WorkflowState, every.to_vec());
+        let reboot = (FilterField::Type, vec!["REBOOT".to_string()]);
+        for (typed, chosen, expected) in [
+            ("", &[][..], vec![]),
+            (" ", &every[..], vec![states.clone()]),
+            ("type=REBOOT", &[][..], vec![reboot.clone()]),
+            ("type=REBOOT", &every[..], vec![reboot, states.clone()]),
+        ] {
+            assert_eq!(fields(&list_filter(typed, chosen)), expected, "{typed:?} {chosen:?}");
+        }
+        let types = RunType::NODES.map(|kind| kind.as_str().to_string()).to_vec();
+        let node = join_filters([node_types_filter(), list_filter("", &every)]);
+        assert_eq!(fields(&node), [(FilterField::Type, types), states]);
     }
 }

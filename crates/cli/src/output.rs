@@ -8,6 +8,8 @@ use crate::exit::{Failure, Result, eprintln_quietly};
 use crate::table::{ColorMode, Table, Tone};
 use clap::ValueEnum;
 use erased_serde::Serialize;
+use proto::{Name, json_form};
+use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
 /// Output format.
@@ -18,9 +20,9 @@ pub enum Format {
     Table,
     /// Aligned columns, with additional columns
     Wide,
-    /// The full messages as JSON
+    /// Every field as JSON; keys in alphabetical order, states by the words that filters take
     Json,
-    /// The full messages as YAML
+    /// The same as YAML
     Yaml,
 }
 
@@ -37,6 +39,10 @@ impl Screen {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colors = ColorMode { enabled: terminal && !plain };
         Self { format, terminal, colors, out: Box::new(std::io::stdout()) }
+    }
+
+    pub const fn format(&self) -> Format {
+        self.format
     }
 
     pub fn color_mode(&self) -> ColorMode {
@@ -91,33 +97,54 @@ impl Screen {
     }
 
     /// Prints one result: as text for people, or as the full message for programs.
-    pub fn print_record<T: serde::Serialize>(
+    pub fn print_record<T: serde::Serialize + Name>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
     ) -> Result<()> {
+        self.print_either(|| own_form(&T::full_name(), value), || words(value))
+    }
+
+    /// Like `print_record`, for several results that are shown as one text.
+    pub fn print_records<T: serde::Serialize + Name>(
+        &mut self,
+        values: &[T],
+        words: impl FnOnce(&[T]) -> String,
+    ) -> Result<()> {
+        self.print_either(|| own_forms(values), || words(values))
+    }
+
+    /// Like `print_record`, for a value that is no message of the API.
+    pub fn print_value<T: serde::Serialize>(
+        &mut self,
+        value: &T,
+        words: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        self.print_either(|| own_form("", value), || words(value))
+    }
+
+    fn print_either(
+        &mut self,
+        form: impl FnOnce() -> Result<Value>,
+        words: impl FnOnce() -> String,
+    ) -> Result<()> {
         let text = match self.format {
-            Format::Table | Format::Wide => words(value),
-            Format::Json => json(value)?,
-            Format::Yaml => yaml(value)?,
+            Format::Table | Format::Wide => words(),
+            Format::Json => json(&form()?)?,
+            Format::Yaml => yaml(&form()?)?,
         };
         self.print_raw(&text)
     }
 
     /// Prints a list of results. If a table is empty, prints the hint `none` on stderr.
-    pub fn print_list<T: serde::Serialize>(
+    pub fn print_list<T: serde::Serialize + Name>(
         &mut self,
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
         none: &str,
     ) -> Result<()> {
         let (wide, colors) = (self.is_wide(), self.colors);
-        let text = match self.format {
-            Format::Table | Format::Wide => table(values, wide).render(colors),
-            Format::Json => json(&values)?,
-            Format::Yaml => yaml(&values)?,
-        };
-        self.print_raw(&text)?;
+        self.print_either(|| own_forms(values), || table(values, wide).render(colors))?;
         if values.is_empty() && self.is_human() {
             eprintln_quietly(none);
         }
@@ -125,7 +152,7 @@ impl Screen {
     }
 
     /// Prints one event of a stream: a text line, one JSON object per line, or one YAML document.
-    pub fn print_event<T: serde::Serialize>(
+    pub fn print_event<T: serde::Serialize + Name>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -133,31 +160,38 @@ impl Screen {
         match self.format {
             Format::Table | Format::Wide => self.print_line(&words(value)),
             Format::Json => {
-                let line = json_line(value)?;
-                self.print_raw(&line)
+                let line = own_form(&T::full_name(), value)?;
+                self.print_raw(&format!("{line}\n"))
             }
             Format::Yaml => {
-                let text = yaml(value)?;
+                let text = yaml(&own_form(&T::full_name(), value)?)?;
                 self.print_raw(&format!("---\n{text}"))
             }
         }
     }
 }
 
-// The serializers take any message through a trait object: one copy of each in the binary, not one
-// for each of the API's messages.
+/// The form of a message in JSON and YAML: keys in alphabetical order, enum values by their words.
+/// It takes any message through a trait object: one copy of the serializer in the binary.
+fn own_form(name: &str, value: &dyn Serialize) -> Result<Value> {
+    let mut value = serde_json::to_value(value).map_err(unserializable)?;
+    json_form::to_words(name, &mut value);
+    Ok(value)
+}
 
-fn json(value: &dyn Serialize) -> Result<String> {
+fn own_forms<T: serde::Serialize + Name>(values: &[T]) -> Result<Value> {
+    let name = T::full_name();
+    let values: Result<Vec<Value>> = values.iter().map(|value| own_form(&name, value)).collect();
+    Ok(Value::Array(values?))
+}
+
+fn json(value: &Value) -> Result<String> {
     let mut text = serde_json::to_string_pretty(value).map_err(unserializable)?;
     text.push('\n');
     Ok(text)
 }
 
-fn json_line(value: &dyn Serialize) -> Result<String> {
-    Ok(serde_json::to_string(value).map_err(unserializable)? + "\n")
-}
-
-fn yaml(value: &dyn Serialize) -> Result<String> {
+fn yaml(value: &Value) -> Result<String> {
     let mut text = serde_saphyr::to_string(&value).map_err(unserializable)?;
     if !text.ends_with('\n') {
         text.push('\n');
@@ -174,7 +208,7 @@ fn unserializable(error: impl std::fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::v1::{Machine, MachineSpec, MachineStatus, machine_status::Phase};
+    use proto::v1::{EffectiveState, Machine, MachineSpec, MachineStatus, machine_status::Phase};
 
     fn machine() -> Machine {
         Machine {
@@ -183,6 +217,7 @@ mod tests {
             spec: Some(MachineSpec { ssh_endpoint: "10.0.0.1:22".into(), ..Default::default() }),
             status: Some(MachineStatus {
                 phase: Phase::Ready.into(),
+                effective_state: EffectiveState::Idle.into(),
                 version: 7,
                 ..Default::default()
             }),
@@ -190,19 +225,28 @@ mod tests {
     }
 
     #[test]
-    fn json_is_an_array_with_the_names_of_the_protos() {
-        let text = json(&[machine()]).unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    fn json_has_the_field_names_of_the_protos_and_the_words_of_filters() {
+        let text = json(&own_forms(&[machine()]).unwrap()).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value[0]["machine_id"], "machine-1");
         assert_eq!(value[0]["spec"]["ssh_endpoint"], "10.0.0.1:22");
         assert_eq!(value[0]["status"]["phase"], "READY");
+        assert_eq!(value[0]["status"]["effective_state"], "IDLE");
+        assert_eq!(value[0]["status"]["version"], 7);
     }
 
     #[test]
-    fn yaml_reads_back_as_what_it_was() {
-        let text = yaml(&[machine()]).unwrap();
+    fn keys_are_in_alphabetical_order() {
+        let text = json(&own_form("farrier.v1.Machine", &machine()).unwrap()).unwrap();
+        let keys = ["\"labels\"", "\"machine_id\"", "\"spec\"", "\"status\"", "\"version\""];
+        let at = keys.map(|key| text.find(key).unwrap());
+        assert!(at.is_sorted(), "{text}");
+    }
+
+    #[test]
+    fn yaml_has_the_same_form() {
+        let text = yaml(&own_forms(&[machine()]).unwrap()).unwrap();
         assert!(text.contains("machine_id: machine-1\n"), "{text}");
-        let back: Vec<Machine> = serde_saphyr::from_str(&text).unwrap();
-        assert_eq!(back, [machine()]);
+        assert!(text.contains("effective_state: IDLE\n"), "{text}");
     }
 }

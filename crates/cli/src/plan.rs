@@ -4,12 +4,14 @@ use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::import::file::{FileSyntax, parse_as, read_file};
+use crate::operation::type_label;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, format_pairs};
 use proto::v1::{
     CreatePlanRequest, GetPlanRequest, KubeadmJoin, ListPlansRequest, OnFailure, Plan, Step,
     VerifyInCluster, step::Kind,
 };
+use proto::words::WireEnum;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: PlanCommand) -> Result<Exit> {
     match command {
@@ -62,7 +64,7 @@ fn table(plans: &[Plan], wide: bool) -> Table {
     for plan in plans {
         let mut row: Vec<Cell> = vec![
             (&plan.plan_id).into(),
-            (&plan.default_for).into(),
+            type_label(&plan.default_for).into(),
             plan.steps.len().to_string().into(),
             if plan.built_in { "✓" } else { "-" }.into(),
             (&plan.display_name).into(),
@@ -87,7 +89,7 @@ fn describe(plan: &Plan) -> String {
     let mut facts = vec![
         ("Plan:", plan.plan_id.clone()),
         ("Name:", plan.display_name.clone()),
-        ("DefaultFor:", plan.default_for.clone()),
+        ("DefaultFor:", type_label(&plan.default_for).into()),
         ("BuiltIn:", if plan.built_in { "yes" } else { "no" }.into()),
         ("OnFailure:", on_failure(plan).into()),
     ];
@@ -139,7 +141,7 @@ fn step_summary(step: &Step) -> (&'static str, String) {
             let mut details: Vec<String> =
                 device.details.iter().map(|(key, value)| format!("{key} {value}")).collect();
             details.sort();
-            ("device", join_words(&[&device.work, &details.join(", ")]))
+            ("device", join_words(&[device.work().word(), &details.join(", ")]))
         }
         Some(Kind::Stage(stage)) => ("stage", stage.stage.clone()),
         Some(Kind::Parts(parts)) => {

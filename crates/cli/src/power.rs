@@ -1,13 +1,14 @@
 //! Power and RMA commands of a machine: each starts a run, which is followed like any other.
 
 use crate::args::{
-    MachineOperationArgs, PowerAction, PowerArgs, PowerOffArgs, RunStartArgs, RunType,
+    MachineOperationArgs, OperationStartArgs, OperationTypeArg, PowerAction, PowerArgs,
+    PowerOffArgs,
 };
 use crate::client::Client;
 use crate::exit::{Exit, Result};
 use crate::hardware;
+use crate::operation;
 use crate::output::Screen;
-use crate::run;
 
 const POWER_ON_PLAN: &str = "plan-power-on-v1";
 const POWER_OFF_PLAN: &str = "plan-power-off-v1";
@@ -18,12 +19,12 @@ pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Resul
     let PowerArgs { machine_id, action } = args;
     match start_args(&machine_id, action.unwrap_or(PowerAction::Status)) {
         None => hardware::show_power(client, screen, &machine_id).await,
-        Some(start) => run::start(client, screen, start).await,
+        Some(start) => operation::start(client, screen, start).await,
     }
 }
 
 /// The run to start; none if only the power state is requested.
-fn start_args(machine_id: &str, action: PowerAction) -> Option<RunStartArgs> {
+fn start_args(machine_id: &str, action: PowerAction) -> Option<OperationStartArgs> {
     let (plan, params, submit) = match action {
         PowerAction::Status => return None,
         PowerAction::On(on) => (POWER_ON_PLAN, Vec::new(), on.submit),
@@ -31,7 +32,7 @@ fn start_args(machine_id: &str, action: PowerAction) -> Option<RunStartArgs> {
         PowerAction::Cycle(off) => (POWER_CYCLE_PLAN, power_off_params(&off), off.submit),
     };
     let (machine_id, plan_id) = (machine_id.to_string(), plan.to_string());
-    Some(RunStartArgs { machine_id, kind: RunType::Power, plan_id, params, submit })
+    Some(OperationStartArgs { machine_id, kind: OperationTypeArg::Power, plan_id, params, submit })
 }
 
 fn power_off_params(off: &PowerOffArgs) -> Vec<(String, String)> {
@@ -46,7 +47,7 @@ pub async fn start_rma(
     screen: &mut Screen,
     args: MachineOperationArgs,
 ) -> Result<Exit> {
-    run::start(client, screen, default_plan_args(RunType::Rma, args)).await
+    operation::start(client, screen, default_plan_args(OperationTypeArg::Rma, args)).await
 }
 
 /// Starts the run that returns a machine from RMA.
@@ -55,12 +56,12 @@ pub async fn start_exit_rma(
     screen: &mut Screen,
     args: MachineOperationArgs,
 ) -> Result<Exit> {
-    run::start(client, screen, default_plan_args(RunType::ExitRma, args)).await
+    operation::start(client, screen, default_plan_args(OperationTypeArg::ExitRma, args)).await
 }
 
-fn default_plan_args(kind: RunType, args: MachineOperationArgs) -> RunStartArgs {
+fn default_plan_args(kind: OperationTypeArg, args: MachineOperationArgs) -> OperationStartArgs {
     let MachineOperationArgs { machine_id, submit } = args;
-    RunStartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
+    OperationStartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
 }
 
 #[cfg(test)]

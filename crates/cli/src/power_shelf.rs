@@ -14,11 +14,12 @@ use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest, ListPowerShelvesRequest, PowerShelf,
-    PowerShelfId, PowerShelfMaintenanceOperation as Operation, PowerShelfMaintenancePreview,
-    PowerShelfMaintenanceRequest, RegisterPowerShelfRequest, RetryPowerShelfRequest,
-    UpdatePowerShelfRequest,
+    AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest,
+    ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
+    PowerShelfMaintenancePreview, PowerShelfMaintenanceRequest, RegisterPowerShelfRequest,
+    RetryPowerShelfRequest, UpdatePowerShelfRequest,
 };
+use proto::words::WireEnum;
 use std::collections::BTreeSet;
 
 /// The response metadata with warnings for the user.
@@ -166,15 +167,21 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
             true => "nothing to do".to_string(),
             false => shelf.steps.join(", "),
         };
-        let (id, status) = (one_line(&shelf.power_shelf_id), one_line(&shelf.state));
+        let id = one_line(&shelf.power_shelf_id);
+        let status = match (shelf.state().word(), shelf.power().word()) {
+            ("", _) => "not known".to_string(),
+            (state, "") => format!("{state}, power not known"),
+            (state, power) => format!("{state}, power {power}"),
+        };
         text.push_str(&format!("  {id} ({status}): {}\n", one_line(&steps)));
     }
-    let affected = preview.affected.iter().map(|one| match one.against.as_str() {
+    let named = |one: &AffectedMachine| match one.against.as_str() {
         "" => one.machine_id.clone(),
         against => format!("{}  ({against})", one.machine_id),
-    });
+    };
     let sections = [
-        ("Affected machines:", affected.collect::<Vec<_>>()),
+        ("Affected machines:", preview.affected.iter().map(named).collect::<Vec<_>>()),
+        ("Machines that lose the fabric:", preview.fabric_loss.iter().map(named).collect()),
         ("Because:", preview.rules.clone()),
         ("Warnings:", preview.warnings.clone()),
         ("Would be refused:", preview.refusals.clone()),
@@ -219,14 +226,15 @@ fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::v1::{AffectedMachine, PowerShelfMaintenanceStep};
+    use proto::v1::{DeviceState, PowerShelfMaintenanceStep, PowerState};
 
     #[test]
     fn a_dry_run_reads_from_top_to_bottom() {
         let preview = PowerShelfMaintenancePreview {
             shelves: vec![PowerShelfMaintenanceStep {
                 power_shelf_id: "ps-1".into(),
-                state: "Ready, power on".into(),
+                state: DeviceState::Ready.into(),
+                power: PowerState::On.into(),
                 steps: vec!["power-off".into()],
             }],
             affected: vec![
@@ -236,6 +244,7 @@ mod tests {
             refusals: vec!["it would take power".into()],
             warnings: Vec::new(),
             rules: vec!["no other shelf".into()],
+            fabric_loss: vec![AffectedMachine { machine_id: "m-3".into(), ..Default::default() }],
         };
         assert_eq!(
             format_preview(&preview),
@@ -243,11 +252,14 @@ mod tests {
 Dry run: nothing is changed.
 
 Power shelves:
-  ps-1 (Ready, power on): power-off
+  ps-1 (Ready, power ON): power-off
 
 Affected machines:
   m-1  (m-1 is READY)
   m-2
+
+Machines that lose the fabric:
+  m-3
 
 Because:
   no other shelf

@@ -12,11 +12,13 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::watch::watch_racks;
 use elevation::format_elevation;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
-    RackDevice, RackStatus, UpdateRackRequest,
+    RackDevice, RackLocation, RackStatus, TargetKind, UpdateRackRequest,
 };
+use proto::words::WireEnum;
 use std::collections::BTreeMap;
 
 /// The maximum number of attempts when other clients change the rack concurrently.
@@ -43,6 +45,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> 
         }
         RackCommand::Update(args) => update(client, screen, args).await?,
         RackCommand::Delete(args) => delete(client, screen, args).await?,
+        RackCommand::Watch(args) => return watch_racks(client, screen, args.filter).await,
         RackCommand::Reprovision(args) => {
             return maintenance::reprovision(client, screen, args).await;
         }
@@ -74,7 +77,26 @@ fn apply_spec(rack: &mut Rack, given: RackSpecArgs) {
             *count = i32::try_from(value).unwrap_or(i32::MAX);
         }
     }
+    let location = rack.location.get_or_insert_with(RackLocation::default);
+    let place = [
+        (&mut location.room, given.room),
+        (&mut location.row, given.row),
+        (&mut location.position, given.position),
+    ];
+    for (field, value) in place {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
     rack.labels.extend(given.labels);
+}
+
+/// The known parts of the location; empty if there are none.
+fn format_location(rack: &Rack) -> String {
+    let RackLocation { room, row, position } = rack.location.clone().unwrap_or_default();
+    let parts = [("room", room), ("row", row), ("position", position)].into_iter();
+    let known = parts.filter(|(_, value)| !value.is_empty());
+    known.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<()> {
@@ -135,6 +157,7 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
     );
     let mut facts = vec![
         ("Hardware type:", rack.hardware_type.clone()),
+        ("Location:", format_location(rack)),
         ("Labels:", join_pairs(&rack.labels, ",")),
         ("Expected:", counts),
     ];
@@ -174,9 +197,9 @@ fn status(rack: &Rack) -> RackStatus {
 
 /// The state, with its stage if it has one.
 fn format_state(status: &RackStatus) -> String {
-    match status.stage.as_str() {
-        "" => status.state.clone(),
-        stage => format!("{} ({stage})", status.state),
+    match status.stage().word() {
+        "" => status.state().word().to_string(),
+        stage => format!("{} ({stage})", status.state().word()),
     }
 }
 
@@ -192,20 +215,21 @@ pub fn state_tone(state: &str) -> Tone {
 
 fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
     let names = ["RACK_ID", "STATE", "STAGE", "SINCE", "HARDWARE", "OPERATIONS"];
-    let more = ["LABELS", "ERROR"];
+    let more = ["LOCATION", "LABELS", "ERROR"];
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for rack in racks {
         let status = status(rack);
         let mut row: Vec<Cell> = vec![
             (&rack.rack_id).into(),
-            Cell::with_tone(&status.state, state_tone(&status.state)),
-            (&status.stage).into(),
+            Cell::with_tone(status.state().word(), state_tone(status.state().word())),
+            status.stage().word().into(),
             clock.ago(status.since.as_ref()).into(),
             (&rack.hardware_type).into(),
             list_operations(&status).join(",").into(),
         ];
         if wide {
+            row.push(format_location(rack).into());
             row.push(join_pairs(&rack.labels, ",").into());
             row.push(status.error.map(|error| error.message).unwrap_or_default().into());
         }
@@ -228,12 +252,12 @@ fn list_operations(status: &RackStatus) -> Vec<String> {
 fn format_counts(rack: &Rack, devices: &[RackDevice]) -> String {
     let expected = rack.expected.unwrap_or_default();
     let kinds = [
-        ("machine", "machines", expected.machines),
-        ("switch", "switches", expected.switches),
-        ("power_shelf", "power shelves", expected.power_shelves),
+        (TargetKind::Machine, "machines", expected.machines),
+        (TargetKind::Switch, "switches", expected.switches),
+        (TargetKind::PowerShelf, "power shelves", expected.power_shelves),
     ];
     let words = kinds.map(|(kind, noun, desired)| {
-        let there = devices.iter().filter(|device| device.kind == kind).count();
+        let there = devices.iter().filter(|device| device.kind() == kind).count();
         match desired {
             0 => format!("{there} {noun}"),
             desired => format!("{there} of {desired} {noun}"),
@@ -251,6 +275,7 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
         ("State:", format!("{}, since {since}", format_state(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
+        ("Location:", format_location(rack)),
         ("Labels:", join_pairs(&rack.labels, ",")),
         ("Devices:", format_counts(rack, &status.devices)),
         ("Operations:", list_operations(&status).join(", ")),
@@ -260,7 +285,7 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
             "" => String::new(),
             id => format!("{id}: "),
         };
-        facts.push(("Error:", format!("{}: {device}{}", error.during, error.message)));
+        facts.push(("Error:", format!("{}: {device}{}", error.during().word(), error.message)));
         facts.push(("Operation:", error.operation_id.clone()));
         facts.push(("Next:", error.next_command.clone()));
     }
@@ -277,18 +302,19 @@ mod tests {
     use super::*;
     use proto::Timestamp;
     use proto::v1::RackError;
+    use proto::v1::{RackErrorPhase, RackState};
 
     #[test]
     fn a_rack_in_full() {
         let status = RackStatus {
-            state: "Error".into(),
+            state: RackState::Error.into(),
             since: Some(Timestamp { seconds: 40, nanos: 0 }),
             error: Some(RackError {
-                during: "PowerSequence".into(),
+                during: RackErrorPhase::PowerSequence.into(),
                 device_id: "m-2".into(),
                 message: "it is broken".into(),
                 operation_id: "op-2".into(),
-                next_command: "farrier run retry-step op-1".into(),
+                next_command: "farrier operation retry-step op-1".into(),
                 ..Default::default()
             }),
             ..Default::default()
@@ -296,6 +322,11 @@ mod tests {
         let rack = Rack {
             rack_id: "rack-1".into(),
             expected: Some(RackCounts { machines: 2, ..Default::default() }),
+            location: Some(RackLocation {
+                room: "hall-2".into(),
+                position: "7".into(),
+                ..Default::default()
+            }),
             status: Some(status),
             ..Default::default()
         };
@@ -305,10 +336,11 @@ mod tests {
                 "\
 Rack:       rack-1
 State:      Error, since 1m 0s ago
+Location:   room hall-2, position 7
 Devices:    0 of 2 machines, 0 switches, 0 power shelves
 Error:      PowerSequence: m-2: it is broken
 Operation:  op-2
-Next:       farrier run retry-step op-1
+Next:       farrier operation retry-step op-1
 "
             ),
             "{text}"

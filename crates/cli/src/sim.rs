@@ -7,8 +7,10 @@ use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
 use proto::v1::{
-    AddFaultRequest, ClearFaultsRequest, ListEffectsRequest, ListFaultsRequest, SimEffect, SimFault,
+    self, AddFaultRequest, ClearFaultsRequest, ListEffectsRequest, ListFaultsRequest, ProviderVerb,
+    SimEffect, SimFault,
 };
+use proto::words::{self, WireEnum};
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
@@ -47,8 +49,8 @@ fn fault_rule(args: SimFaultArgs) -> SimFault {
     SimFault {
         machine: args.machine,
         effect: args.effect.unwrap_or_default(),
-        verb: args.verb.map_or("", verb_name).into(),
-        action: action_name(args.action).into(),
+        verb: words::value::<ProviderVerb>(args.verb.map_or("", verb_name)),
+        action: words::value::<v1::SimAction>(action_name(args.action)),
         times: args.times,
         delay_ms,
         message: args.message,
@@ -92,8 +94,8 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
             (&fault.fault_id).into(),
             or(&fault.machine, "*").into(),
             or(&fault.effect, "*").into(),
-            or(&fault.verb, "perform").into(),
-            (&fault.action).into(),
+            or(fault.verb().word(), "perform").into(),
+            fault.action().word().into(),
             times.into(),
             fault.struck.to_string().into(),
             delay.into(),

@@ -10,8 +10,9 @@ use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     CheckSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, PutSiteRequest, Site,
-    SiteNetwork, SiteSpec, SiteStatus,
+    SiteNetwork, SiteSpec, SiteState, SiteStatus,
 };
+use proto::words::WireEnum;
 use std::path::Path;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> Result<Exit> {
@@ -130,12 +131,12 @@ fn alarms(site: &Site) -> &[String] {
     site.status.as_ref().map_or(&[], |status| &status.alarms)
 }
 
-fn state_tone(state: &str) -> Tone {
+const fn state_tone(state: SiteState) -> Tone {
     match state {
-        "Connected" => Tone::Good,
-        "Unreachable" => Tone::Bad,
-        "CutOff" => Tone::Warn,
-        _ => Tone::Plain,
+        SiteState::Connected => Tone::Good,
+        SiteState::Unreachable => Tone::Bad,
+        SiteState::CutOff => Tone::Warn,
+        SiteState::New | SiteState::Unspecified => Tone::Plain,
     }
 }
 
@@ -153,7 +154,7 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
         let status = site.status.clone().unwrap_or_default();
         let mut row: Vec<Cell> = vec![
             (&site.site_id).into(),
-            Cell::with_tone(&status.state, state_tone(&status.state)),
+            Cell::with_tone(status.state().word(), state_tone(status.state())),
             clock.ago(status.since.as_ref()).into(),
             machine_count(&status).into(),
             spec.maas_url.into(),
@@ -178,7 +179,7 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
 fn format_check(site: &Site) -> String {
     let id = one_line(&site.site_id);
     let status = site.status.clone().unwrap_or_default();
-    let mut text = format!("{id} is {}", one_line(&status.state));
+    let mut text = format!("{id} is {}", status.state().word());
     if let Some(count) = status.machines {
         text.push_str(&format!("; its MAAS has {count} machines"));
     }
@@ -201,7 +202,7 @@ fn describe(site: &Site, clock: &Clock) -> String {
     let since = clock.ago(status.since.as_ref());
     let mut facts = vec![
         ("Site:", site.site_id.clone()),
-        ("State:", format!("{}, since {since}", status.state)),
+        ("State:", format!("{}, since {since}", status.state().word())),
     ];
     facts.extend(status.alarms.iter().map(|alarm| ("Alarm:", alarm.clone())));
     let mtu = if roce_mtu == 0 { String::new() } else { roce_mtu.to_string() };
@@ -269,7 +270,7 @@ mod tests {
                 ..SiteSpec::default()
             }),
             status: Some(SiteStatus {
-                state: "CutOff".into(),
+                state: SiteState::CutOff.into(),
                 since: Some(Timestamp { seconds: 40, nanos: 0 }),
                 alarms: vec!["6 of 8 nodes are silent at once".into()],
                 machines: Some(8),
@@ -349,8 +350,11 @@ Version:             3
              Next: farrier why site-a\n"
         );
         let mut well = site();
-        well.status =
-            Some(SiteStatus { state: "Connected".into(), machines: Some(0), ..Default::default() });
+        well.status = Some(SiteStatus {
+            state: SiteState::Connected.into(),
+            machines: Some(0),
+            ..Default::default()
+        });
         assert_eq!(format_check(&well), "site-a is Connected; its MAAS has 0 machines\n");
     }
 }

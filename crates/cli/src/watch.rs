@@ -1,23 +1,27 @@
-//! Watching: one line per event, of one machine or of the whole fleet, until interrupted.
+//! Watching: one line per event of operations, machines, racks or nodes, until interrupted.
 
 use crate::args::WatchArgs;
 use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Result};
 use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{
-    self, FeedMessage, FeedSource, OperationEventSource, ReconnectPolicy, RunEventSource,
+    self, FeedMessage, FeedSource, MachineEventSource, NodeEventSource, OperationEventSource,
+    RackEventSource, ReconnectPolicy, RunEventSource,
 };
 use crate::follow::summary::phase_label;
-use crate::operation::{phase_name, target_name, type_name};
+use crate::machine::{effective_name, phase_name as machine_phase};
+use crate::operation::{phase_name, target_name, type_label, type_name, workflow_name};
 use crate::output::Screen;
-use crate::run::workflow_name;
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
+use proto::Name;
 use proto::v1::{
-    GetMachineRequest, OperationEvent, RunEvent, WatchOperationsRequest, WatchRunsRequest,
-    run::Phase,
+    GetMachineRequest, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent,
+    WatchMachinesRequest, WatchNodesRequest, WatchOperationsRequest, WatchRacksRequest,
+    WatchRunsRequest, run::Phase,
 };
+use proto::words::WireEnum;
 use serde::Serialize;
 
 /// The width of the longest operation type, which aligns the phases.
@@ -57,6 +61,27 @@ pub async fn watch_runs(
     print_stream(client, screen, source, |event| run_line(event, &clock, colors)).await
 }
 
+pub async fn watch_machines(client: &Client, screen: &mut Screen, filter: String) -> Result<Exit> {
+    let request = WatchMachinesRequest { filter, ..Default::default() };
+    let source = MachineEventSource { client: client.clone(), request };
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    print_stream(client, screen, source, |event| machine_line(event, &clock, colors)).await
+}
+
+pub async fn watch_racks(client: &Client, screen: &mut Screen, filter: String) -> Result<Exit> {
+    let request = WatchRacksRequest { filter, ..Default::default() };
+    let source = RackEventSource { client: client.clone(), request };
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    print_stream(client, screen, source, |event| rack_line(event, &clock, colors)).await
+}
+
+pub async fn watch_nodes(client: &Client, screen: &mut Screen, filter: String) -> Result<Exit> {
+    let request = WatchNodesRequest { filter, ..Default::default() };
+    let source = NodeEventSource { client: client.clone(), request };
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    print_stream(client, screen, source, |event| node_line(event, &clock, colors)).await
+}
+
 async fn print_stream<S: FeedSource>(
     client: &Client,
     screen: &mut Screen,
@@ -64,7 +89,7 @@ async fn print_stream<S: FeedSource>(
     format_event: impl Fn(&S::Item) -> String,
 ) -> Result<Exit>
 where
-    S::Item: Serialize,
+    S::Item: Serialize + Name,
 {
     if screen.is_human() && screen.is_terminal() {
         screen.print_toned_line(Tone::Dim, WATCH_NOTICE)?;
@@ -113,7 +138,7 @@ fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
         clock.time_of_day(event.ts.as_ref()),
         one_line(target_name(&run.machine_id, &run.target_id)),
         one_line(&run.run_id),
-        one_line(&run.r#type),
+        one_line(type_label(&run.r#type)),
         colors.apply(tone, workflow_name(&run)),
     );
     for more in [&run.current_step, &event.message] {
@@ -124,11 +149,93 @@ fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
     line
 }
 
+/// One line about an object that is no run: time, id, state, and what happened.
+struct ObjectLine<'a> {
+    time: String,
+    id: &'a str,
+    state: String,
+    deleted: bool,
+    message: &'a str,
+}
+
+impl ObjectLine<'_> {
+    fn format(&self, colors: ColorMode) -> String {
+        let state = match self.deleted {
+            true => colors.apply(Tone::Dim, "deleted"),
+            false => one_line(&self.state).into_owned(),
+        };
+        let mut line = format!("[{}] {}  {state}", self.time, one_line(self.id));
+        if !self.message.is_empty() {
+            line.push_str(&format!("  {}", one_line(self.message)));
+        }
+        line
+    }
+}
+
+fn machine_line(event: &MachineEvent, clock: &Clock, colors: ColorMode) -> String {
+    let machine = event.snapshot.clone().unwrap_or_default();
+    ObjectLine {
+        time: clock.time_of_day(event.ts.as_ref()),
+        id: &machine.machine_id,
+        state: format!("{}  {}", machine_phase(&machine), effective_name(&machine)),
+        deleted: event.deleted,
+        message: &event.message,
+    }
+    .format(colors)
+}
+
+fn rack_line(event: &RackEvent, clock: &Clock, colors: ColorMode) -> String {
+    let rack = event.snapshot.clone().unwrap_or_default();
+    let status = rack.status.unwrap_or_default();
+    let state = match status.stage().word() {
+        "" => status.state().word().to_string(),
+        stage => format!("{}  {stage}", status.state().word()),
+    };
+    ObjectLine {
+        time: clock.time_of_day(event.ts.as_ref()),
+        id: &rack.rack_id,
+        state,
+        deleted: event.deleted,
+        message: &event.message,
+    }
+    .format(colors)
+}
+
+fn node_line(event: &NodeEvent, clock: &Clock, colors: ColorMode) -> String {
+    let node = event.snapshot.clone().unwrap_or_default();
+    ObjectLine {
+        time: clock.time_of_day(event.ts.as_ref()),
+        id: &node.node_id,
+        state: format!("{}  {}", node.machine_id, node.state().word()),
+        deleted: event.deleted,
+        message: &event.message,
+    }
+    .format(colors)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proto::Timestamp;
-    use proto::v1::{Operation, OperationType, operation};
+    use proto::v1::{Machine, Operation, OperationType, Rack, RackState, RackStatus, operation};
+
+    #[test]
+    fn lines_of_objects_say_what_happened() {
+        let (clock, colors) = (Clock::fixed(0), ColorMode { enabled: false });
+        let ts = Some(Timestamp { seconds: 36_001, nanos: 0 });
+        let machine = Machine { machine_id: "m-1".into(), ..Default::default() };
+        let mut event = MachineEvent { ts, snapshot: Some(machine), ..Default::default() };
+        assert_eq!(machine_line(&event, &clock, colors), "[10:00:01] m-1  -  -");
+        (event.deleted, event.message) = (true, "deleted by\nada".into());
+        let line = machine_line(&event, &clock, colors);
+        assert!(line.starts_with("[10:00:01] m-1  deleted  deleted by"), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+        let status = RackStatus { state: RackState::Ready.into(), ..Default::default() };
+        let rack = Rack { rack_id: "rack-1".into(), status: Some(status), ..Default::default() };
+        let event =
+            RackEvent { ts, snapshot: Some(rack), message: "m".into(), ..Default::default() };
+        assert_eq!(rack_line(&event, &clock, colors), "[10:00:01] rack-1  Ready  m");
+    }
 
     #[test]
     fn lines_are_those_of_the_document() {

@@ -8,6 +8,7 @@ use crate::table::format_pairs;
 use crate::text::{one_line, printable};
 use crate::time::Clock;
 use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
+use proto::words::WireEnum;
 
 pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result<Exit> {
     let explanation = client.call(client.explain().explain(ExplainRequest { id })).await?;
@@ -24,7 +25,7 @@ pub async fn show_fault_page(client: &Client, screen: &mut Screen, code: String)
 }
 
 fn format_fault_page(page: &FaultPage) -> String {
-    let (code, class) = (one_line(&page.code), one_line(&page.class));
+    let (code, class) = (one_line(&page.code), page.class().word());
     format!("{code} ({class})\n\n{}\n", printable(page.markdown.trim_end()))
 }
 
@@ -74,6 +75,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|message| ("health", message.clone())));
+    facts.extend(why.notes.iter().map(|message| ("note", message.clone())));
     // The requested ID is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts
@@ -95,9 +97,13 @@ mod tests {
             overdue: true,
             failed: "the BMC did not\u{1b} answer".into(),
             fault: "bmc-unreachable".into(),
-            next_commands: vec!["farrier run retry-step op-1".into(), "farrier logs op-1".into()],
+            next_commands: vec![
+                "farrier operation retry-step op-1".into(),
+                "farrier logs op-1".into(),
+            ],
             run_id: "op-1".into(),
             machine_id: "machine-3".into(),
+            notes: vec!["the serial number differs".into()],
             ..Default::default()
         };
         assert_eq!(
@@ -111,9 +117,10 @@ normal       minutes  (overdue)
 failed       the BMC did not\\x1b answer
 fault        bmc-unreachable  (farrier fault bmc-unreachable)
 operation    op-1
+note         the serial number differs
 
 Type next:
-  farrier run retry-step op-1
+  farrier operation retry-step op-1
   farrier logs op-1
 "
         );

@@ -115,7 +115,7 @@ pub(crate) fn reused(run: &Run) -> Refusal {
         "request_id {request_id:?} was used on {target} for {kind} {id}, with other parameters"
     );
     Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", message)
-        .next(format!("farrier run get {id}   # or repeat with a new --request-id"))
+        .next(format!("farrier operation get {id}   # or repeat with a new --request-id"))
 }
 
 impl Engine {
@@ -169,7 +169,7 @@ pub(crate) fn no_machine(id: &MachineId) -> Refusal {
 }
 
 pub(crate) fn no_run(id: &RunId) -> Refusal {
-    Refusal::not_found("operation", id, "farrier ops")
+    Refusal::not_found("operation", id, "farrier operation list")
 }
 
 pub(crate) fn event(cause: Cause, by: &str, text: String, line: &str, at: Timestamp) -> NewEvent {

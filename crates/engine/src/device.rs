@@ -7,12 +7,13 @@ use crate::Engine;
 use crate::admission::event;
 use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
-use crate::topology::{self, DeviceLocation};
+use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
 use model::device::{Device, predict_steps, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
 use model::lifecycle::{DeviceContext, DeviceFailure, DeviceSpec, RecordHeader};
 use model::machine::{Labels, MachineSpec};
+use model::placement::DevicePlacement;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Refusal;
@@ -256,8 +257,12 @@ impl PutDevice {
         let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
         let head = RecordHeader::new(self.id.as_str(), self.labels.clone(), self.now);
         let mut device = D::create(RecordHeader { rack, slot, ..head }, spec);
+        check_feeds(tx, &device).await?;
         let event = self.event("registered", here!());
         tx.insert_record(&mut device, &event).await?;
+        if !device.spec().feeds.is_empty() {
+            tx.write_feeds(&device.target(), &device.spec().feeds)?;
+        }
         let event = self.event(&format!("{} was added", self.id), here!());
         topology::mark_racks_changed(
             tx,
@@ -283,8 +288,14 @@ impl PutDevice {
         }
         let (from, to) = (DeviceLocation::of(before.head()), DeviceLocation::of(device.head()));
         topology::check_may_move(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
+        if from.rack() != to.rack() || before.spec().feeds != device.spec().feeds {
+            check_feeds(tx, &device).await?;
+        }
         let event = self.event("spec, place or labels changed", here!());
         tx.update_and_enqueue(&mut device, &event)?;
+        if before.spec().feeds != device.spec().feeds {
+            tx.write_feeds(&device.target(), &device.spec().feeds)?;
+        }
         let event = self.event(&format!("{} was moved", self.id), here!());
         topology::mark_racks_changed(tx, &from, &to, &event).await?;
         Ok(device)
@@ -307,29 +318,25 @@ impl PutDevice {
     }
 }
 
-/// Checks that the rack exists and the slot is free. The rack stays locked until the commit.
+/// Checks that the rack exists and the slots are free. The rack stays locked until the commit.
 async fn check_rack_slot<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
     let Some(rack_id) = &placed.rack else { return Ok(()) };
-    let field = |name: &str| format!("{}.spec.{name}", D::FIELD);
     let rack = tx.record_locked::<Rack>(rack_id.as_str()).await?;
     if rack.is_none_or(|rack| rack.head.deleted) {
         let problem = format!("names {rack_id}, and no such rack is known");
         let instead = "list them with `farrier rack list`, or create it first";
-        return Err(Refusal::invalid(&field("rack_id"), problem, instead).into());
+        let field = format!("{}.spec.rack_id", D::FIELD);
+        return Err(Refusal::invalid(&field, problem, instead).into());
     }
-    let Some(slot) = placed.slot else { return Ok(()) };
-    let there = tx.records_in_rack::<D>(rack_id).await?;
-    // Unreadable devices are skipped: their slot is unknown.
-    let mut there = there.into_iter().filter_map(|(_, one)| one.ok());
-    let taken = there.find(|one| one.head().id != id && one.head().slot == Some(slot));
-    match taken {
-        None => Ok(()),
-        Some(other) => {
-            let problem = format!("is {slot}, where {} stands in {rack_id}", other.head().id);
-            let instead = format!("choose another, or move {} first", other.head().id);
-            Err(Refusal::invalid(&field("slot"), problem, instead).into())
-        }
-    }
+    let target = TargetId::new(D::TARGET, id);
+    let height_u = placed.spec.height_u;
+    let placement = DevicePlacement { target, slot: placed.slot, height_u };
+    check_slots(tx, &format!("{}.spec", D::FIELD), &placement, rack_id).await
+}
+
+async fn check_feeds<D: Device>(tx: &mut Tx, device: &D) -> Result<()> {
+    let (field, rack) = (format!("{}.spec", D::FIELD), device.head().rack.as_ref());
+    check_feeding_shelves(tx, &field, rack, &device.spec().feeds).await
 }
 
 /// A request to a device's lifecycle.

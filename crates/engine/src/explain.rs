@@ -6,6 +6,7 @@ use crate::node::NodeView;
 use model::condition::ConditionType;
 use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
 use model::machine::Machine;
+use model::machine::hardware::RecordedHardware;
 use model::node::Node;
 use model::refusal::Refusal;
 use model::run::Run;
@@ -26,6 +27,8 @@ struct Found {
     claimed_by: Option<String>,
     /// The node on the machine, or the node of the run.
     node: Option<Node>,
+    /// What the last inspection of the machine found.
+    hardware: Option<RecordedHardware>,
 }
 
 /// Treats a corrupt node as absent, so that it does not block other explanations.
@@ -41,7 +44,8 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
     if let Some(run) = tx.run(&run_id).await? {
         let held_by = tx.claiming_replica(&run_id).await?;
         let node = readable(crate::node::node_of_run(tx, &run).await)?;
-        return Ok(Some(Found { run: Some(run), claimed_by: held_by, node, machine: None }));
+        let (machine, hardware) = (None, None);
+        return Ok(Some(Found { run: Some(run), claimed_by: held_by, node, machine, hardware }));
     }
     let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
         return Ok(None);
@@ -63,7 +67,8 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
         Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
         None => None,
     };
-    Ok(Some(Found { machine: Some(machine), run, claimed_by: held_by, node }))
+    let hardware = tx.hardware_of(&[id]).await?.remove(&machine.id);
+    Ok(Some(Found { machine: Some(machine), run, claimed_by: held_by, node, hardware }))
 }
 
 /// An explanation and the objects that it is about.
@@ -145,13 +150,18 @@ impl Engine {
             });
         }
         let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
-        let Found { machine, run, claimed_by: held_by, node } =
-            found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
+        let Some(Found { machine, run, claimed_by: held_by, node, hardware }) = found else {
+            let deleted = self.machines().deleted(id).await?;
+            let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
+            return Err(deleted.unwrap_or_else(unknown).into());
+        };
         let now = self.now();
         let reported = match (&machine, &run) {
             (Some(machine), run) => {
                 let reported = explain_machine(machine, run.as_ref(), node.as_ref(), now);
-                self.hosts().with_firmware(machine, reported).await?
+                let mut reported = self.hosts().with_firmware(machine, reported).await?;
+                reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
+                reported
             }
             (None, Some(run)) => match &node {
                 Some(node) => node.explain_run(run, now),

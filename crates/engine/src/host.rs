@@ -287,7 +287,8 @@ impl Request {
     async fn run(&self, tx: &mut Tx) -> Result<HostView> {
         let Reprovision { machine: id, firmware, request_id, by } = &self.request;
         let found = tx.record_locked::<Host>(id.as_str()).await?;
-        let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+        // Locked, so that the machine is not deleted before its host is written.
+        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
         if let Some(firmware) = firmware
             && tx.firmware(firmware).await?.is_none()
         {

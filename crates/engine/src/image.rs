@@ -81,7 +81,7 @@ async fn delete(tx: &mut Tx, name: &str, who: &Requester, now: Timestamp) -> Res
     if tx.image_in_use(name).await? {
         let message = format!("the image {} is being installed", name);
         return Err(Refusal::precondition("IMAGE_IN_USE", message)
-            .next("farrier ops --filter phase=RUNNING")
+            .next("farrier operation list --filter phase=RUNNING")
             .into());
     }
     let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);

@@ -1,11 +1,16 @@
 //! The inventory of machines and their flags. Each change is one transaction with its event.
 
+mod delete;
 pub mod hardware;
+mod inspection;
 pub(crate) mod probe;
 
 use crate::Engine;
 use crate::admission::{event, no_machine};
-use crate::topology::{DeviceLocation, check_machine_location, check_may_move, mark_racks_changed};
+use crate::topology::{
+    DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
+    mark_racks_changed,
+};
 use model::condition::{ConditionObservation, ConditionType};
 use model::filter::Filter;
 use model::here;
@@ -83,8 +88,13 @@ impl Machines {
     }
 
     pub async fn get(&self, id: &MachineId) -> Result<Machine> {
-        let found = self.0.store().machine(id).await?;
-        Ok(found.ok_or_else(|| no_machine(id))?)
+        match self.0.store().machine(id).await? {
+            Some(machine) => Ok(machine),
+            None => {
+                let deleted = self.deleted(id.as_str()).await?;
+                Err(deleted.unwrap_or_else(|| no_machine(id)).into())
+            }
+        }
     }
 
     pub async fn list(
@@ -120,6 +130,16 @@ enum Known {
     At(Option<i64>),
 }
 
+impl Known {
+    /// The version that the machine must have, if one is given.
+    const fn version(self) -> Option<i64> {
+        match self {
+            Self::OrNew => None,
+            Self::At(version) => version,
+        }
+    }
+}
+
 struct Put {
     id: MachineId,
     spec: Option<MachineSpec>,
@@ -131,43 +151,62 @@ struct Put {
     now: Timestamp,
 }
 
-impl Put {
-    /// Optimistic concurrency: a change made from an old version is refused.
-    fn check_version(&self, machine: &Machine) -> Result<()> {
-        match self.known {
-            Known::At(Some(version)) if version != machine.version => {
-                let message = format!(
-                    "{} is at version {} by now, and this change was made from version {version}",
-                    self.id, machine.version
-                );
-                let next = format!("farrier get {}", self.id);
-                Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
-            }
-            Known::At(_) | Known::OrNew => Ok(()),
+/// Optimistic concurrency: a change made from an old version is refused.
+fn check_version(machine: &Machine, expected: Option<i64>) -> Result<()> {
+    match expected {
+        Some(version) if version != machine.version => {
+            let message = format!(
+                "{} is at version {} by now, and this change was made from version {version}",
+                machine.id, machine.version
+            );
+            let next = format!("farrier get {}", machine.id);
+            Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
         }
+        Some(_) | None => Ok(()),
     }
 }
 
 impl Put {
+    /// Checks rack, slots and feeds where they have changed: what is stored stays valid although
+    /// other devices have moved.
+    async fn check_place(
+        &self,
+        tx: &mut Tx,
+        before: &MachineSpec,
+        machine: &Machine,
+    ) -> Result<()> {
+        let spec = &machine.spec;
+        let moved = (&before.rack, before.slot) != (&spec.rack, spec.slot);
+        if moved || before.height_u != spec.height_u {
+            check_machine_location(tx, machine).await?;
+        }
+        if before.rack != spec.rack || before.feeds != spec.feeds {
+            check_feeding_shelves(tx, "machine.spec", spec.rack.as_ref(), &spec.feeds).await?;
+        }
+        Ok(())
+    }
+
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
         let event = |message: &str, line| {
             event(Cause::Request, &self.actor, message.into(), line, self.now)
         };
         match tx.machine_locked(&self.id).await? {
             Some(mut machine) => {
-                self.check_version(&machine)?;
+                check_version(&machine, self.known.version())?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
                     let from = DeviceLocation::of_machine(&machine.spec);
-                    machine.spec = spec.clone();
+                    let spec = spec.clone();
+                    let before = std::mem::replace(&mut machine.spec, spec);
                     machine.labels = self.labels.clone();
                     let to = DeviceLocation::of_machine(&machine.spec);
                     let holder = machine.active_run.as_ref();
                     check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
-                    if from != to {
-                        check_machine_location(tx, &machine).await?;
-                    }
+                    self.check_place(tx, &before, &machine).await?;
                     tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
+                    if before.feeds != machine.spec.feeds {
+                        tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+                    }
                     let event = event(&format!("{} was moved", machine.id), here!());
                     mark_racks_changed(tx, &from, &to, &event).await?;
                 }
@@ -175,9 +214,14 @@ impl Put {
             }
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
-                let machine = Machine::new(id, spec, self.labels.clone(), self.now);
-                check_machine_location(tx, &machine).await?;
+                let mut machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                // A deleted machine of the same id has a history that continues.
+                machine.version = tx.last_version(self.id.as_str()).await? + 1;
+                self.check_place(tx, &MachineSpec::default(), &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
+                if !machine.spec.feeds.is_empty() {
+                    tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+                }
                 let event = event(&format!("{} was added", machine.id), here!());
                 mark_racks_changed(
                     tx,

@@ -4,20 +4,22 @@
 use crate::Engine;
 use crate::admission::event;
 use crate::admission::forced_by;
-use model::blast_radius::AffectedMachine;
+use model::blast_radius::{AffectedMachine, PoweredDevice};
 use model::device::power_goal;
 use model::effect::DesiredPower;
 use model::here;
-use model::id::{MachineId, RackId};
+use model::id::{MachineId, NodeId, PowerShelfId, RackId};
 use model::machine::Machine;
 use model::power_shelf::maintenance::{
-    FedRack, NamedShelf, PowerChangePreview, PowerChangeRequest, admit_power_off,
-    preview_power_change, step_name,
+    NamedShelf, PowerChangePreview, PowerChangeRequest, admit_power_off, preview_power_change,
+    step_name,
 };
+use model::power_shelf::topology::PowerTopology;
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::Rack;
 use model::refusal::Refusal;
 use model::run::Run;
+use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
@@ -53,9 +55,9 @@ impl PowerShelves {
 }
 
 async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPreview> {
-    let shelves = load_named_shelves(tx, requested, RowLock::Unlocked).await?;
-    let fed = load_fed_racks(tx, &racks_of(&shelves)).await?;
-    Ok(ShelfPreview { preview: preview_power_change(requested, &shelves, &fed), shelves })
+    let shelves = load_named_shelves(tx, requested).await?;
+    let topology = load_topology(tx, &known_shelves(&shelves)).await?;
+    Ok(ShelfPreview { preview: preview_power_change(requested, &shelves, &topology), shelves })
 }
 
 struct ShelfMaintenance {
@@ -65,18 +67,22 @@ struct ShelfMaintenance {
 
 impl ShelfMaintenance {
     async fn run(&self, tx: &mut Tx) -> Result<PowerChangePreview> {
-        // The racks are locked first: two concurrent requests that each rely on the other's shelf
-        // staying on must not both pass.
-        let racks = racks_of(&load_named_shelves(tx, &self.request, RowLock::Unlocked).await?);
-        for rack in &racks {
+        // The racks and shelves are locked first: two concurrent requests that each rely on the
+        // other's shelf staying on must not both pass.
+        let before = load_named_shelves(tx, &self.request).await?;
+        let relied_on = reliance(&load_topology(tx, &known_shelves(&before)).await?);
+        for rack in &relied_on.0 {
             tx.record_locked::<Rack>(rack.as_str()).await?;
         }
-        let shelves = load_named_shelves(tx, &self.request, RowLock::Locked).await?;
-        if racks_of(&shelves) != racks {
+        for shelf in &relied_on.1 {
+            tx.record_locked::<PowerShelf>(shelf.as_str()).await?;
+        }
+        let shelves = load_named_shelves(tx, &self.request).await?;
+        let topology = load_topology(tx, &known_shelves(&shelves)).await?;
+        if reliance(&topology) != relied_on {
             return Err(StoreError::Conflict);
         }
-        let fed = load_fed_racks(tx, &racks).await?;
-        let foreseen = preview_power_change(&self.request, &shelves, &fed);
+        let foreseen = preview_power_change(&self.request, &shelves, &topology);
         foreseen.permitted()?;
         for one in shelves {
             if let (true, Some(shelf)) = (foreseen.accepted.contains(&one.id), one.shelf) {
@@ -135,29 +141,17 @@ async fn check_power_off(
     shelf: &PowerShelf,
     forced: Option<&str>,
 ) -> Result<Option<Refusal>> {
-    let rack = shelf.head.rack.iter().cloned().collect();
-    let fed = load_fed_racks(tx, &rack).await?;
-    Ok(fed.first().and_then(|fed| admit_power_off(shelf, fed, forced).err()))
-}
-
-/// Whether rows are locked against other writers.
-#[derive(Clone, Copy)]
-enum RowLock {
-    Unlocked,
-    Locked,
+    let topology = load_topology(tx, std::slice::from_ref(shelf)).await?;
+    Ok(admit_power_off(shelf, &topology, forced).err())
 }
 
 async fn load_named_shelves(
     tx: &mut Tx,
     requested: &PowerChangeRequest,
-    lock: RowLock,
 ) -> Result<Vec<NamedShelf>> {
     let mut found = Vec::new();
     for id in &requested.ids {
-        let shelf = match lock {
-            RowLock::Unlocked => tx.record::<PowerShelf>(id.as_str()).await?,
-            RowLock::Locked => tx.record_locked::<PowerShelf>(id.as_str()).await?,
-        };
+        let shelf = tx.record::<PowerShelf>(id.as_str()).await?;
         let made = match &requested.request_id {
             Some(request_id) => tx.run_of_request(&TargetId::from(id), request_id).await?,
             None => None,
@@ -167,25 +161,121 @@ async fn load_named_shelves(
     Ok(found)
 }
 
-fn racks_of(shelves: &[NamedShelf]) -> BTreeSet<RackId> {
-    let known = shelves.iter().filter_map(|one| one.shelf.as_ref());
-    known.filter_map(|shelf| shelf.head.rack.clone()).collect()
+fn known_shelves(named: &[NamedShelf]) -> Vec<PowerShelf> {
+    named.iter().filter_map(|one| one.shelf.clone()).collect()
 }
 
-async fn load_fed_racks(tx: &mut Tx, racks: &BTreeSet<RackId>) -> Result<Vec<FedRack>> {
-    let mut found = Vec::new();
-    for rack in racks {
+/// The racks and shelves that a decision relies on, in the order in which they are locked.
+fn reliance(topology: &PowerTopology) -> (BTreeSet<RackId>, BTreeSet<PowerShelfId>) {
+    let racks = topology.shelves.iter().filter_map(|shelf| shelf.head.rack.as_ref());
+    let racks = racks.chain(topology.devices.iter().filter_map(|device| device.rack.as_ref()));
+    (racks.cloned().collect(), topology.shelves.iter().map(PowerShelf::id).collect())
+}
+
+/// Loads the racks of these shelves and of the devices that they feed, and every shelf that feeds
+/// one of these devices.
+async fn load_topology(tx: &mut Tx, named: &[PowerShelf]) -> Result<PowerTopology> {
+    let mut racks: BTreeSet<RackId> =
+        named.iter().filter_map(|one| one.head.rack.clone()).collect();
+    let ids: Vec<PowerShelfId> = named.iter().map(PowerShelf::id).collect();
+    let mut topology = PowerTopology::default();
+    for device in load_fed_devices(tx, &ids).await? {
+        if let Some(rack) = device.rack.clone() {
+            racks.insert(rack);
+        } else {
+            topology.devices.push(device);
+        }
+    }
+    for rack in &racks {
         // A shelf that cannot be read is not counted as a source of power.
         let shelves = tx.records_in_rack::<PowerShelf>(rack).await?.into_iter();
-        let shelves = shelves.filter_map(|(_, shelf)| shelf.ok()).collect();
-        let serving = tx.nodes_in_service(rack).await?;
-        let machines = tx.machines_in_rack(rack).await?.into_iter();
-        let affected = |(id, machine): (MachineId, Result<Machine>)| match machine {
-            Ok(machine) => AffectedMachine::of(&machine, serving.get(&id)),
-            Err(_) => AffectedMachine::unreadable(id),
-        };
-        let machines = machines.map(affected).collect();
-        found.push(FedRack { rack: rack.clone(), shelves, machines });
+        topology.shelves.extend(shelves.filter_map(|(_, shelf)| shelf.ok()));
+        load_rack_devices(tx, rack, &mut topology.devices).await?;
     }
+    let feeds = topology.devices.iter().flat_map(|device| &device.feeds);
+    let mut elsewhere: BTreeSet<PowerShelfId> = feeds.chain(&ids).cloned().collect();
+    for shelf in &topology.shelves {
+        elsewhere.remove(&shelf.id());
+    }
+    for id in &elsewhere {
+        match tx.record::<PowerShelf>(id.as_str()).await {
+            Ok(shelf) => topology.shelves.extend(shelf),
+            Err(StoreError::Corrupt(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(topology)
+}
+
+/// The devices that name one of these shelves as a feed, wherever they are.
+async fn load_fed_devices(tx: &mut Tx, shelves: &[PowerShelfId]) -> Result<Vec<PoweredDevice>> {
+    let mut found = Vec::new();
+    for target in tx.devices_fed_by(shelves).await? {
+        match target.machine() {
+            Some(id) => {
+                let Some(machine) = readable(tx.machine(&id).await)? else { continue };
+                let serving = tx.node_in_service(&id).await?;
+                found.push(powered_machine(&machine, serving.as_ref()));
+            }
+            None => {
+                let switch = readable(tx.record::<Switch>(target.as_str()).await)?;
+                found.extend(switch.as_ref().map(powered_switch));
+            }
+        }
+    }
+    // The index may be older than the spec.
+    found.retain(|device| device.feeds.iter().any(|id| shelves.contains(id)));
     Ok(found)
+}
+
+/// Treats a record that cannot be read as absent. In a rack it is found as unreadable.
+fn readable<T>(found: Result<Option<T>>) -> Result<Option<T>> {
+    match found {
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        other => other,
+    }
+}
+
+async fn load_rack_devices(
+    tx: &mut Tx,
+    rack: &RackId,
+    devices: &mut Vec<PoweredDevice>,
+) -> Result<()> {
+    let serving = tx.nodes_in_service(rack).await?;
+    let machines = tx.machines_in_rack(rack).await?.into_iter();
+    devices.extend(machines.map(|(id, machine)| match machine {
+        Ok(machine) => powered_machine(&machine, serving.get(&id)),
+        Err(_) => unreadable_machine(id, rack),
+    }));
+    let switches = tx.records_in_rack::<Switch>(rack).await?.into_iter();
+    devices.extend(switches.filter_map(|(_, one)| one.ok()).map(|one| powered_switch(&one)));
+    Ok(())
+}
+
+fn powered_machine(machine: &Machine, serves: Option<&NodeId>) -> PoweredDevice {
+    PoweredDevice {
+        target: TargetId::from(&machine.id),
+        rack: machine.spec.rack.clone(),
+        feeds: machine.spec.feeds.clone(),
+        affected: Some(AffectedMachine::of(machine, serves)),
+    }
+}
+
+/// Its feeds are unknown.
+fn unreadable_machine(id: MachineId, rack: &RackId) -> PoweredDevice {
+    PoweredDevice {
+        target: TargetId::from(&id),
+        rack: Some(rack.clone()),
+        feeds: Vec::new(),
+        affected: Some(AffectedMachine::unreadable(id)),
+    }
+}
+
+fn powered_switch(switch: &Switch) -> PoweredDevice {
+    PoweredDevice {
+        target: TargetId::new(TargetKind::Switch, switch.head.id.as_str()),
+        rack: switch.head.rack.clone(),
+        feeds: switch.spec.feeds.clone(),
+        affected: None,
+    }
 }

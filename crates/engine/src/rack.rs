@@ -108,7 +108,8 @@ impl Racks {
         found.await
     }
 
-    /// Replaces labels, hardware type and expected counts, if `version` is the current one or none.
+    /// Replaces labels, hardware type, expected counts and location, if `version` is the current
+    /// one or none.
     pub async fn update(
         &self,
         described: RackDescription,
@@ -350,7 +351,7 @@ async fn update(
     rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
     rack.head.labels = labels;
     rack.spec = spec;
-    let message = "labels, hardware type or expected counts changed".into();
+    let message = "labels, hardware type, expected counts or location changed".into();
     let event = event(Cause::Request, by, message, here!(), now);
     tx.update_and_enqueue(&mut rack, &event)?;
     Ok(rack)

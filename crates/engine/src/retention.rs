@@ -13,7 +13,7 @@ use model::time::Timestamp;
 use std::time::Duration;
 use store::{
     Cursor, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH, MAX_RUNS_PER_BATCH,
-    RemovedRows, Result, Tx,
+    RemovedRows, Result, Tx, WatchedKind,
 };
 use tokio::time::{Instant, sleep};
 
@@ -95,27 +95,46 @@ impl Runs {
     }
 }
 
-/// Refuses a cursor after which events have been deleted: a watch from there would skip them
-/// silently.
-pub(crate) async fn check_not_deleted(tx: &mut Tx, position: Cursor) -> Result<()> {
-    if position >= tx.newest_removed_event("run").await? {
+/// Refuses a cursor after which events of this kind have been deleted: a watch from there would
+/// skip them silently.
+pub(crate) async fn check_not_deleted(
+    tx: &mut Tx,
+    position: Cursor,
+    kind: WatchedKind,
+) -> Result<()> {
+    if position >= tx.newest_removed_event(&[kind]).await? {
         return Ok(());
     }
-    Err(cursor_gone(format!("events after the cursor {position} have been cleared away since"))
-        .into())
+    let what = format!("events after the cursor {position} have been cleared away since");
+    Err(cursor_gone(what, kind).into())
 }
 
 /// The refusal of a cursor that is ahead of this database, which was restored from a backup.
-pub(crate) fn cursor_ahead(position: Cursor) -> Refusal {
-    cursor_gone(format!(
+pub(crate) fn cursor_ahead(position: Cursor, kind: WatchedKind) -> Refusal {
+    let what = format!(
         "the cursor {position} is ahead of this database, which an older copy of it was put back into"
-    ))
+    );
+    cursor_gone(what, kind)
 }
 
-fn cursor_gone(what: String) -> Refusal {
+/// The refusal of a cursor with a later event that an older version wrote without a snapshot.
+pub(crate) fn no_snapshot(position: Cursor, kind: WatchedKind) -> Refusal {
+    let what = format!(
+        "an event after the cursor {position} was written by an older version and cannot be shown"
+    );
+    cursor_gone(what, kind)
+}
+
+fn cursor_gone(what: String, kind: WatchedKind) -> Refusal {
     let message =
         format!("{what}; watch again without a cursor, which begins with everything as it is now");
-    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", message).next("farrier watch --all")
+    let next = match kind {
+        WatchedKind::Run => "farrier watch --all",
+        WatchedKind::Machine => "farrier machine watch",
+        WatchedKind::Rack => "farrier rack watch",
+        WatchedKind::Node => "farrier node watch",
+    };
+    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", message).next(next)
 }
 
 struct RetentionWorker {

@@ -21,13 +21,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{ClaimedObject, ClaimedRun, Replica, Result, Signal, StoreError};
+use store::{ClaimedObject, ClaimedRun, Replica, ReplicaStatus, Result, Signal, StoreError};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 /// The number of attempts to release a claim before the claim is left to `requeue_stray_claims`.
 const RELEASE_TRIES: u32 = 5;
+/// The version of this program, which a replica registers.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The most objects that one transaction claims.
 const MAX_CLAIM: usize = 128;
 /// The backoff of an object whose record cannot be read, or whose turn panicked.
@@ -196,7 +198,7 @@ impl Scheduler {
         let input = (self.state().replica.clone(), now, now + self.0.settings().lease);
         let registered =
             self.0.store().write("register_replica", input, |(replica, now, expires), tx| {
-                Box::pin(tx.register_replica(replica, *now, *expires))
+                Box::pin(tx.register_replica(replica, VERSION, *now, *expires))
             });
         registered.await
     }
@@ -341,10 +343,10 @@ impl Scheduler {
 
     pub(crate) async fn renew_lease(&self) -> Result<()> {
         let begun = Instant::now();
-        let expires = self.0.now() + self.0.settings().lease;
-        let input = (self.state().replica.clone(), expires);
-        let renewed = self.0.store().write("renew_lease", input, |(replica, expires), tx| {
-            Box::pin(tx.renew_lease(replica, *expires))
+        let now = self.0.now();
+        let input = (self.state().replica.clone(), now, now + self.0.settings().lease);
+        let renewed = self.0.store().write("renew_lease", input, |(replica, now, expires), tx| {
+            Box::pin(tx.renew_lease(replica, *now, *expires))
         });
         match renewed.await {
             Err(StoreError::Conflict) => {
@@ -422,6 +424,12 @@ impl Scheduler {
             Some(position) => (position as u64, names.len() as u64),
             None => (0, 1),
         }
+    }
+
+    /// The replicas with their claims, ordered by name.
+    pub async fn replicas(&self, after: String, limit: i64) -> Result<Vec<ReplicaStatus>> {
+        let input = (after, limit);
+        self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.replicas(after, *limit))).await
     }
 
     /// The names of the replicas that are alive.

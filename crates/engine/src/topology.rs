@@ -1,8 +1,10 @@
 //! The slots of devices in racks. A rack's turn runs when a device was added, moved or taken out.
 
-use model::id::{MachineId, RackId, RunId};
+use model::device::Device;
+use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::{Machine, MachineSpec};
+use model::placement::{DevicePlacement, ShelfLocation, check_feeds, check_overlap};
 use model::power_shelf::PowerShelf;
 use model::rack::{Rack, RackDevice};
 use model::refusal::Refusal;
@@ -103,11 +105,11 @@ async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Resu
     Ok(())
 }
 
-/// Refuses a machine whose rack is unknown or whose slot another machine occupies.
+/// Refuses a machine whose rack is unknown, or whose slots another device occupies.
 pub(crate) async fn check_machine_location(tx: &mut Tx, machine: &Machine) -> Result<()> {
     let Some(rack) = &machine.spec.rack else { return Ok(()) };
     // The rack stays locked until the machine is written: no other transaction deletes the rack or
-    // gives the slot to another machine.
+    // gives the slot to another device.
     let known = tx.record_locked::<Rack>(rack.as_str()).await?;
     if known.is_none_or(|rack| rack.head.deleted) {
         let instead =
@@ -115,17 +117,59 @@ pub(crate) async fn check_machine_location(tx: &mut Tx, machine: &Machine) -> Re
         let problem = format!("is {rack}, which is not known");
         return Err(Refusal::invalid("machine.spec.rack_id", problem, instead).into());
     }
-    let Some(slot) = machine.spec.slot else { return Ok(()) };
-    // The slot of a machine whose record cannot be read is unknown.
-    let neighbours = tx.machines_in_rack(rack).await?.into_iter();
-    let mut neighbours = neighbours.filter_map(|(_, other)| other.ok());
-    let taken = |other: &Machine| other.id != machine.id && other.spec.slot == Some(slot);
-    match neighbours.find(taken) {
-        None => Ok(()),
-        Some(other) => {
-            let problem = format!("is {slot}, where {} stands in {rack}", other.id);
-            let instead = "choose another slot, or move that machine first";
-            Err(Refusal::invalid("machine.spec.slot", problem, instead).into())
-        }
+    check_slots(tx, "machine.spec", &machine_placement(machine), rack).await
+}
+
+/// Refuses slots that another device of the rack occupies. The caller has locked the rack.
+pub(crate) async fn check_slots(
+    tx: &mut Tx,
+    field: &str,
+    placed: &DevicePlacement,
+    rack: &RackId,
+) -> Result<()> {
+    if placed.slot.is_none() {
+        return Ok(());
     }
+    // The slot of a device whose record cannot be read is unknown.
+    let machines = tx.machines_in_rack(rack).await?.into_iter();
+    let machines = machines.filter_map(|(_, one)| one.ok());
+    let mut there: Vec<DevicePlacement> = machines.map(|one| machine_placement(&one)).collect();
+    there.extend(device_placements::<Switch>(tx, rack).await?);
+    there.extend(device_placements::<PowerShelf>(tx, rack).await?);
+    Ok(check_overlap(field, placed, rack, &there)?)
+}
+
+fn machine_placement(machine: &Machine) -> DevicePlacement {
+    let spec = &machine.spec;
+    let target = TargetId::from(&machine.id);
+    DevicePlacement { target, slot: spec.slot, height_u: spec.height_u }
+}
+
+async fn device_placements<D: Device>(tx: &mut Tx, rack: &RackId) -> Result<Vec<DevicePlacement>> {
+    let there = tx.records_in_rack::<D>(rack).await?.into_iter().filter_map(|(_, one)| one.ok());
+    let placement = |one: D| DevicePlacement {
+        target: one.target(),
+        slot: one.head().slot,
+        height_u: one.spec().height_u,
+    };
+    Ok(there.map(placement).collect())
+}
+
+/// Refuses power shelves that are unknown or in another rack than the device that they feed.
+pub(crate) async fn check_feeding_shelves(
+    tx: &mut Tx,
+    field: &str,
+    rack: Option<&RackId>,
+    feeds: &[PowerShelfId],
+) -> Result<()> {
+    let mut shelves = Vec::with_capacity(feeds.len());
+    for id in feeds {
+        let found = tx.record::<PowerShelf>(id.as_str()).await?;
+        let location = match found.filter(|shelf| !shelf.head.deleted) {
+            None => ShelfLocation::Unknown,
+            Some(shelf) => shelf.head.rack.map_or(ShelfLocation::NoRack, ShelfLocation::InRack),
+        };
+        shelves.push((id.clone(), location));
+    }
+    Ok(check_feeds(field, rack, &shelves)?)
 }

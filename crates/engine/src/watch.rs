@@ -3,21 +3,30 @@
 //! One reader per process follows the events and keeps the latest in a ring buffer. Each watcher
 //! has its own cursor: near the end it reads the ring, further back it reads the database. So a
 //! slow watcher delays no other and misses nothing.
+//!
+//! A watch is about one kind of object: runs, machines, racks or nodes. `watched` has what differs
+//! between the kinds.
+
+mod log_stream;
+mod object_watch;
+mod watched;
+
+pub use crate::watch_position::WatchPosition;
+pub use log_stream::LogStream;
+pub use object_watch::{Watch, WatchUpdate};
+pub use watched::Watched;
 
 use crate::Engine;
 use crate::retention::{check_not_deleted, cursor_ahead};
 use crate::run::Runs;
-pub use crate::watch_position::WatchPosition;
-use model::filter::{Filter, FilterItem};
-use model::id::{MachineId, RunId};
-use model::machine::Machine;
+use model::filter::Filter;
+use model::id::RunId;
 use model::run::Run;
-use model::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx};
+use store::{Cursor, Event, Result, Store, StoreError, Tx, WatchedKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -33,8 +42,6 @@ const GATHER_DELAY: Duration = Duration::from_millis(1);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stream survives an unavailable database.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
-const SNAPSHOT_PAGE: i64 = 200;
-const LOG_PAGE: i64 = 256;
 
 /// The state that all watchers of a process share.
 pub struct WatchHub {
@@ -129,14 +136,11 @@ impl WatchHub {
             }
         };
         loop {
-            let events = match events_after(&self.store, at).await {
-                Err(error @ StoreError::Refused(_)) => {
-                    // The next events have been deleted. The ring starts afresh; each watcher gets
-                    // the same refusal when it reads.
-                    *self.ring() = Ring::default();
-                    return Err(error);
-                }
-                other => other?,
+            let Some(events) = all_events_after(&self.store, at).await? else {
+                // Some of the next events have been deleted. The ring starts afresh; each watcher
+                // reads the database, and is refused if events of its kind were deleted.
+                *self.ring() = Ring::default();
+                return Ok(());
             };
             let Some(last) = events.last() else { return Ok(()) };
             at = last.cursor;
@@ -183,244 +187,54 @@ impl Runs {
         }
     }
 
-    /// Opens a watch that starts with a snapshot of the matching runs, or after a cursor.
-    pub async fn watch(&self, filter: Filter, place: Option<WatchPosition>) -> Result<Watch> {
-        let place = match place {
-            Some(place) => {
-                let cursor = place.cursor();
-                self.0
-                    .store()
-                    .read(cursor, |cursor, tx| Box::pin(check_cursor(tx, *cursor)))
-                    .await?;
-                place
-            }
-            None => WatchPosition::Snapshot { at: self.settled_cursor().await?, before: None },
-        };
-        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);
-        self.0.hub().notify_events();
-        Ok(Watch {
-            engine: self.0.clone(),
-            snapshot_filter: filter.clone(),
-            filter,
-            position: place,
-        })
-    }
-
-    /// A cursor at or after every event that the caller may have seen already. The wait is bounded:
-    /// a transaction that stays open must not prevent a watch from opening.
-    async fn settled_cursor(&self) -> Result<Cursor> {
-        let latest = self.0.store().read_one((), |(), tx| Box::pin(tx.latest_cursor())).await?;
-        let deadline = Instant::now() + SETTLE_TIMEOUT;
-        let mut wait = SETTLE_TIMEOUT / 1_000;
-        loop {
-            let horizon = self.0.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
-            if horizon >= latest || Instant::now() >= deadline {
-                return Ok(horizon);
-            }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
-        }
+    /// Opens a watch of runs.
+    pub async fn watch(&self, filter: Filter, place: Option<WatchPosition>) -> Result<Watch<Run>> {
+        self.0.watch(filter, place).await
     }
 
     /// Follows the log of a run from an offset.
     pub async fn follow_log(&self, id: &RunId, offset: i64, follow: bool) -> Result<LogStream> {
         self.get(id).await?;
-        let bell = self.0.hub().log_signal(id);
-        Ok(LogStream { engine: self.0.clone(), id: id.clone(), offset, follow, signal: Some(bell) })
+        Ok(LogStream::open(self.0.clone(), id.clone(), offset, follow))
     }
 }
 
-/// One update that a watch delivers.
-#[derive(Debug, Clone)]
-pub struct WatchUpdate {
-    pub ts: Timestamp,
-    /// Shared by all watchers.
-    pub run: Arc<Run>,
-    pub message: String,
-    /// The position to resume after this update.
-    pub position: WatchPosition,
-    pub initial: bool,
-}
-
-pub struct Watch {
-    engine: Engine,
-    filter: Filter,
-    /// The filter of the snapshot.
-    snapshot_filter: Filter,
-    position: WatchPosition,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.engine.hub().watchers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Watch {
-    /// Leaves ended runs out of the snapshot.
-    pub fn without_ended(mut self) -> Self {
-        self.snapshot_filter = self.snapshot_filter.clone().and(Filter::in_flight());
-        self
+impl Engine {
+    /// Opens a watch that starts with a snapshot of the matching objects, or after a cursor.
+    pub async fn watch<T: Watched>(
+        &self,
+        filter: Filter,
+        place: Option<WatchPosition>,
+    ) -> Result<Watch<T>> {
+        let place = match place {
+            Some(place) => {
+                place.check_id(T::is_id)?;
+                let cursor = place.cursor();
+                self.store()
+                    .read(cursor, |cursor, tx| Box::pin(check_cursor(tx, *cursor, T::KIND)))
+                    .await?;
+                place
+            }
+            None => WatchPosition::Snapshot { at: self.settled_cursor().await?, last: None },
+        };
+        self.hub().watchers.fetch_add(1, Ordering::Relaxed);
+        self.hub().notify_events();
+        Ok(Watch::new(self.clone(), filter, place))
     }
 
-    /// The current position. A watch that resumes here misses nothing.
-    pub fn position(&self) -> &WatchPosition {
-        &self.position
-    }
-
-    /// Waits for the next updates, in order. Empty when the process stops.
-    pub async fn next(&mut self) -> Result<Vec<WatchUpdate>> {
-        let mut failure = OutageRetry::default();
+    /// A cursor at or after every event that the caller may have seen already. The wait is bounded:
+    /// a transaction that stays open must not prevent a watch from opening.
+    async fn settled_cursor(&self) -> Result<Cursor> {
+        let latest = self.store().read_one((), |(), tx| Box::pin(tx.latest_cursor())).await?;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let mut wait = SETTLE_TIMEOUT / 1_000;
         loop {
-            let observed = match self.position.clone() {
-                WatchPosition::Snapshot { at, before } => self.snapshot(at, before).await,
-                WatchPosition::After(cursor) => self.after(cursor).await,
-            };
-            match observed {
-                Ok(observed) if observed.is_empty() && !self.engine.is_stopping() => {
-                    failure = OutageRetry::default();
-                }
-                Ok(observed) => return Ok(observed),
-                Err(error) => failure.wait_or_fail(error).await?,
+            let horizon = self.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
+            if horizon >= latest || Instant::now() >= deadline {
+                return Ok(horizon);
             }
-        }
-    }
-
-    async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<WatchUpdate>> {
-        let input = (self.snapshot_filter.clone(), before.map(|run| run.to_string()), at);
-        let page = self.engine.store().scan(input, |(filter, before, at), tx| {
-            Box::pin(runs_as_of(tx, filter, before.as_deref(), *at))
-        });
-        let page = page.await?;
-        let mut observed = Vec::with_capacity(page.runs.len());
-        for run in page.runs {
-            let id = run.spec.id.clone();
-            if self.matches(&self.snapshot_filter, &run).await? {
-                observed.push(WatchUpdate {
-                    ts: run.progress.finished_at.unwrap_or(run.spec.created_at),
-                    message: String::new(),
-                    position: WatchPosition::Snapshot { at, before: Some(id) },
-                    run: Arc::new(run),
-                    initial: true,
-                });
-            }
-        }
-        self.position = match page.next {
-            Some(next) => WatchPosition::Snapshot { at, before: Some(RunId::trusted(next)) },
-            None => WatchPosition::After(at),
-        };
-        if let (WatchPosition::After(_), Some(last)) = (&self.position, observed.last_mut()) {
-            last.position = self.position.clone();
-        }
-        Ok(observed)
-    }
-
-    async fn after(&mut self, cursor: Cursor) -> Result<Vec<WatchUpdate>> {
-        let mut newest = self.engine.hub().newest.subscribe();
-        let events = match self.engine.hub().read_ring(cursor) {
-            Some(events) => events,
-            None => {
-                let events = events_after(self.engine.store(), cursor).await?;
-                events.into_iter().map(Arc::new).collect()
-            }
-        };
-        let Some(last) = events.last() else {
-            tokio::select! {
-                biased;
-                changed = newest.changed() => drop(changed),
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = self.engine.stopped() => {}
-            }
-            return Ok(Vec::new());
-        };
-        let after = WatchPosition::After(last.cursor);
-        let mut observed = Vec::new();
-        for event in &events {
-            let Some(run) = &event.run else { continue };
-            if self.matches(&self.filter, run).await? {
-                observed.push(WatchUpdate {
-                    ts: event.ts,
-                    run: Arc::clone(run),
-                    message: event.message.clone(),
-                    position: WatchPosition::After(event.cursor),
-                    initial: false,
-                });
-            }
-        }
-        // Set last: after an error in `matches` the same events are read again.
-        self.position = after;
-        Ok(observed)
-    }
-
-    async fn matches(&self, filter: &Filter, run: &Run) -> Result<bool> {
-        if !filter.needs_machine() {
-            return Ok(filter.matches(FilterItem::Run(run, None)));
-        }
-        let machine: Option<Machine> = match run.spec.target.machine() {
-            Some(id) => self.machine(&id).await?,
-            None => None,
-        };
-        Ok(filter.matches(FilterItem::Run(run, machine.as_ref())))
-    }
-
-    async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
-        match self.engine.machines().get(id).await {
-            Ok(machine) => Ok(Some(machine)),
-            Err(StoreError::Refused(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-pub struct LogStream {
-    engine: Engine,
-    id: RunId,
-    offset: i64,
-    follow: bool,
-    /// Some until the stream is dropped.
-    signal: Option<Arc<Notify>>,
-}
-
-impl Drop for LogStream {
-    fn drop(&mut self) {
-        self.signal = None;
-        self.engine.hub().remove_log_signal(&self.id);
-    }
-}
-
-impl LogStream {
-    /// True unless the stream ended only because the process stops.
-    pub fn is_complete(&self) -> bool {
-        !self.engine.is_stopping() || !self.follow
-    }
-
-    /// The next chunks of the log; empty when it has ended or the process stops.
-    pub async fn next(&mut self) -> Result<Vec<LogLine>> {
-        let mut failure = OutageRetry::default();
-        loop {
-            let bell = self.signal.clone().unwrap_or_default();
-            let rung = bell.notified();
-            let page = self.engine.runs().log_page(&self.id, self.offset, LOG_PAGE).await;
-            let (run, lines) = match page {
-                Ok(page) => page,
-                Err(error) => {
-                    failure.wait_or_fail(error).await?;
-                    continue;
-                }
-            };
-            if let Some(last) = lines.last() {
-                self.offset = last.start + last.data.len() as i64;
-                return Ok(lines);
-            }
-            if run.ended() || !self.follow || self.engine.is_stopping() {
-                return Ok(lines);
-            }
-            tokio::select! {
-                biased;
-                () = rung => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = self.engine.stopped() => {}
-            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
         }
     }
 }
@@ -442,30 +256,33 @@ impl OutageRetry {
     }
 }
 
-async fn check_cursor(tx: &mut Tx, cursor: Cursor) -> Result<()> {
+async fn check_cursor(tx: &mut Tx, cursor: Cursor, kind: WatchedKind) -> Result<()> {
     if cursor > tx.horizon().await? {
-        return Err(cursor_ahead(cursor).into());
+        return Err(cursor_ahead(cursor, kind).into());
     }
-    check_not_deleted(tx, cursor).await
+    check_not_deleted(tx, cursor, kind).await
 }
 
-/// The next events in order, at most a batch.
-async fn events_after(store: &Store, cursor: Cursor) -> Result<Vec<Event>> {
-    let events = store.scan(cursor, |cursor, tx| {
+/// The next events in order, at most a batch. Refused if a later event of this kind was deleted.
+async fn events_after(store: &Store, cursor: Cursor, kind: WatchedKind) -> Result<Vec<Event>> {
+    let events = store.scan((cursor, kind), |(cursor, kind), tx| {
         Box::pin(async move {
-            check_not_deleted(tx, *cursor).await?;
+            check_not_deleted(tx, *cursor, *kind).await?;
             tx.events_after(*cursor, BATCH).await
         })
     });
     events.await
 }
 
-async fn runs_as_of(
-    tx: &mut Tx,
-    filter: &Filter,
-    before: Option<&str>,
-    at: Cursor,
-) -> Result<RunPage> {
-    check_not_deleted(tx, at).await?;
-    tx.runs_as_of(filter, before, SNAPSHOT_PAGE, at).await
+/// The next events of all kinds; `None` if a later event of any kind was deleted.
+async fn all_events_after(store: &Store, cursor: Cursor) -> Result<Option<Vec<Event>>> {
+    let events = store.scan(cursor, |cursor, tx| {
+        Box::pin(async move {
+            if *cursor < tx.newest_removed_event(&WatchedKind::ALL).await? {
+                return Ok(None);
+            }
+            tx.events_after(*cursor, BATCH).await.map(Some)
+        })
+    });
+    events.await
 }

@@ -1,13 +1,17 @@
 //! The position of a watch, as an opaque string with which a client resumes.
 
-use model::id::RunId;
+use model::id::ObjectId;
 use model::refusal::Refusal;
 use store::Cursor;
 
 /// The position of a watch: within the snapshot, or after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchPosition {
-    Snapshot { at: Cursor, before: Option<RunId> },
+    /// `last`: the last object that was delivered.
+    Snapshot {
+        at: Cursor,
+        last: Option<ObjectId>,
+    },
     After(Cursor),
 }
 
@@ -23,30 +27,47 @@ impl WatchPosition {
     pub fn to_cursor_text(&self) -> String {
         match self {
             Self::After(cursor) => cursor.to_string(),
-            Self::Snapshot { at, before: Some(run) } => format!("{at}~{run}"),
-            Self::Snapshot { at, before: None } => format!("{at}~"),
+            Self::Snapshot { at, last: Some(id) } => format!("{at}~{id}"),
+            Self::Snapshot { at, last: None } => format!("{at}~"),
         }
     }
 
     pub fn parse(name: &str) -> std::result::Result<Self, Refusal> {
-        let wrong = || {
-            let shown: String = name.chars().take(64).collect();
-            Refusal::invalid(
-                "cursor",
-                format!("{shown:?} was not given out by this server"),
-                "use the cursor of the last event you saw, or none to begin with a snapshot",
-            )
-        };
+        let wrong = || foreign(name);
         match name.split_once('~') {
             None => Cursor::parse(name).map(Self::After).ok_or_else(wrong),
-            Some((at, run)) => {
+            Some((at, last)) => {
                 let at = Cursor::parse(at).ok_or_else(wrong)?;
-                let before = match run {
+                let last = match last {
                     "" => None,
-                    run => Some(RunId::parse(run).map_err(|_| wrong())?),
+                    id => Some(ObjectId::parse(id).map_err(|_| wrong())?),
                 };
-                Ok(Self::Snapshot { at, before })
+                Ok(Self::Snapshot { at, last })
             }
         }
     }
+
+    /// Refuses a position in the snapshot of another kind of object.
+    pub(crate) fn check_id(
+        &self,
+        is_id: impl Fn(&str) -> bool,
+    ) -> std::result::Result<(), Refusal> {
+        match self {
+            Self::Snapshot { last: Some(id), .. } if !is_id(id.as_str()) => {
+                Err(foreign(&self.to_cursor_text()))
+            }
+            Self::Snapshot { .. } | Self::After(_) => Ok(()),
+        }
+    }
+}
+
+fn foreign(name: &str) -> Refusal {
+    let shown: String = name.chars().take(64).collect();
+    Refusal::invalid(
+        "cursor",
+        format!(
+            "{shown:?} was not given out by this server, or belongs to a watch of another kind"
+        ),
+        "use the cursor of the last event you saw, or none to begin with a snapshot",
+    )
 }

@@ -2,9 +2,10 @@
 //! anything runs.
 
 use crate::condition::ConditionType;
-use crate::id::{MachineId, NodeId, RunId};
+use crate::id::{MachineId, NodeId, PowerShelfId, RackId, RunId};
 use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
+use crate::target::TargetId;
 use crate::text;
 
 /// The number of machines that a message names: more than a rack holds. The rest is counted.
@@ -89,6 +90,28 @@ impl AffectedMachine {
     pub fn said(&self) -> Option<String> {
         self.objection.as_ref().map(|against| against.said(&[self.machine.as_str()]))
     }
+}
+
+/// A machine or switch, and the power shelves that feed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoweredDevice {
+    pub target: TargetId,
+    pub rack: Option<RackId>,
+    /// Empty means unknown: any shelf of its rack may feed it.
+    pub feeds: Vec<PowerShelfId>,
+    /// The objection to taking it down; machines only.
+    pub affected: Option<AffectedMachine>,
+}
+
+/// True if a device with these feeds loses power when the shelves `off` are switched off: one of
+/// them feeds it, and no other shelf that feeds it is known to stay on.
+pub fn loses_power(
+    feeds: &[PowerShelfId],
+    off: &[PowerShelfId],
+    stays_on: impl Fn(&PowerShelfId) -> bool,
+) -> bool {
+    let (goes_off, other): (Vec<_>, Vec<_>) = feeds.iter().partition(|id| off.contains(id));
+    !goes_off.is_empty() && !other.into_iter().any(stays_on)
 }
 
 /// Checks whether these machines may be affected: without objection if none is needed, else only by

@@ -69,9 +69,9 @@ pub trait Device: Lifecycle {
         !Self::WAITING.contains(&self.state_name())
     }
 
-    /// The activity within its state, such as the operation of a maintenance.
-    fn detail(&self) -> String {
-        String::new()
+    /// The power change in progress.
+    fn power_change(&self) -> Option<DesiredPower> {
+        None
     }
 
     /// The run whose end moves the device on: the one that its state waits for, or the failed one,

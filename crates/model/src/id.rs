@@ -136,8 +136,11 @@ impl<K: Kind> Id<K> {
                 format!("write {}-… with letters, digits, '.', '_' or '-' behind it", K::PREFIX)
             }
             Naming::Farrier => {
-                let list =
-                    if K::PREFIX == NodeKind::PREFIX { "farrier node list" } else { "farrier ops" };
+                let list = if K::PREFIX == NodeKind::PREFIX {
+                    "farrier node list"
+                } else {
+                    "farrier operation list"
+                };
                 format!("{}s are named {}-… ; list them with `{list}`", K::NOUN, K::PREFIX)
             }
         }

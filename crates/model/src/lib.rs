@@ -23,6 +23,7 @@ pub mod lifecycle;
 pub mod list_format;
 pub mod machine;
 pub mod node;
+pub mod placement;
 pub mod plan;
 pub mod power_shelf;
 pub mod rack;

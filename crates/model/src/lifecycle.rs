@@ -9,7 +9,7 @@
 use crate::effect::{DeviceFacts, Effect};
 use crate::health::HealthSummary;
 use crate::host::Host;
-use crate::id::{PlanId, RackId, RunId};
+use crate::id::{PlanId, PowerShelfId, RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
 use crate::node::Node;
 use crate::plan::{OnFailure, RunStep, RunType};
@@ -172,7 +172,7 @@ impl RecordHeader {
     }
 }
 
-/// Connection data of a device other than a machine.
+/// The owner's description of a device other than a machine; its rack and slot are in its header.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSpec {
@@ -183,6 +183,13 @@ pub struct DeviceSpec {
     pub ssh_endpoint: String,
     pub ssh_credential: String,
     pub serial: String,
+    /// Its height in rack units; None means unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height_u: Option<u32>,
+    /// The power shelves that feed it, sorted. Empty means unknown: any shelf of its rack may.
+    /// Always empty for a power shelf.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub feeds: Vec<PowerShelfId>,
 }
 
 impl DeviceSpec {

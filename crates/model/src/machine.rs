@@ -2,15 +2,17 @@
 //!
 //! A machine has the owner's description (spec, labels), the operator's intent (phase), and
 //! observations (conditions). Everything else is derived from these in `view`. Whether an operation
-//! may start is decided in `admit`.
+//! may start is decided in `admit`, whether it may be deleted in `delete`.
 
 pub mod admit;
+pub mod delete;
+pub mod hardware;
 pub mod matcher;
 pub mod view;
 
 use crate::condition::{ConditionObservation, ConditionType, Conditions};
 use crate::health::HealthSummary;
-use crate::id::{MachineId, RackId, RunId};
+use crate::id::{MachineId, PowerShelfId, RackId, RunId};
 use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
@@ -65,6 +67,15 @@ pub struct MachineSpec {
     /// The disk that images are written to: `serial:…`, `wwn:…` or `path:…`. Empty means the only
     /// disk.
     pub root_disk: String,
+    /// Its name in its Kubernetes cluster. Empty means its id.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// Its height in rack units; None means unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height_u: Option<u32>,
+    /// The power shelves that feed it, sorted. Empty means unknown: any shelf of its rack may.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub feeds: Vec<PowerShelfId>,
 }
 
 /// The highest slot number.
@@ -83,6 +94,7 @@ impl MachineSpec {
         text::check_short("machine.spec.customer_id", &self.customer_id)?;
         text::check_optional_name("machine.spec.bmc_credential", &self.bmc_credential)?;
         text::check_optional_name("machine.spec.ssh_credential", &self.ssh_credential)?;
+        text::check_node_name("machine.spec.node_name", &self.node_name)?;
         check_root_disk(&self.root_disk)?;
         if self.mac_addresses.len() > MAX_MACS {
             return Err(Refusal::invalid(

@@ -2,6 +2,7 @@
 //! the work in each state is a run on the shelf.
 
 pub mod maintenance;
+pub mod topology;
 
 use crate::device::transitions::{
     CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,
@@ -191,16 +192,15 @@ impl Device for PowerShelf {
 
     fields_of_device!(PowerShelfState);
 
-    fn detail(&self) -> String {
+    fn power_change(&self) -> Option<DesiredPower> {
         match &self.state {
-            PowerShelfState::Maintenance { operation: DesiredPower::On } => "PowerOn".into(),
-            PowerShelfState::Maintenance { operation: DesiredPower::Off } => "PowerOff".into(),
+            PowerShelfState::Maintenance { operation } => Some(*operation),
             PowerShelfState::Initializing
             | PowerShelfState::FetchingData
             | PowerShelfState::Configuring
             | PowerShelfState::Ready
             | PowerShelfState::Error { .. }
-            | PowerShelfState::Deleting => String::new(),
+            | PowerShelfState::Deleting => None,
         }
     }
 }

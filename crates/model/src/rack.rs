@@ -6,11 +6,13 @@
 mod input;
 pub mod maintenance;
 mod power;
+mod spec;
 mod state;
 mod why;
 
 pub use input::{RackDevice, RackOperation, RackTurnInput};
 pub use power::{DevicePower, format_power};
+pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
 pub use why::explain;
 
@@ -20,53 +22,18 @@ use crate::lifecycle::{
     SubjectKind, head_in_field,
 };
 use crate::list_format::join_limited;
-use crate::refusal::Refusal;
 use crate::run::HistoryNote;
 use crate::target::{TargetId, TargetKind};
-use crate::text;
 use crate::time::Timestamp;
 use crate::{here, note};
 use maintenance::RackStep;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The limit of expected devices of one kind.
-pub const MAX_EXPECTED: u32 = 256;
 /// The interval of checks whether a device was released, in case no wake-up arrives.
 const RECHECK: Duration = Duration::from_secs(15);
 /// The number of items that a message names; the rest is counted.
 const MAX_NAMED: usize = 6;
-
-/// The numbers of devices that the rack is expected to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Counts {
-    pub machines: u32,
-    pub switches: u32,
-    pub power_shelves: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct RackSpec {
-    pub hardware_type: String,
-    pub expected: Counts,
-}
-
-impl RackSpec {
-    pub fn checked(self) -> Result<Self, Refusal> {
-        text::check_short("rack.hardware_type", &self.hardware_type)?;
-        let Counts { machines, switches, power_shelves } = self.expected;
-        let counts =
-            [("machines", machines), ("switches", switches), ("power_shelves", power_shelves)];
-        match counts.into_iter().find(|(_, count)| *count > MAX_EXPECTED) {
-            None => Ok(self),
-            Some((name, count)) => Err(Refusal::invalid(
-                &format!("rack.expected.{name}"),
-                format!("is {count}"),
-                format!("use 0 to {MAX_EXPECTED}"),
-            )),
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rack {

@@ -354,15 +354,12 @@ impl Run {
         RunType::NODES.contains(&self.spec.run_type)
     }
 
-    /// The command for an action on this run. A run on a node is a workflow in the CLI, and its
-    /// steps are stages.
+    /// The command for an action on this run.
     pub fn command(&self, action: &str) -> String {
         let id = &self.spec.id;
-        match (self.works_on_node(), action) {
-            (true, "retry-step") => format!("farrier workflow retry-stage {id}"),
-            (true, action) => format!("farrier workflow {action} {id}"),
-            (false, "cancel") => format!("farrier cancel {id}"),
-            (false, action) => format!("farrier run {action} {id}"),
+        match action {
+            "cancel" => format!("farrier cancel {id}"),
+            action => format!("farrier operation {action} {id}"),
         }
     }
 

@@ -17,6 +17,8 @@ pub const MAX_ENDPOINT: usize = 255;
 pub const MAX_URL: usize = 1_024;
 pub const MAX_REQUEST_ID: usize = 128;
 pub const MAX_NAME: usize = 63;
+/// The length limit of the name of a Kubernetes node, in bytes.
+pub const MAX_NODE_NAME: usize = 253;
 
 fn check_length(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
     let length = value.len();
@@ -60,6 +62,24 @@ pub fn check_name(field: &str, value: &str) -> Result<(), Refusal> {
 /// Like `name`, but the empty string is accepted.
 pub fn check_optional_name(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() { Ok(()) } else { check_name(field, value) }
+}
+
+/// Checks the name of a Kubernetes node, a DNS name in lower case; it may be empty. The name is
+/// also a part of a shell command.
+pub fn check_node_name(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Ok(());
+    }
+    check_length(field, value, MAX_NODE_NAME)?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let part = |part: &str| {
+        !part.is_empty() && part.chars().all(fits) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    if value.split('.').all(part) {
+        return Ok(());
+    }
+    let instead = "use lower-case letters, digits, dashes and dots, as in node-7.example";
+    Err(Refusal::invalid(field, format!("is {value:?}"), instead))
 }
 
 /// Checks a short text; it may be empty.

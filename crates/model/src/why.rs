@@ -33,6 +33,8 @@ pub struct Explanation {
     pub next_commands: Vec<String>,
     /// The health reports, and what they prevent.
     pub health: Vec<String>,
+    /// Facts that prevent nothing and that an operator should know.
+    pub notes: Vec<String>,
 }
 
 impl Explanation {
@@ -414,7 +416,7 @@ fn next_commands(run: &Run) -> Vec<String> {
 fn failed_commands(run: &Run) -> Vec<String> {
     // A child run is best resumed through its parent, which waits for it.
     let parent =
-        run.spec.parent_run.iter().map(|parent| format!("farrier run retry-step {parent}"));
+        run.spec.parent_run.iter().map(|parent| format!("farrier operation retry-step {parent}"));
     parent.chain(own_commands(run)).collect()
 }
 

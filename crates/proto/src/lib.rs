@@ -15,9 +15,11 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/farrier.v1.serde.rs"));
 }
 
-pub use pbjson_types::Timestamp;
+pub mod json_form;
+pub mod words;
 
-pub use pbjson_types::Empty;
+pub use pbjson_types::{Empty, Timestamp};
+pub use prost::Name;
 
 /// The compiled descriptors of every proto file, with their comments.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/farrier.bin"));

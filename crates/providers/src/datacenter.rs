@@ -48,7 +48,7 @@ use crate::redfish;
 use crate::state_store::ProviderStateStore;
 use crate::{ipmi, ssh};
 use async_trait::async_trait;
-use bmcs::Bmcs;
+use bmcs::{Bmcs, peer_of_endpoint};
 pub use fabric::FabricTimeouts;
 pub use firmware::FirmwareTimeouts;
 use hosts::Hosts;
@@ -57,6 +57,7 @@ pub use ipmi_only::IpmiOnly;
 use model::condition::ConditionObservation;
 use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
 use model::fault::Result;
+use model::machine::MachineSpec;
 use model::time::format_duration;
 pub use net::Netplan;
 use node_cache::NodeCaches;
@@ -170,6 +171,13 @@ impl Provider for Datacenter {
 
     fn requires_catalog(&self) -> bool {
         true
+    }
+
+    fn peers(&self, spec: &MachineSpec) -> Vec<String> {
+        // An address that cannot be parsed was never connected to.
+        let bmc = Some(&spec.bmc_endpoint).filter(|endpoint| !endpoint.is_empty());
+        let bmc = bmc.and_then(|endpoint| peer_of_endpoint(endpoint).ok());
+        bmc.into_iter().chain(hosts::peer_of_endpoint(&spec.ssh_endpoint)).collect()
     }
 
     async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {

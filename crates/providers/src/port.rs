@@ -28,6 +28,14 @@ impl Target {
     pub fn machine_id(&self) -> MachineId {
         MachineId::trusted(self.id.as_str())
     }
+
+    /// The name under which Farrier joins the machine to its cluster.
+    pub(crate) fn node_name(&self) -> &str {
+        match self.spec.node_name.as_str() {
+            "" => self.id.as_str(),
+            name => name,
+        }
+    }
 }
 
 /// A machine as the MAAS of its site reports it.
@@ -95,6 +103,11 @@ pub trait Provider: Send + Sync {
     /// Whether a machine with this spec can belong to the provider.
     fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    /// The names of the machine's BMC and host in pins and lockouts.
+    fn peers(&self, _spec: &MachineSpec) -> Vec<String> {
+        Vec::new()
     }
 
     /// Executes one provider call. [`model::effect::CallVerb`] says which answers each verb allows.

@@ -106,7 +106,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
         ("env".to_string(), env.to_string()),
         ("location".to_string(), format!("hall-1/r{rack}")),
     ]);
-    let spec = RackSpec { hardware_type: "demo".into(), expected };
+    let spec = RackSpec { hardware_type: "demo".into(), expected, ..RackSpec::default() };
     let described = RackDescription { id: id.clone(), labels, spec };
     engine.racks().create(described, "demo".into()).await?;
     Ok(id)

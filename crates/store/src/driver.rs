@@ -383,7 +383,7 @@ impl Dialect {
 }
 
 /// The schema migrations. The SQL of a released migration never changes.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 10] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
@@ -391,6 +391,9 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../migrations/0005_images.sql"),
     include_str!("../migrations/0006_racks.sql"),
     include_str!("../migrations/0007_nodes.sql"),
+    include_str!("../migrations/0008_replicas.sql"),
+    include_str!("../migrations/0009_feeds.sql"),
+    include_str!("../migrations/0010_inspections.sql"),
 ];
 
 /// The migrations that a database at schema `version` still needs.

@@ -1,15 +1,22 @@
 //! Events: one row for every transition of every object. Read by object, they are its history; read
-//! by cursor, they are a watch. Only the transaction that makes a change writes its event.
+//! by cursor, they are a watch. Only the transaction that makes a change writes its event. The
+//! events of runs, machines, racks and nodes hold the object as it was after the change.
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
+use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Machine;
+use model::node::Node;
+use model::rack::Rack;
 use model::run::{Run, RunSpec};
 use model::time::Timestamp;
 use std::fmt;
 use std::sync::Arc;
+
+/// The state in the last event of a deleted object.
+pub const REMOVED: &str = "removed";
 
 /// The component that caused a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +70,59 @@ pub struct NewEvent {
     pub at: Timestamp,
 }
 
+/// The kind of an object whose events hold a snapshot, so that it can be watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchedKind {
+    Run,
+    Machine,
+    Rack,
+    Node,
+}
+
+impl WatchedKind {
+    pub const ALL: [Self; 4] = [Self::Run, Self::Machine, Self::Rack, Self::Node];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Machine => "machine",
+            Self::Rack => SubjectKind::Rack.as_str(),
+            Self::Node => SubjectKind::Node.as_str(),
+        }
+    }
+
+    /// None for a kind that cannot be watched, or that only a newer version knows.
+    fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    pub(crate) const fn of_record(kind: SubjectKind) -> Option<Self> {
+        match kind {
+            SubjectKind::Rack => Some(Self::Rack),
+            SubjectKind::Node => Some(Self::Node),
+            SubjectKind::Switch
+            | SubjectKind::PowerShelf
+            | SubjectKind::Host
+            | SubjectKind::Site => None,
+        }
+    }
+}
+
+/// An object after a change, or before its deletion. Shared by all watchers.
+#[derive(Debug, Clone)]
+pub enum EventObject {
+    Run(Arc<Run>),
+    Machine(Arc<Machine>),
+    Rack(Arc<Rack>),
+    Node(Arc<Node>),
+}
+
 #[derive(Debug, Clone)]
 pub struct Event {
     pub cursor: Cursor,
     pub ts: Timestamp,
+    /// None for a kind that cannot be watched.
+    pub kind: Option<WatchedKind>,
     pub object_id: String,
     pub version: i64,
     /// The state of the object after the change.
@@ -75,8 +131,26 @@ pub struct Event {
     pub actor: String,
     pub message: String,
     pub decided_by: String,
-    /// The run after the change, if the object is a run.
-    pub run: Option<Arc<Run>>,
+    /// None in a history, for a kind that cannot be watched, and in an event that an older version
+    /// wrote without a snapshot.
+    pub object: Option<EventObject>,
+}
+
+impl Event {
+    /// True for the last event of a deleted object.
+    pub fn is_deletion(&self) -> bool {
+        self.state == REMOVED
+    }
+}
+
+/// A stored object as of a cursor.
+pub(crate) enum ObjectAsOf {
+    /// It has not changed since.
+    Unchanged,
+    /// Its version then, and the body of the event of that version.
+    Earlier(i64, String),
+    /// It did not exist then, or its event of that time has expired. A later event describes it.
+    Later,
 }
 
 impl Tx {
@@ -97,9 +171,50 @@ impl Tx {
         Ok(statement)
     }
 
-    pub(crate) fn machine_event(&self, machine: &Machine, event: &NewEvent) -> Statement {
-        let (id, version) = (machine.id.as_str(), machine.version);
-        self.object_event("machine", id, version, machine.effective_state().as_str(), event)
+    pub(crate) fn machine_event(&self, machine: &Machine, event: &NewEvent) -> Result<Statement> {
+        let state = machine.effective_state().as_str();
+        self.machine_event_in_state(machine, machine.version, state, event)
+    }
+
+    /// The last event of a machine, with the machine as it was.
+    pub(crate) fn machine_deletion(
+        &self,
+        machine: &Machine,
+        event: &NewEvent,
+    ) -> Result<Statement> {
+        self.machine_event_in_state(machine, machine.version + 1, REMOVED, event)
+    }
+
+    fn machine_event_in_state(
+        &self,
+        machine: &Machine,
+        version: i64,
+        state: &str,
+        event: &NewEvent,
+    ) -> Result<Statement> {
+        let body = serde_json::to_string(machine)?;
+        let (kind, id) = (WatchedKind::Machine.as_str(), machine.id.as_str());
+        let mut statement = insert(kind, id, version, state, event, body);
+        statement.sql = self.dialect().fill_placeholders(&statement.sql);
+        Ok(statement)
+    }
+
+    /// An event of a record, with a body if the record can be watched.
+    pub(crate) fn lifecycle_event<R: Lifecycle>(
+        &self,
+        record: &R,
+        version: i64,
+        state: &str,
+        event: &NewEvent,
+    ) -> Result<Statement> {
+        let body = match WatchedKind::of_record(R::KIND) {
+            Some(_) => serde_json::to_string(record)?,
+            None => String::new(),
+        };
+        let key = record.subject().key();
+        let mut statement = insert(R::KIND.as_str(), &key, version, state, event, body);
+        statement.sql = self.dialect().fill_placeholders(&statement.sql);
+        Ok(statement)
     }
 
     /// The insert of an event without a body.
@@ -116,8 +231,36 @@ impl Tx {
         statement
     }
 
-    /// The version of the last event of an object, even if the object was deleted.
-    pub(crate) async fn last_version(&mut self, id: &str) -> Result<i64> {
+    /// The state of a stored object, which is at `version` now, as of a cursor.
+    pub(crate) async fn object_as_of(
+        &mut self,
+        id: &str,
+        version: i64,
+        at: Cursor,
+    ) -> Result<ObjectAsOf> {
+        let sql = "SELECT version, body FROM events WHERE object_id = $1 AND version <= $2 \
+                   AND (tx, seq) <= ($3, $4) ORDER BY version DESC LIMIT 1";
+        match self.query_one(sql, values![id, version, at.tx, at.seq]).await? {
+            Some(then) if then.int(0)? == version => Ok(ObjectAsOf::Unchanged),
+            Some(then) => match then.text(1)? {
+                // An older version wrote the event without a body.
+                "" => Ok(ObjectAsOf::Later),
+                body => Ok(ObjectAsOf::Earlier(then.int(0)?, body.to_string())),
+            },
+            None => {
+                let sql = "SELECT version FROM events WHERE object_id = $1 LIMIT 1";
+                match self.query_one(sql, values![id]).await? {
+                    Some(_) => Ok(ObjectAsOf::Later),
+                    // Retention has deleted all of its events: it has not changed since.
+                    None => Ok(ObjectAsOf::Unchanged),
+                }
+            }
+        }
+    }
+
+    /// The version of the last event of an object, even if the object was deleted. A new object of
+    /// the same id continues from it.
+    pub async fn last_version(&mut self, id: &str) -> Result<i64> {
         let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
         self.query_one(sql, values![id]).await?.as_ref().map_or(Ok(0), |row| row.int(0))
     }
@@ -132,7 +275,7 @@ impl Tx {
              WHERE {after_cursor} ORDER BY e.tx, e.seq LIMIT $3",
         );
         let rows = self.query(&sql, values![cursor.tx, cursor.seq, limit]).await?;
-        rows.iter().map(event).collect()
+        rows.iter().map(|row| event(row, event_object(row)?)).collect()
     }
 
     /// The cursor of the last final event.
@@ -154,13 +297,19 @@ impl Tx {
         }
     }
 
+    /// The last event of an object, even if the object was deleted.
+    pub async fn last_event(&mut self, id: &str) -> Result<Option<Event>> {
+        let version = self.last_version(id).await?;
+        Ok(self.history(id, version - 1, 1).await?.into_iter().next())
+    }
+
     /// The events of one object after a version, oldest first.
     pub async fn history(&mut self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
         let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
-                   e.message, e.decided_by, e.kind, e.body, NULL FROM events e \
+                   e.message, e.decided_by, e.kind FROM events e \
                    WHERE e.object_id = $1 AND e.version > $2 ORDER BY e.version LIMIT $3";
         let rows = self.query(sql, values![id, after, limit]).await?;
-        rows.iter().map(event).collect()
+        rows.iter().map(|row| event(row, None)).collect()
     }
 }
 
@@ -191,26 +340,47 @@ fn insert(
     }
 }
 
-fn event(row: &Row) -> Result<Event> {
+/// The object in the body of an event: the columns 10 (kind) and 11 (body), and 12, the spec of a
+/// run.
+fn event_object(row: &Row) -> Result<Option<EventObject>> {
     let version = row.int(4)?;
-    let run = match row.opt_text(12) {
-        Ok(Some(spec)) => {
+    let Some(kind) = WatchedKind::parse(row.text(10)?) else { return Ok(None) };
+    if row.text(11)?.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(match kind {
+        WatchedKind::Run => {
+            let Some(spec) = row.opt_text(12)? else { return Ok(None) };
             let spec: RunSpec = serde_json::from_str(spec)?;
-            Some(Arc::new(Run { spec, progress: row.json(11)?, version }))
+            EventObject::Run(Arc::new(Run { spec, progress: row.json(11)?, version }))
         }
-        Ok(None) => None,
-        Err(error) => return Err(error),
-    };
+        WatchedKind::Machine => {
+            let machine: Machine = row.json(11)?;
+            EventObject::Machine(Arc::new(Machine { version, ..machine }))
+        }
+        WatchedKind::Rack => EventObject::Rack(Arc::new(record_at::<Rack>(row, version)?)),
+        WatchedKind::Node => EventObject::Node(Arc::new(record_at::<Node>(row, version)?)),
+    }))
+}
+
+fn record_at<R: Lifecycle>(row: &Row, version: i64) -> Result<R> {
+    let mut record: R = row.json(11)?;
+    record.head_mut().version = version;
+    Ok(record)
+}
+
+fn event(row: &Row, object: Option<EventObject>) -> Result<Event> {
     Ok(Event {
         cursor: Cursor { tx: row.int(0)?, seq: row.int(1)? },
         ts: row.time(2)?,
+        kind: WatchedKind::parse(row.text(10)?),
         object_id: row.text(3)?.to_string(),
-        version,
+        version: row.int(4)?,
         state: row.text(5)?.to_string(),
         cause: row.text(6)?.to_string(),
         actor: row.text(7)?.to_string(),
         message: row.text(8)?.to_string(),
         decided_by: row.text(9)?.to_string(),
-        run,
+        object,
     })
 }

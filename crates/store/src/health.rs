@@ -221,9 +221,13 @@ impl Tx {
             // Reports on a host are on its machine; nodes and sites have none.
             SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => return Ok(()),
         };
+        self.delete_reports(&TargetId::new(kind, subject.id.as_str()))
+    }
+
+    /// Deletes the reports of all sources on an object.
+    pub(crate) fn delete_reports(&mut self, object: &TargetId) -> Result<()> {
         let sql = "DELETE FROM health WHERE object_id = $1";
-        let key = TargetId::new(kind, subject.id.as_str()).key();
-        self.queue_write(Statement::new(sql, values![key]), ExpectedRows::Any)
+        self.queue_write(Statement::new(sql, values![object.key()]), ExpectedRows::Any)
     }
 }
 

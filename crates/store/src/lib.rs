@@ -10,12 +10,14 @@ mod deployment;
 mod driver;
 mod error;
 mod event;
+mod feed;
 mod filter;
 mod firmware;
 mod health;
 mod hook;
 mod identity;
 mod image;
+mod inspection;
 mod lockout;
 mod log;
 mod machine;
@@ -35,7 +37,7 @@ pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, TxBody, TxFuture, TxInput, TxOutput};
 pub use error::StoreError;
-pub use event::{Cause, Cursor, Event, NewEvent};
+pub use event::{Cause, Cursor, Event, EventObject, NewEvent, REMOVED, WatchedKind};
 pub use firmware::AppliedPosition;
 pub use health::ObjectReports;
 pub use hook::{TransactionHook, TransactionPoint};
@@ -45,7 +47,7 @@ pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
 pub use node::{NodeHeartbeat, TaskRow};
 pub use record::{RecordClaim, RecordFilter, RecordPage};
-pub use replica::{Replica, ReplicaHeartbeat};
+pub use replica::{Replica, ReplicaHeartbeat, ReplicaStatus};
 pub use retention::{
     AgedEvent, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH, MAX_RUNS_PER_BATCH,
     RemovedRows,

@@ -1,7 +1,7 @@
 //! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::NewEvent;
+use crate::event::{Cursor, NewEvent, ObjectAsOf};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
@@ -11,6 +11,7 @@ use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
 /// The fields that no filter uses.
@@ -77,7 +78,7 @@ impl Tx {
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -106,7 +107,23 @@ impl Tx {
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// Deletes a machine and the health reports on it. Its history and its runs stay.
+    /// `machine.version` is the version that was read.
+    pub fn delete_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
+        let (id, version) = (machine.id.as_str(), machine.version);
+        let sql = "DELETE FROM machines WHERE id = $1 AND version = $2";
+        self.queue_write(Statement::new(sql, values![id, version]), ExpectedRows::One)?;
+        let target = TargetId::from(&machine.id);
+        self.delete_reports(&target)?;
+        self.delete_feeds_of(&target.key())?;
+        // The clocks of replicas differ; the times in a history never go back.
+        let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
+        self.queue_write(self.machine_deletion(machine, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -140,6 +157,30 @@ impl Tx {
         let machines = stored.map(machine).collect::<Result<Vec<_>>>()?;
         let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
         Ok(MachinePage { machines, next })
+    }
+
+    /// Like [`Tx::machines`], as of a cursor: later changes are undone, and machines that did not
+    /// exist then are omitted. So a watch that continues from that cursor misses nothing.
+    pub async fn machines_as_of(
+        &mut self,
+        filter: &Filter,
+        after: Option<&str>,
+        limit: i64,
+        at: Cursor,
+    ) -> Result<MachinePage> {
+        let page = self.machines(filter, after, limit).await?;
+        let mut machines = Vec::with_capacity(page.machines.len());
+        for machine in page.machines {
+            match self.object_as_of(machine.id.as_str(), machine.version, at).await? {
+                ObjectAsOf::Unchanged => machines.push(machine),
+                ObjectAsOf::Earlier(version, body) => {
+                    let then: Machine = serde_json::from_str(&body)?;
+                    machines.push(Machine { version, ..then });
+                }
+                ObjectAsOf::Later => {}
+            }
+        }
+        Ok(MachinePage { machines, next: page.next })
     }
 
     /// The machines of a rack, ordered by id. One that cannot be decoded does not hide the others.

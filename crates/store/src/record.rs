@@ -6,7 +6,7 @@
 //! transaction.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::NewEvent;
+use crate::event::{Cursor, NewEvent, ObjectAsOf, REMOVED};
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
@@ -171,16 +171,15 @@ impl Tx {
     /// Deletes a record and its queue row. Its history stays.
     pub fn remove_record<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
         let key = record.subject().key();
-        let (kind, version) = (R::KIND.as_str(), record.head().version);
+        let version = record.head().version;
         let sql = "DELETE FROM records WHERE id = $1 AND version = $2";
         self.queue_write(Statement::new(sql, values![key.as_str(), version]), ExpectedRows::One)?;
         let sql = "DELETE FROM subjects WHERE id = $1";
         self.queue_write(Statement::new(sql, values![key.as_str()]), ExpectedRows::One)?;
         self.delete_health(&record.subject())?;
-        self.queue_write(
-            self.object_event(kind, &key, version + 1, "removed", event),
-            ExpectedRows::One,
-        )?;
+        self.delete_feeds(&record.subject())?;
+        let last = self.lifecycle_event(record, version + 1, REMOVED, event)?;
+        self.queue_write(last, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -251,6 +250,32 @@ impl Tx {
         }
     }
 
+    /// Like [`Tx::records`], as of a cursor: later changes are undone, and records that did not
+    /// exist then are omitted. Only for kinds that can be watched.
+    pub async fn records_as_of<R: Lifecycle>(
+        &mut self,
+        filter: &RecordFilter,
+        after: Option<&str>,
+        limit: usize,
+        at: Cursor,
+    ) -> Result<RecordPage<R>> {
+        let page: RecordPage<R> = self.records(filter, after, limit).await?;
+        let mut records = Vec::with_capacity(page.records.len());
+        for record in page.records {
+            let (key, version) = (record.subject().key(), record.head().version);
+            match self.object_as_of(&key, version, at).await? {
+                ObjectAsOf::Unchanged => records.push(record),
+                ObjectAsOf::Earlier(version, body) => {
+                    let mut then: R = serde_json::from_str(&body)?;
+                    then.head_mut().version = version;
+                    records.push(then);
+                }
+                ObjectAsOf::Later => {}
+            }
+        }
+        Ok(RecordPage { records, next: page.next })
+    }
+
     /// The number of records by kind and state, for the metrics.
     pub async fn record_counts(&mut self) -> Result<Vec<(String, String, i64)>> {
         let sql = "SELECT kind, state, COUNT(*) FROM records GROUP BY kind, state";
@@ -261,8 +286,8 @@ impl Tx {
     }
 
     fn record_event<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
-        let (key, version) = (record.subject().key(), record.head().version);
-        let event = self.object_event(R::KIND.as_str(), &key, version, record.state_name(), event);
+        let (version, state) = (record.head().version, record.state_name());
+        let event = self.lifecycle_event(record, version, state, event)?;
         self.queue_write(event, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())

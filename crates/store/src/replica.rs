@@ -22,11 +22,25 @@ pub struct ReplicaHeartbeat {
     pub expires_at: Timestamp,
 }
 
+/// A replica for operators. All times are by the replica's own clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    pub replica: Replica,
+    /// The version of its program; empty for a replica that does not report it.
+    pub version: String,
+    pub started_at: Timestamp,
+    pub heartbeat_at: Option<Timestamp>,
+    pub expires_at: Timestamp,
+    /// The number of objects in the queue that it has claimed.
+    pub claims: i64,
+}
+
 impl Tx {
     /// Registers a starting replica and releases the claims of its earlier incarnation.
     pub async fn register_replica(
         &mut self,
         replica: &Replica,
+        version: &str,
         now: Timestamp,
         expires: Timestamp,
     ) -> Result<u64> {
@@ -37,20 +51,27 @@ impl Tx {
             let incarnation = row.text(0)?.to_string();
             freed = self.release_claims(&incarnation, now).await?;
         }
-        let sql = "INSERT INTO replicas (name, incarnation, expires_at, started_at) \
-                   VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET \
-                   incarnation = $2, expires_at = $3, started_at = $4";
+        let sql = "INSERT INTO replicas (name, incarnation, expires_at, started_at, version, \
+                   heartbeat_at) VALUES ($1, $2, $3, $4, $5, $4) ON CONFLICT (name) DO UPDATE SET \
+                   incarnation = $2, expires_at = $3, started_at = $4, version = $5, \
+                   heartbeat_at = $4";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());
-        self.execute(sql, values![name, incarnation, expires, now]).await?;
+        self.execute(sql, values![name, incarnation, expires, now, version]).await?;
         Ok(freed)
     }
 
     /// Renews all claims of a replica at once. A conflict means that another process took its name,
     /// or that it was expired.
-    pub async fn renew_lease(&mut self, replica: &Replica, expires: Timestamp) -> Result<()> {
-        let sql = "UPDATE replicas SET expires_at = $3 WHERE name = $1 AND incarnation = $2";
+    pub async fn renew_lease(
+        &mut self,
+        replica: &Replica,
+        now: Timestamp,
+        expires: Timestamp,
+    ) -> Result<()> {
+        let sql = "UPDATE replicas SET expires_at = $3, heartbeat_at = $4 \
+                   WHERE name = $1 AND incarnation = $2";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());
-        match self.execute(sql, values![name, incarnation, expires]).await? {
+        match self.execute(sql, values![name, incarnation, expires, now]).await? {
             1 => Ok(()),
             _ => Err(StoreError::Conflict),
         }
@@ -68,6 +89,15 @@ impl Tx {
             })
         };
         rows.iter().map(heartbeat).collect()
+    }
+
+    /// One page of replicas with their claims, ordered by name.
+    pub async fn replicas(&mut self, after: &str, limit: i64) -> Result<Vec<ReplicaStatus>> {
+        let sql = "SELECT r.name, r.incarnation, r.version, r.started_at, r.heartbeat_at, \
+                   r.expires_at, (SELECT COUNT(*) FROM subjects s WHERE s.owner = r.incarnation) \
+                   FROM replicas r WHERE r.name > $1 ORDER BY r.name LIMIT $2";
+        let rows = self.query(sql, values![after, limit]).await?;
+        rows.iter().map(status).collect()
     }
 
     /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`.
@@ -105,4 +135,16 @@ impl Tx {
         }
         Ok(freed)
     }
+}
+
+fn status(row: &Row) -> Result<ReplicaStatus> {
+    let (name, incarnation) = (row.text(0)?.to_string(), row.text(1)?.to_string());
+    Ok(ReplicaStatus {
+        replica: Replica { name, incarnation },
+        version: row.text(2)?.to_string(),
+        started_at: row.time(3)?,
+        heartbeat_at: row.opt_time(4)?,
+        expires_at: row.time(5)?,
+        claims: row.int(6)?,
+    })
 }

@@ -4,11 +4,11 @@
 //! the rules again. A run is deleted in steps: its log, its events, and its rows last, so an
 //! interrupted deletion continues where it stopped.
 //!
-//! Never deleted: an active run, the latest run of each machine, a child run whose parent exists, a
-//! run whose end the record that waits for it has not handled, the newest event of each existing
-//! object, and an event that is not final.
+//! Never deleted: an active run, the latest run of each existing machine, a child run whose parent
+//! exists, a run whose end the record that waits for it has not handled, the newest event of each
+//! existing object, and an event that is not final.
 
-use crate::event::Cursor;
+use crate::event::{Cursor, WatchedKind};
 use crate::subject::record_kinds;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
@@ -32,8 +32,8 @@ pub struct EndedRunPosition {
 pub struct EndedRun {
     pub id: RunId,
     pub at: Timestamp,
-    /// A newer run exists on its machine, and neither a parent run nor a record waits for this one.
-    /// So no gate reads it and no action reopens it.
+    /// A newer run exists on its machine, or the machine was deleted; and neither a parent run nor
+    /// a record waits for this one. So no gate reads it and no action reopens it.
     pub superseded: bool,
     /// It has log rows.
     pub logged: bool,
@@ -74,10 +74,13 @@ impl RemovedRows {
     }
 }
 
-/// True for a run `r` with a newer run on its machine, if neither its parent run nor the record
-/// that it reports to needs it any more.
-const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
+/// True for a run `r` with a newer run on its machine, or on a machine that was deleted, if neither
+/// its parent run nor the record that it reports to needs it any more. Only the key of a machine
+/// has no colon.
+const SUPERSEDED: &str = "((EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
      AND (n.created_at, n.id) > (r.created_at, r.id)) \
+     OR (r.machine_id NOT LIKE '%:%' \
+     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = r.machine_id))) \
      AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.id = r.part_of) \
      AND NOT EXISTS (SELECT 1 FROM subjects q WHERE q.id = r.reports_to \
      AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";
@@ -217,10 +220,13 @@ impl Tx {
         Ok(RemovedRows { events, ..RemovedRows::default() })
     }
 
-    /// The newest deleted event of a kind. A watch at an older cursor has missed events.
-    pub async fn newest_removed_event(&mut self, kind: &str) -> Result<Cursor> {
-        let sql = "SELECT tx, seq FROM removed WHERE kind = $1";
-        match self.query_one(sql, values![kind]).await? {
+    /// The newest deleted event of these kinds. A watch at an older cursor has missed events.
+    pub async fn newest_removed_event(&mut self, kinds: &[WatchedKind]) -> Result<Cursor> {
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        let sql = self.dialect().fill_placeholders(
+            "SELECT tx, seq FROM removed WHERE kind {among $1} ORDER BY tx DESC, seq DESC LIMIT 1",
+        );
+        match self.query_one(&sql, values![serde_json::to_string(&kinds)?]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
         }

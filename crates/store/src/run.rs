@@ -1,7 +1,7 @@
 //! Runs: the immutable spec is in `runs`, the mutable progress in `subjects`.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::{Cursor, NewEvent};
+use crate::event::{Cursor, NewEvent, ObjectAsOf};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::subject::Enqueue;
@@ -213,23 +213,13 @@ impl Tx {
         let page = self.runs(filter, before, limit).await?;
         let mut runs = Vec::with_capacity(page.runs.len());
         for run in page.runs {
-            let sql = "SELECT version, body FROM events WHERE object_id = $1 AND version <= $2 \
-                       AND (tx, seq) <= ($3, $4) ORDER BY version DESC LIMIT 1";
-            let id = run.spec.id.as_str();
-            match self.query_one(sql, values![id, run.version, at.tx, at.seq]).await? {
-                Some(then) if then.int(0)? == run.version => runs.push(run),
-                Some(then) => {
-                    let (version, progress) = (then.int(0)?, then.json(1)?);
+            match self.object_as_of(run.spec.id.as_str(), run.version, at).await? {
+                ObjectAsOf::Unchanged => runs.push(run),
+                ObjectAsOf::Earlier(version, body) => {
+                    let progress = serde_json::from_str(&body)?;
                     runs.push(Run { version, progress, ..run });
                 }
-                None => {
-                    // It did not exist then, or retention has deleted all of its events: then it
-                    // has not changed since.
-                    let sql = "SELECT version FROM events WHERE object_id = $1 LIMIT 1";
-                    if self.query_one(sql, values![id]).await?.is_none() {
-                        runs.push(run);
-                    }
-                }
+                ObjectAsOf::Later => {}
             }
         }
         Ok(RunPage { runs, next: page.next })

@@ -12,6 +12,7 @@ use proto::v1::machine_service_client::MachineServiceClient;
 use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
 use proto::v1::rack_service_client::RackServiceClient;
 use proto::v1::switch_service_client::SwitchServiceClient;
+use proto::words;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
@@ -103,7 +104,7 @@ where
 
 async fn publish(channel: Channel) -> Outcome<()> {
     let component = |device_type: &str| v1::FirmwareComponent {
-        device_type: device_type.into(),
+        device_type: words::value::<v1::TargetKind>(device_type),
         name: "BMC".into(),
         version: "2.0".into(),
         url: "https://firmware.example/bmc.bin".into(),
@@ -188,7 +189,7 @@ async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
         let request = v1::ListRacksRequest { page_size: 500, ..Default::default() };
         let listed = client.list_racks(request).await?.into_inner().racks;
         let states = || listed.iter().filter_map(|rack| Some((rack, rack.status.as_ref()?)));
-        if states().filter(|(_, status)| status.state == "Ready").count() == racks {
+        if states().filter(|(_, status)| status.state() == v1::RackState::Ready).count() == racks {
             return Ok(());
         }
         if let Some((rack, status)) = states().find(|(_, status)| status.error.is_some()) {
@@ -221,7 +222,7 @@ async fn until_released(channel: Channel, rack: String) -> Outcome<()> {
 
 /// Requests a maintenance with all activities. Returns the operation.
 async fn maintain(channel: Channel, rack: String) -> Outcome<String> {
-    let power = v1::PowerSequenceActivity { sequence: "reset".into() };
+    let power = v1::PowerSequenceActivity { sequence: v1::PowerSequence::Reset.into() };
     let firmware = v1::FirmwareUpgradeActivity { firmware_version: FIRMWARE.into() };
     use v1::maintenance_activity_config::Activity;
     let activities = [

@@ -4,23 +4,32 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
-    /// Flag a machine for return or replacement; blocks every operation
+    /// Flag a machine for return or replacement, which blocks every operation
     SetRma(MachineFlagArgs),
-    /// Clear the RMA flag
+    /// Clear the RMA flag of a machine
     ClearRma(MachineFlagArgs),
-    /// Retire a machine permanently; blocks every operation
+    /// Retire a machine permanently, which blocks every operation
     SetRetired(MachineFlagArgs),
-    /// Clear the Retired flag
+    /// Clear the Retired flag of a machine
     ClearRetired(MachineFlagArgs),
-    /// Confirm that an operator has checked the machine and it is fine
+    /// Confirm that an operator has checked the machine, and clear its flag
     ClearNeedsIntervention(MachineFlagArgs),
+    /// List the replicas of the server, with their leases and claims
+    Replicas(ReplicasArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct MachineFlagArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// The reason, for the record
+    /// Reason, for the record
     #[arg(long)]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplicasArgs {
+    /// Maximum number of results (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
 }

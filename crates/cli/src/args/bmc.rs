@@ -4,7 +4,7 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum BmcCommand {
-    /// Test step by step what a BMC supports; changes nothing on it and pins no identity
+    /// Test a BMC step by step, without changing anything on it
     Test(BmcTestArgs),
     /// Allow a login that a BMC refused to be tried again
     Unlock(BmcUnlockArgs),
@@ -13,7 +13,7 @@ pub enum BmcCommand {
 const BMC_TEST_HELP: &str = "\
 The server calls the BMC, not this computer. A refused login is not tried again until the
 credential is set again or `farrier bmc unlock` is run. Exits with 1 if no machine can be
-managed through the BMC.
+managed through the BMC. The test pins no identity.
 
 Examples:
   farrier bmc test 10.1.0.7 --credential bmc

@@ -4,17 +4,16 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum ComponentCommand {
-    /// Firmware of several devices at once
+    /// Update, compare and list the firmware of several devices
     #[command(subcommand)]
     Firmware(ComponentFirmwareCommand),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ComponentFirmwareCommand {
-    /// Update devices to a version: compute trays and switches through their rack, power shelves
-    /// directly
+    /// Update the firmware of compute trays, switches and power shelves
     Update(ComponentUpdateArgs),
-    /// Show the installed version, the target version and the active operation of each device
+    /// Show installed version, target version and active operation of each device
     Status(ComponentStatusArgs),
     /// Show the versions that the firmware catalogue has for each device
     Versions(ComponentArgs),
@@ -39,8 +38,7 @@ pub struct ComponentArgs {
 pub struct ComponentStatusArgs {
     #[command(flatten)]
     pub devices: ComponentArgs,
-    /// Firmware record to compare with, from `farrier firmware list` (default: that of each
-    /// device's rack)
+    /// ID of the firmware record to compare with (default: that of each device's rack)
     #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
     pub target_version: String,
 }
@@ -58,13 +56,13 @@ of them or none. A device that has the version is left alone.";
 pub struct ComponentUpdateArgs {
     #[command(flatten)]
     pub devices: ComponentArgs,
-    /// Firmware record to apply, from `farrier firmware list` (default: that of each device's rack)
+    /// ID of the firmware record to apply (default: that of each device's rack)
     #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
     pub target_version: String,
     /// Also take down machines that are in service; needs --reason
     #[arg(long, requires = "reason")]
     pub force: bool,
-    /// The reason for --force, for the record
+    /// Reason for --force, for the record
     #[arg(
         long,
         value_name = "TEXT",
@@ -73,7 +71,7 @@ pub struct ComponentUpdateArgs {
         hide_default_value = true
     )]
     pub reason: String,
-    /// The ticket that tracks this change
+    /// Ticket that tracks this change
     #[arg(
         long,
         visible_alias = "ref",
@@ -82,7 +80,7 @@ pub struct ComponentUpdateArgs {
         hide_default_value = true
     )]
     pub reference: String,
-    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
+    /// Idempotency key: a repeated request starts nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     /// Show what would be done; change nothing

@@ -67,6 +67,12 @@ pub struct DeviceSpecArgs {
     /// Rack position, counted from the bottom
     #[arg(long, value_name = "N")]
     pub slot: Option<i32>,
+    /// Height in rack units, 1 to 60
+    #[arg(long, value_name = "N")]
+    pub height_u: Option<i32>,
+    /// Power shelves that feed a switch, separated by commas; '' for unknown
+    #[arg(long, value_name = "PS,PS", value_delimiter = ',', num_args = 1)]
+    pub feeds: Option<Vec<String>>,
     /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,

@@ -1,7 +1,8 @@
 //! `farrier firmware`.
 
 use super::*;
-use proto::v1::FirmwareComponent;
+use proto::v1::{FirmwareComponent, TargetKind};
+use proto::words;
 
 #[derive(Debug, Subcommand)]
 pub enum FirmwareCommand {
@@ -11,7 +12,7 @@ pub enum FirmwareCommand {
     List(FirmwareListArgs),
     /// Show one firmware record with its components
     Get(FirmwareArg),
-    /// Make a firmware record the default of its hardware type; the previous default loses the flag
+    /// Make a firmware record the default of its hardware type
     SetDefault(FirmwareChangeArgs),
     /// Set whether a firmware record may be applied
     SetAvailable(FirmwareAvailableArgs),
@@ -48,7 +49,7 @@ pub struct FirmwareCreateArgs {
     /// ID of the new firmware record: letters, digits, '.', '_' and '-'
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub firmware_id: Option<String>,
-    /// .yaml or .json file with one firmware record
+    /// File with one firmware record, .yaml or .json
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["hardware_type", "description", "components", "default", "unavailable"])]
     pub file: Option<PathBuf>,
     /// Hardware type of the racks that the record is for
@@ -125,8 +126,12 @@ fn parse_component(text: &str) -> Result<FirmwareComponent, String> {
     let (name, rest) = rest.split_once('=').ok_or_else(wrong)?;
     let mut pieces = rest.split(',');
     let version = pieces.next().unwrap_or_default();
+    let kind = words::value::<TargetKind>(device_type);
+    if kind == 0 {
+        return Err(wrong());
+    }
     let mut one = FirmwareComponent {
-        device_type: device_type.into(),
+        device_type: kind,
         name: name.into(),
         version: version.into(),
         ..Default::default()
@@ -159,7 +164,7 @@ mod tests {
         assert_eq!(
             one,
             FirmwareComponent {
-                device_type: "machine".into(),
+                device_type: TargetKind::Machine.into(),
                 name: "BMC".into(),
                 version: "2.1".into(),
                 url: "http://h/a,b=c".into(),

@@ -8,18 +8,18 @@ Examples:
   farrier machine reprovision machine-1 --firmware fw-v2.1
   farrier machine reprovision machine-1 --cancel      stop the operation and cancel the request
 
-A failed operation is retried automatically, at most three times, where that is safe.";
+The machine must be FACTORY_READY or in MAINTENANCE. A failed operation is retried automatically,
+at most three times, where that is safe.";
 
 #[derive(Debug, Args)]
 #[command(after_help = REPROVISION_HELP)]
 pub struct ReprovisionArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Firmware record to apply, from `farrier firmware list` (default: that of its rack's hardware
-    /// type)
+    /// ID of the firmware record (default: that of its rack's hardware type)
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub firmware: String,
-    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
+    /// Idempotency key: a repeated request starts nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     /// Show what would be done; change nothing

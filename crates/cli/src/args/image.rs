@@ -39,7 +39,7 @@ Kinds:
 pub struct ImageAddArgs {
     /// Name: lower-case letters, digits, dots, dashes and underscores
     pub name: String,
-    /// raw, qcow2, tar, kernel or iso (default: from the file's name)
+    /// Kind: raw, qcow2, tar, kernel or iso (default: from the file's name)
     #[arg(long)]
     pub kind: Option<String>,
     /// File to upload
@@ -60,7 +60,7 @@ pub struct ImageAddArgs {
     /// Initial ramdisk of the kernel
     #[arg(long, value_name = "FILE", requires = "kernel")]
     pub initrd: Option<PathBuf>,
-    /// Kernel command line; {url}, {token}, {mac}, {hostname} and {machine} are replaced
+    /// Kernel command line; {url}, {token}, {mac}, {hostname}, {machine} are replaced
     #[arg(
         long,
         value_name = "WORDS",

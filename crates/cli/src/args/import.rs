@@ -10,8 +10,8 @@ Examples:
 
 CSV columns, by a header line; only machine_id is required:
   machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  bmc_credential,ssh_credential,root_disk,rack_id,slot, and labels.KEY for each label; several MAC addresses are
-  separated by ';'
+  bmc_credential,ssh_credential,root_disk,rack_id,slot,height_u,feeds,node_name, and labels.KEY for each
+  label; several MAC addresses, and several power shelves in feeds, are separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
 A repeated import changes only what differs in the file. If any row is malformed, no machine is

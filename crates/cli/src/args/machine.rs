@@ -5,17 +5,22 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
     /// Register a machine, or update the one with this ID
-    Register(MachineRegisterArgs),
+    Register(Box<MachineRegisterArgs>),
     /// Show one machine with all details
     Get(MachineArg),
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
-    /// Change spec and labels; values that are not given stay
-    Update(MachineUpdateArgs),
+    /// Change the spec and labels of a machine; values not given stay
+    Update(Box<MachineUpdateArgs>),
+    /// Delete a machine that nothing uses; its history stays
+    Delete(MachineDeleteArgs),
+    /// Stream the machines and every change of one, until interrupted
+    #[command(after_help = MACHINE_FILTERS)]
+    Watch(MachineWatchArgs),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(MachineOperationArgs),
-    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
+    /// Install an OS image and destroy the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
     EnterMaintenance(EnterMaintenanceArgs),
@@ -25,14 +30,13 @@ pub enum MachineCommand {
     Inspect(MachineArg),
     /// Show the event log of the machine's BMC, newest last
     ConsoleLog(ConsoleLogArgs),
-    /// Show the power state of a machine; or switch it on, off, or off and on again
+    /// Show the power state of a machine, or switch it on, off, or off and on again
     Power(PowerArgs),
-    /// Check the machine's firmware and upgrade what differs (FACTORY_READY or MAINTENANCE)
+    /// Check the firmware of a machine, and upgrade the components that differ
     Reprovision(ReprovisionArgs),
-    /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
+    /// Drain a machine, switch it off, and flag it for return (MAINTENANCE only)
     Rma(MachineOperationArgs),
-    /// Return a machine from RMA to MAINTENANCE: switch it on, check that it responds, clear the
-    /// flag
+    /// Return a machine from RMA to MAINTENANCE after switching it on and checking it
     ExitRma(MachineOperationArgs),
 }
 
@@ -62,6 +66,32 @@ pub struct MachineUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct MachineWatchArgs {
+    /// Only this machine
+    pub machine_id: Option<String>,
+    /// Filter expression, e.g. 'phase=READY AND labels.env=prod'
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
+}
+
+const DELETE_HELP: &str = "\
+A machine can be deleted in the phases FACTORY_READY and MAINTENANCE, when no operation holds it,
+no node exists on it and it stands in no rack. Registering the same ID again continues its history.
+
+Example:
+  farrier machine delete web-7 --dry-run     check whether it can be deleted";
+
+#[derive(Debug, Args)]
+#[command(after_help = DELETE_HELP)]
+pub struct MachineDeleteArgs {
+    /// ID of the machine, from `farrier list`
+    pub machine_id: String,
+    /// Only check whether the machine can be deleted
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// The spec fields of a machine that a client can set.
@@ -103,6 +133,15 @@ pub struct MachineSpecArgs {
     /// Rack position, counted from the bottom
     #[arg(long, value_name = "N")]
     pub slot: Option<i32>,
+    /// Height in rack units, 1 to 60
+    #[arg(long, value_name = "N")]
+    pub height_u: Option<i32>,
+    /// Power shelves that feed the machine, separated by commas; '' for unknown
+    #[arg(long, value_name = "PS,PS", value_delimiter = ',', num_args = 1)]
+    pub feeds: Option<Vec<String>>,
+    /// Name of its node in the cluster (default: the ID of the machine)
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
     /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,

@@ -9,8 +9,10 @@ pub enum NodeCommand {
     /// List nodes with their coarse states; deleted nodes only with --state deleted
     #[command(after_help = LIST_HELP)]
     List(NodeListArgs),
-    /// Show one node: its state, its workflow, its MAAS status, and the next command
+    /// Show one node: its state, operation and MAAS status, and the next command
     Get(NodeArg),
+    /// Stream the nodes and every change of one, until interrupted
+    Watch(ObjectWatchArgs),
     /// Onboard a machine as a node of a site; an existing MAAS machine is adopted
     #[command(after_help = ONBOARD_HELP)]
     Onboard(NodeOnboardArgs),
@@ -23,12 +25,10 @@ pub enum NodeCommand {
     /// Retire a node at once, without waiting for its workloads
     #[command(after_help = DRAIN_HELP)]
     Retire(NodeDrainArgs),
-    /// Return a retired node to service under the same identity; it becomes active when it is
-    /// healthy
+    /// Return a retired node to service under the same identity
     #[command(after_help = REACTIVATE_HELP)]
     Reactivate(NodeReactivateArgs),
-    /// Resume unfinished work on a node: wake its workflow and requeue its agent task; safe to
-    /// repeat
+    /// Resume unfinished work on a node: its operation and its agent task
     Resume(NodeArg),
     /// Keep a node out of scheduling until an operator releases it
     #[command(
@@ -53,9 +53,9 @@ Examples:
 
 const ONBOARD_HELP: &str = "\
 Examples:
-  farrier node onboard machine-7 --site site-a --dry-run     the stages, run or adopted
+  farrier node onboard machine-7 --site site-a --dry-run     the steps, run or adopted
   farrier node onboard machine-7 --site site-a
-  farrier workflow retry-stage node-…                        after the cause is fixed";
+  farrier operation retry-step node-…                        after the cause is fixed";
 
 const DECOMMISSION_HELP: &str = "\
 Modes:
@@ -75,6 +75,7 @@ Examples:
   farrier node reactivate node-…                             back into service";
 
 const REACTIVATE_HELP: &str = "\
+The node becomes active when it is healthy.
 Refused if a cleanup of the node did not finish: retry the cleanup, or use --unproven.
 
 Examples:
@@ -134,7 +135,7 @@ pub struct NodeOnboardArgs {
 /// The arguments of every request that starts a workflow on a node.
 #[derive(Debug, Args)]
 pub struct NodeOperationArgs {
-    /// Show every stage, whether it would run or be adopted, and the MAAS status; change nothing
+    /// Show the MAAS status, and for each step if it would run; change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -145,7 +146,7 @@ pub struct NodeOperationArgs {
 pub struct NodeDrainArgs {
     /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Do not wait for the agent, for this reason, which is recorded
+    /// Do not wait for the agent, for this recorded reason
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
     pub without_agent: Option<String>,
     #[command(flatten)]
@@ -157,8 +158,7 @@ pub struct NodeDecommissionArgs {
     /// Extent of the decommission
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: DecommissionModeArg,
-    /// Do not call MAAS because it is gone for good; the reason is recorded; only with
-    /// full_decommission
+    /// Do not call MAAS, for this recorded reason; only with full_decommission
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
     pub without_maas: Option<String>,
     #[command(flatten)]
@@ -191,7 +191,7 @@ impl DecommissionModeArg {
 pub struct NodeQuarantineArgs {
     /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// The reason, shown to everyone who finds the node quarantined
+    /// Reason, shown to everyone who finds the node quarantined
     #[arg(long)]
     pub reason: String,
 }
@@ -200,7 +200,7 @@ pub struct NodeQuarantineArgs {
 pub struct NodeReactivateArgs {
     /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// The reason to return it to service, for the record
+    /// Reason to return it to service, for the record
     #[arg(long, default_value = "")]
     pub reason: String,
     /// Proceed although the cleanup of the node did not finish; needs --reason
@@ -212,7 +212,7 @@ pub struct NodeReactivateArgs {
 pub struct NodeReleaseArgs {
     /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// The reason to release it, for the record
+    /// Reason to release it, for the record
     #[arg(long)]
     pub reason: String,
     /// Proceed although the node is not proven healthy
@@ -234,7 +234,7 @@ pub struct NodeBootstrapArgs {
     /// Lifetime of the token: 30m, 24h, 7d (default: one day)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
-    /// New file for the configuration, readable only by its owner (default: standard output)
+    /// New file for the configuration, readable only by its owner (default: stdout)
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }

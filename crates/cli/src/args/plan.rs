@@ -15,7 +15,7 @@ pub enum PlanCommand {
 
 #[derive(Debug, Args)]
 pub struct PlanArg {
-    /// ID of the plan, from `farrier plans`
+    /// ID of the plan, from `farrier plan list`
     pub plan_id: String,
 }
 
@@ -31,7 +31,7 @@ Example of a file:
 #[derive(Debug, Args)]
 #[command(after_help = CREATE_HELP)]
 pub struct PlanCreateArgs {
-    /// .yaml or .json file with one plan
+    /// File with one plan, .yaml or .json
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
 }

@@ -23,11 +23,11 @@ pub struct PowerArgs {
 pub enum PowerAction {
     /// Read the power state from the BMC
     Status,
-    /// Switch it on; succeeds if it is already on
+    /// Switch the machine on; succeed if it is already on
     On(PowerOnArgs),
-    /// Switch it off (READY or MAINTENANCE); succeeds if it is already off
+    /// Switch the machine off (READY or MAINTENANCE); succeed if it is already off
     Off(PowerOffArgs),
-    /// Switch it off and on again (READY or MAINTENANCE)
+    /// Switch the machine off and on again (READY or MAINTENANCE)
     Cycle(PowerOffArgs),
 }
 
@@ -39,13 +39,13 @@ pub struct PowerOnArgs {
 
 #[derive(Debug, Args)]
 pub struct PowerOffArgs {
-    /// Seconds to wait for a graceful shutdown; 0 cuts the power at once (default: configured)
+    /// Seconds to wait for a graceful shutdown; 0: cut the power (default: configured)
     #[arg(long, value_name = "SECONDS")]
     pub graceful: Option<u32>,
     /// Cut the power if the graceful shutdown times out (default: configured)
     #[arg(long, overrides_with = "no_force")]
     force: bool,
-    /// Fail and leave it on if the graceful shutdown times out
+    /// Fail and leave the machine on if the graceful shutdown times out
     #[arg(long, overrides_with = "force")]
     no_force: bool,
     #[command(flatten)]

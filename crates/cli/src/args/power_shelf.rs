@@ -8,12 +8,12 @@ pub enum PowerShelfCommand {
     List(DeviceListArgs),
     /// Show one power shelf with all details
     Get(PowerShelfArg),
-    /// Register a power shelf, or update the one with this ID; a new shelf is read and configured
+    /// Register a power shelf, or update the one with this ID
     #[command(
-        after_help = "Example:\n  farrier power-shelf register ps-r1-1 --bmc-endpoint 10.0.1.2 --rack rack-1 --slot 1"
+        after_help = "A new power shelf is read and configured.\n\nExample:\n  farrier power-shelf register ps-r1-1 --bmc-endpoint 10.0.1.2 --rack rack-1 --slot 1"
     )]
     Register(PowerShelfRegisterArgs),
-    /// Change spec, rack position and labels; values that are not given stay
+    /// Change spec, rack position and labels of a power shelf; values not given stay
     Update(PowerShelfUpdateArgs),
     /// Mark a power shelf for deletion; it is deleted when no operation holds it
     Delete(PowerShelfActionArgs),
@@ -54,16 +54,16 @@ pub struct PowerShelfMaintenanceArgs {
         required = true
     )]
     pub power_shelf_ids: Vec<String>,
-    /// The ticket that tracks this change; recorded with the requester
+    /// Ticket that tracks this change, for the record
     #[arg(long, visible_alias = "ref", value_name = "URL")]
     pub reference: Option<String>,
     /// Proceed although machines in service lose power
     #[arg(long, requires = "reason")]
     pub force: bool,
-    /// The reason for --force; recorded
+    /// Reason for --force, for the record
     #[arg(long, value_name = "WORDS", requires = "force")]
     pub reason: Option<String>,
-    /// Show the impact, the refusals and the machines that would lose power; change nothing
+    /// Show refusals and the machines that would lose power; change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Idempotency key: a repeated request changes nothing twice

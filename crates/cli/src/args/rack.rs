@@ -8,15 +8,17 @@ pub enum RackCommand {
     Create(RackCreateArgs),
     /// List racks
     List(RackListArgs),
-    /// Show the elevation of a rack: its devices, their states, and the active operations
+    /// Show a rack with its devices, their states and the active operations
     Get(RackArg),
-    /// Change labels, hardware type and expected counts; values that are not given stay
+    /// Change labels, hardware type, counts and location; values not given stay
     Update(RackUpdateArgs),
     /// Delete an empty rack
     Delete(RackDeleteArgs),
-    /// Run all maintenance activities on all devices, before other requests for the rack
+    /// Stream the racks and every change of one, until interrupted
+    Watch(ObjectWatchArgs),
+    /// Run all maintenance activities on all devices, before other requests
     Reprovision(RackReprovisionArgs),
-    /// Maintenance: firmware, NMX cluster and power, of all devices or of some
+    /// Start, follow and cancel the maintenance of a rack or of some of its devices
     #[command(subcommand)]
     Maintenance(RackMaintenanceCommand),
 }
@@ -42,14 +44,23 @@ pub struct RackSpecArgs {
     /// Expected number of power shelves
     #[arg(long, value_name = "N")]
     pub expect_power_shelves: Option<u32>,
-    /// Label, such as the location; can be repeated
+    /// Room in which the rack stands
+    #[arg(long)]
+    pub room: Option<String>,
+    /// Row in the room
+    #[arg(long)]
+    pub row: Option<String>,
+    /// Position in the row
+    #[arg(long)]
+    pub position: Option<String>,
+    /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  farrier rack create rack-7 --hardware-type gb200 --expect-machines 18 --expect-switches 9 \\\n    --expect-power-shelves 8 --label location=hall-2"
+    after_help = "Example:\n  farrier rack create rack-7 --hardware-type gb200 --expect-machines 18 --expect-switches 9 \\\n    --expect-power-shelves 8 --room hall-2 --row B --position 7"
 )]
 pub struct RackCreateArgs {
     /// ID of the new rack, rack-…
@@ -109,10 +120,10 @@ pub struct RackSubmitArgs {
     /// Also take down machines that are in service; needs --reason
     #[arg(long, requires = "reason")]
     pub force: bool,
-    /// The reason for --force, for the record
+    /// Reason for --force, for the record
     #[arg(long, requires = "force", default_value = "", hide_default_value = true)]
     pub reason: String,
-    /// The ticket that tracks this change, for the record
+    /// Ticket that tracks this change, for the record
     #[arg(
         long,
         visible_alias = "ref",
@@ -140,23 +151,23 @@ pub struct RackReprovisionArgs {
 pub enum RackMaintenanceCommand {
     /// Start a maintenance of the whole rack, or of the named devices
     Start(RackMaintenanceStartArgs),
-    /// Show the progress by activity and by device
+    /// Show the progress of the maintenance by activity and by device
     Status(RackMaintenanceArg),
     /// Follow the maintenance until it ends
     Watch(RackMaintenanceWatchArgs),
-    /// Cancel the maintenance: stop the current step; the rack then waits in Error for an operator
+    /// Cancel the maintenance; the rack then waits in Error for an operator
     Cancel(RackMaintenanceCancelArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct RackMaintenanceArg {
-    /// The operation (op-…), or the rack (rack-…)
+    /// ID of the operation (op-…) or of the rack (rack-…)
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct RackMaintenanceWatchArgs {
-    /// The operation (op-…), or the rack (rack-…)
+    /// ID of the operation (op-…) or of the rack (rack-…)
     pub id: String,
     /// Maximum time to wait: 30s, 5m, 1h; the operation continues after it
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
@@ -165,9 +176,9 @@ pub struct RackMaintenanceWatchArgs {
 
 #[derive(Debug, Args)]
 pub struct RackMaintenanceCancelArgs {
-    /// The operation (op-…), or a rack (rack-…) with one operation
+    /// ID of the operation (op-…), or of a rack (rack-…) with one operation
     pub id: String,
-    /// The reason, for the record
+    /// Reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
     /// Show what would be done; change nothing
@@ -227,7 +238,7 @@ pub struct RackMaintenanceStartArgs {
     /// Only these activities; can be repeated or separated by commas
     #[arg(long = "activity", value_enum, value_name = "ACTIVITY", value_delimiter = ',')]
     pub activities: Vec<RackActivityArg>,
-    /// Firmware record, from `farrier firmware list` (default: that of the hardware type)
+    /// ID of the firmware record (default: that of the hardware type)
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub firmware_version: String,
     /// Power sequence (default: on)

@@ -1,5 +1,5 @@
 //! docs/reference/cli.md is what clap knows about the command line. `cargo xtask reference` writes
-//! the page; without that, this test compares it.
+//! the page; without that, this test compares it. Another test checks the form of every help text.
 #![cfg(test)]
 
 use super::Cli;
@@ -24,6 +24,39 @@ fn the_page_about_the_command_line_is_current() {
     assert_eq!(known, page, "docs/reference/cli.md is out of date; run `cargo xtask reference`");
 }
 
+/// The length limit of a help text, in characters.
+const MAX_HELP: usize = 80;
+
+#[test]
+fn every_help_text_is_one_short_line() {
+    let mut tree = Cli::command();
+    tree.build();
+    let mut wrong = Vec::new();
+    check_help(&tree, "farrier", &mut wrong);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn check_help(command: &Command, name: &str, wrong: &mut Vec<String>) {
+    let mut texts = vec![(name.to_string(), command.get_about())];
+    for arg in command.get_arguments().filter(|arg| is_own(arg)) {
+        texts.push((format!("{name} {arg}"), arg.get_help()));
+    }
+    for (place, text) in texts {
+        let text = text.map(ToString::to_string).unwrap_or_default();
+        let capital = text.chars().next().is_some_and(char::is_uppercase);
+        let short = text.chars().count() <= MAX_HELP && !text.contains('\n');
+        if !capital || !short || text.ends_with('.') {
+            wrong.push(format!(
+                "{place}: {text:?}; write one line of at most {MAX_HELP} characters that begins \
+                 with a capital letter and has no full stop"
+            ));
+        }
+    }
+    for nested in command.get_subcommands().filter(|one| one.get_name() != "help") {
+        check_help(nested, &format!("{name} {}", nested.get_name()), wrong);
+    }
+}
+
 fn page(tree: &Command) -> String {
     let mut page = String::from(
         "# Command line\n\n<!-- Made by `cargo xtask reference` from the definitions in `crates/cli/src/args.rs`. \
@@ -44,6 +77,10 @@ fn page(tree: &Command) -> String {
 fn section(page: &mut String, command: &Command, before: &str, level: usize) {
     let name = format!("{before} {}", command.get_name());
     let _ = write!(page, "\n{} {name}\n\n{}\n", "#".repeat(level), about(command));
+    let others: Vec<String> = command.get_all_aliases().map(|one| format!("`{one}`")).collect();
+    if !others.is_empty() {
+        let _ = write!(page, "\nOther names: {}\n", others.join(", "));
+    }
     let nested: Vec<&Command> = commands(command).collect();
     if nested.is_empty() {
         let usage = command.clone().render_usage().to_string();

@@ -13,7 +13,7 @@ Options override the settings of the config file.";
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub struct ServeArgs {
-    /// Start a simulated datacenter of 2 racks and 36 machines, stored in ./farrier-data
+    /// Start a simulated datacenter of 2 racks and 36 machines, in ./farrier-data
     #[arg(long)]
     pub demo: bool,
     /// Address to listen on, for gRPC and HTTP

@@ -7,7 +7,7 @@ use model::node::NodeStage;
 
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
-    /// Faults of the simulated hardware
+    /// Add, list and remove faults of the simulated hardware
     #[command(subcommand)]
     Fault(SimFaultCommand),
     /// Show how often each effect was requested, and how often it was executed
@@ -32,7 +32,7 @@ pub struct SimFaultArgs {
     /// Machine ID; * matches any characters (default: every machine)
     #[arg(long, default_value = "", hide_default_value = true)]
     pub machine: String,
-    /// Effect, or stage of a node such as wait_for_ready (default: every one)
+    /// Effect, or step of a node such as wait_for_ready (default: every one)
     #[arg(long, value_parser = sim_effects())]
     pub effect: Option<String>,
     /// Provider call that fails (default: perform)

@@ -20,7 +20,7 @@ pub enum SiteCommand {
     /// Create a site, or replace all settings of an existing one
     #[command(after_help = PUT_HELP)]
     Put(Box<SitePutArgs>),
-    /// Change a site; values that are not given stay
+    /// Change a site; values not given stay
     #[command(
         after_help = "Example:\n  farrier site update site-a --image ubuntu/noble --calls-at-once 8"
     )]
@@ -29,7 +29,7 @@ pub enum SiteCommand {
     List,
     /// Show one site with all details
     Get(SiteArg),
-    /// Call the site's MAAS now and show the result; exits with 1 on a problem
+    /// Call the MAAS of a site now and show the result; exit with 1 on a problem
     Check(SiteArg),
     /// Delete a site that has no nodes
     Delete(SiteArg),
@@ -84,7 +84,7 @@ pub struct SiteSpecArgs {
     /// Storage layout: flat (default), lvm, bcache, vmfs6, blank or custom
     #[arg(long, value_name = "LAYOUT")]
     pub storage_layout: Option<String>,
-    /// Part of the boot disk's model name (default: BOSS); '-' leaves the choice to MAAS
+    /// Part of the boot disk's model name (default: BOSS); '-' lets MAAS choose
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub boot_disk_model: Option<String>,
     /// Name prefix of the RoCE network interfaces
@@ -96,7 +96,7 @@ pub struct SiteSpecArgs {
     /// MAAS subnet of the RoCE interfaces
     #[arg(long, value_name = "SUBNET")]
     pub roce_subnet: Option<String>,
-    /// File with the cloud-init document of the nodes (default: one that installs the agent)
+    /// File with the cloud-init document of the nodes (default: the built-in one)
     #[arg(long, value_name = "FILE")]
     pub cloud_init: Option<PathBuf>,
     /// Number of new deployments after a datasource failure (default: 2)

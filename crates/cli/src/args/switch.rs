@@ -8,13 +8,12 @@ pub enum SwitchCommand {
     List(DeviceListArgs),
     /// Show one switch with all details
     Get(SwitchArg),
-    /// Register a switch, or update the one with this ID; a new switch is read, configured and
-    /// validated
+    /// Register a switch, or update the one with this ID
     #[command(
-        after_help = "Example:\n  farrier switch register sw-r1-1 --bmc-endpoint 10.0.1.1 --rack rack-1 --slot 21"
+        after_help = "A new switch is read, configured and validated.\n\nExample:\n  farrier switch register sw-r1-1 --bmc-endpoint 10.0.1.1 --rack rack-1 --slot 21"
     )]
     Register(SwitchRegisterArgs),
-    /// Change spec, rack position and labels; values that are not given stay
+    /// Change spec, rack position and labels of a switch; values not given stay
     Update(SwitchUpdateArgs),
     /// Mark a switch for deletion; it is deleted when no operation holds it
     Delete(SwitchActionArgs),

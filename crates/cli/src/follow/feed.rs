@@ -6,8 +6,9 @@
 
 use crate::client::{Client, is_transport_error};
 use proto::v1::{
-    GetRunRequest, LogChunk, OperationEvent, RunEvent, StreamRunLogsRequest,
-    WatchOperationsRequest, WatchRunsRequest, run::Phase,
+    GetRunRequest, LogChunk, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent,
+    StreamRunLogsRequest, WatchMachinesRequest, WatchNodesRequest, WatchOperationsRequest,
+    WatchRacksRequest, WatchRunsRequest, run::Phase,
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -176,7 +177,8 @@ fn start_stream<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Strea
 
 /// A feed of events that continues after the cursor of its request.
 macro_rules! event_source {
-    ($doc:literal, $name:ident, $request:ty, $event:ty, $service:ident, $watch:ident) => {
+    ($doc:literal, $name:ident, $request:ty, $event:ty, $service:ident, $watch:ident
+     $(, after reset: $field:ident = $value:expr)?) => {
         #[doc = $doc]
         pub struct $name {
             pub client: Client,
@@ -196,8 +198,7 @@ macro_rules! event_source {
             }
 
             fn reset_position(&mut self) -> bool {
-                // After a reset, also show what ended while the client was disconnected.
-                self.request.skip_ended = false;
+                $(self.request.$field = $value;)?
                 !std::mem::take(&mut self.request.cursor).is_empty()
             }
 
@@ -208,14 +209,48 @@ macro_rules! event_source {
     };
 }
 
-event_source!("The events of runs.", RunEventSource, WatchRunsRequest, RunEvent, runs, watch_runs);
+// After a reset, also show what ended while the client was disconnected.
+event_source!(
+    "The events of runs.",
+    RunEventSource,
+    WatchRunsRequest,
+    RunEvent,
+    runs,
+    watch_runs,
+    after reset: skip_ended = false
+);
 event_source!(
     "The events of operations.",
     OperationEventSource,
     WatchOperationsRequest,
     OperationEvent,
     operations,
-    watch_operations
+    watch_operations,
+    after reset: skip_ended = false
+);
+event_source!(
+    "The events of machines.",
+    MachineEventSource,
+    WatchMachinesRequest,
+    MachineEvent,
+    machines,
+    watch_machines
+);
+event_source!(
+    "The events of racks.",
+    RackEventSource,
+    WatchRacksRequest,
+    RackEvent,
+    racks,
+    watch_racks
+);
+event_source!(
+    "The events of nodes.",
+    NodeEventSource,
+    WatchNodesRequest,
+    NodeEvent,
+    nodes,
+    watch_nodes
 );
 
 /// The log of one run.

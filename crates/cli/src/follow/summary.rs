@@ -2,7 +2,7 @@
 //! it.
 
 use crate::machine::{effective_name, phase_name};
-use crate::operation::{target_label, target_name};
+use crate::operation::{target_label, target_name, type_label};
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
@@ -25,8 +25,8 @@ pub fn opening_box(run: &Run, machine: Option<(&str, &str)>) -> String {
     let target = target_name(&run.machine_id, &run.target_id);
     let mut lines = vec![
         format!("Operation: {}", one_line(&run.run_id)),
-        format!("{} {}", target_label(&run.target_kind), one_line(target)),
-        format!("Type: {}", one_line(&run.r#type)),
+        format!("{} {}", target_label(run.target_kind()), one_line(target)),
+        format!("Type: {}", one_line(type_label(&run.r#type))),
     ];
     if let Some((phase, effective)) = machine {
         lines.push(format!("Phase: {phase} → EffectiveState: {effective}"));
@@ -231,7 +231,7 @@ Machine state after operation:
         failed.error = Some(ErrorStatus {
             message: "SSH connection refused after 3 retries".into(),
             details: [("fault".to_string(), "ssh-refused".to_string())].into(),
-            next_command: "farrier run retry-step op-abc123".into(),
+            next_command: "farrier operation retry-step op-abc123".into(),
             ..Default::default()
         });
         let text = closing_box(&failed, &Clock::fixed(0), ColorMode { enabled: false });
@@ -243,7 +243,7 @@ Machine state after operation:
                 "│ Duration: 4m 32s",
                 "│ Error: SSH connection refused after 3 retries",
                 "│ Fault: ssh-refused  (farrier fault ssh-refused)",
-                "│ Next: farrier run retry-step op-abc123",
+                "│ Next: farrier operation retry-step op-abc123",
             ]
         );
     }

@@ -4,6 +4,7 @@
 //! pass. This module checks only that a cell can be parsed; the server validates the values.
 
 use super::ImportRow;
+use crate::device::non_empty;
 use crate::exit::{Failure, Result};
 use crate::text::one_line;
 use csv::StringRecord;
@@ -13,7 +14,7 @@ use std::path::Path;
 /// The maximum number of errors that are listed.
 const MAX_ERRORS: usize = 20;
 const COLUMN_NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
-                     customer_id, bmc_credential, ssh_credential, root_disk, rack_id, slot or labels.KEY";
+                     customer_id, bmc_credential, ssh_credential, root_disk, rack_id, slot, height_u, feeds, node_name or labels.KEY";
 
 /// The field that a column sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,9 @@ enum Column {
     RootDisk,
     RackId,
     Slot,
+    HeightU,
+    Feeds,
+    NodeName,
     Label(String),
 }
 
@@ -50,6 +54,9 @@ impl Column {
             "root_disk" => Some(Column::RootDisk),
             "rack_id" => Some(Column::RackId),
             "slot" => Some(Column::Slot),
+            "height_u" => Some(Column::HeightU),
+            "feeds" => Some(Column::Feeds),
+            "node_name" => Some(Column::NodeName),
             label => {
                 let key = label.strip_prefix("labels.").filter(|key| !key.is_empty())?;
                 Some(Column::Label(key.to_string()))
@@ -163,7 +170,17 @@ fn parse_machine(columns: &[Column], record: &StringRecord) -> Result<Machine, V
             Column::SshCredential => spec.ssh_credential = value.to_string(),
             Column::RootDisk => spec.root_disk = value.to_string(),
             Column::RackId => spec.rack_id = value.to_string(),
-            Column::Slot if value.is_empty() => {}
+            Column::NodeName => spec.node_name = value.to_string(),
+            Column::Feeds => {
+                spec.feeds = non_empty(value.split(';').map(String::from).collect());
+            }
+            Column::Slot | Column::HeightU if value.is_empty() => {}
+            Column::HeightU => match value.parse() {
+                Ok(height) => spec.height_u = Some(height),
+                Err(_) => problems.push(format!(
+                    "column {position} height_u: {value:?} is not a number; write the height in rack units"
+                )),
+            },
             Column::Slot => match value.parse() {
                 Ok(slot) => spec.slot = Some(slot),
                 Err(_) => problems.push(format!(
@@ -209,16 +226,19 @@ mod tests {
 
     #[test]
     fn a_file_with_all_columns() {
-        let text = "\u{feff}machine_id,ssh_endpoint,mac_addresses,labels.env,labels.row,rack_id,slot\r\n\
-                    web-1, 10.0.0.1:22 ,aa:bb:cc:dd:ee:ff;02-00-00-00-00-01,prod,,rack-7,12\r\n\
-                    \"web-2\",,,\"a,b\",r7,,\r\n";
+        let text = "\u{feff}machine_id,ssh_endpoint,mac_addresses,labels.env,labels.row,rack_id,slot,height_u,feeds,node_name\r\n\
+                    web-1, 10.0.0.1:22 ,aa:bb:cc:dd:ee:ff;02-00-00-00-00-01,prod,,rack-7,12,2,ps-1; ps-2,n1.example\r\n\
+                    \"web-2\",,,\"a,b\",r7,,,,,\r\n";
         let rows = parse(text).unwrap();
         assert_eq!(rows.len(), 2);
         let spec = rows[0].machine.spec.as_ref().unwrap();
         assert_eq!(spec.ssh_endpoint, "10.0.0.1:22");
         assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "02-00-00-00-00-01"]);
         assert_eq!((spec.rack_id.as_str(), spec.slot), ("rack-7", Some(12)));
-        assert_eq!(rows[1].machine.spec.as_ref().unwrap().slot, None);
+        assert_eq!((spec.height_u, spec.node_name.as_str()), (Some(2), "n1.example"));
+        assert_eq!(spec.feeds, ["ps-1", "ps-2"]);
+        let other = rows[1].machine.spec.as_ref().unwrap();
+        assert_eq!((other.slot, other.height_u, other.feeds.len()), (None, None, 0));
         assert_eq!(rows[0].machine.labels.len(), 1);
         assert_eq!(rows[1].machine.labels["env"], "a,b");
         assert_eq!(rows[1].source, "fleet.csv, line 3");
@@ -254,6 +274,10 @@ nothing was registered"
         assert!(
             message("machine_id,slot\nweb-1,top\n")
                 .contains("line 2, column 2 slot: \"top\" is not")
+        );
+        assert!(
+            message("machine_id,height_u\nweb-1,2U\n")
+                .contains("line 2, column 2 height_u: \"2U\" is not a number")
         );
         assert!(message("machine_id,labels.\n").contains("there is no column \"labels.\""));
     }

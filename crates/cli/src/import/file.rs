@@ -9,8 +9,10 @@ use super::csv;
 use crate::exit::{Failure, Result};
 use crate::text::printable;
 use proto::v1::Machine;
+use proto::{Name, json_form};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::path::Path;
 
 /// The maximum file size, in bytes.
@@ -68,8 +70,8 @@ pub fn read_file(path: &Path) -> Result<String> {
 
 fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>> {
     let machines: Vec<Machine> = match is_list(text) {
-        true => parse_as(path, text, syntax)?,
-        false => parse_as::<Machines>(path, text, syntax)?.machines,
+        true => parse_messages(path, text, syntax, &Machine::full_name())?,
+        false => parse_messages::<Machines>(path, text, syntax, &Machine::full_name())?.machines,
     };
     let rows = machines.into_iter().enumerate().map(|(at, mut machine)| {
         let position = format!("{}, machine {}", path.display(), at + 1);
@@ -93,16 +95,60 @@ fn is_list(text: &str) -> bool {
     first.is_some_and(|line| line.starts_with('-') || line.starts_with('['))
 }
 
-/// Parses the whole file as one value.
-pub fn parse_as<T: DeserializeOwned>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T> {
-    let parsed = match syntax {
+/// Parses the whole file as one message.
+pub fn parse_as<T>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T>
+where
+    T: DeserializeOwned + Name,
+{
+    parse_messages(path, text, syntax, &T::full_name())
+}
+
+/// Parses a file whose values are messages of this name: one, a list, or the list of `machines`.
+fn parse_messages<T: DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    syntax: FileSyntax,
+    message: &str,
+) -> Result<T> {
+    parse_names(text, syntax)
+        .or_else(|problem| parse_words(text, syntax, message, problem))
+        .map_err(|problem| {
+            let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
+            let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
+            Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
+        })
+}
+
+/// Parses enum values by their names. An error has the position in the file.
+fn parse_names<T: DeserializeOwned>(text: &str, syntax: FileSyntax) -> Result<T, String> {
+    match syntax {
         FileSyntax::Yaml => from_yaml(text),
         FileSyntax::Json | FileSyntax::Csv => from_json(text),
+    }
+}
+
+/// Parses enum values by their words, as `-o json` and `-o yaml` print them. `problem` is the error
+/// of the parser that knows no words.
+fn parse_words<T: DeserializeOwned>(
+    text: &str,
+    syntax: FileSyntax,
+    message: &str,
+    problem: String,
+) -> Result<T, String> {
+    let Ok(mut value) = parse_names::<Value>(text, syntax) else { return Err(problem) };
+    let list = match &mut value {
+        Value::Array(items) => Some(items),
+        Value::Object(fields) => fields.get_mut("machines").and_then(Value::as_array_mut),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     };
-    parsed.map_err(|problem| {
-        let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
-        let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
-        Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
+    match list {
+        Some(items) => items.iter_mut().for_each(|item| json_form::to_names(message, item)),
+        None => json_form::to_names(message, &mut value),
+    }
+    let known_only_by_its_word = problem.contains("unknown variant");
+    T::deserialize(value).map_err(|error| match known_only_by_its_word {
+        true => error.to_string(),
+        false => problem,
     })
 }
 
@@ -197,5 +243,14 @@ machines:
                 .message
                 .starts_with("/nowhere/fleet.csv: ")
         );
+    }
+
+    #[test]
+    fn what_a_list_prints_can_be_imported() {
+        let printed = "- machine_id: m-1\n  status:\n    effective_state: IDLE\n    version: 7\n";
+        let rows = parse("fleet.yaml", printed).unwrap();
+        assert_eq!(rows[0].machine.machine_id, "m-1");
+        let wrong = printed.replace("IDLE", "SLEEPY");
+        assert!(parse("fleet.yaml", &wrong).is_err());
     }
 }

@@ -1,22 +1,23 @@
 //! All details of one node: its state, its workflow, its MAAS status, its agent, and the next
 //! commands.
 
-use crate::run::workflow_name;
+use crate::operation::workflow_name;
 use crate::table::format_pairs;
 use crate::text::join_pairs;
 use crate::time::Clock;
 use crate::why::format_next_commands;
 use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
+use proto::words::WireEnum;
 
 pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
     let node = detail.node.clone().unwrap_or_default();
     let layers = [
-        node_facts(&node, &detail.quarantine_cause, clock),
+        node_facts(&node, detail.quarantine_cause().word(), clock),
         detail.workflow.as_ref().map(|run| workflow_facts(detail, run, clock)).unwrap_or_default(),
         detail
             .observed
             .as_ref()
-            .map(|observed| maas_facts(observed, &node.state, clock))
+            .map(|observed| maas_facts(observed, node.state().word(), clock))
             .unwrap_or_default(),
         agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
     ];
@@ -32,12 +33,14 @@ type Facts = Vec<(&'static str, String)>;
 
 fn node_facts(node: &Node, cause: &str, clock: &Clock) -> Facts {
     let cause = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
-    let by =
-        if node.moved_by.is_empty() { String::new() } else { format!(", by {}", node.moved_by) };
+    let by = match node.moved_by().word() {
+        "" => String::new(),
+        owner => format!(", by {owner}"),
+    };
     let since = clock.ago(node.since.as_ref());
     vec![
         ("Node:", node.node_id.clone()),
-        ("State:", format!("{}{cause}, since {since}{by}", node.state)),
+        ("State:", format!("{}{cause}, since {since}{by}", node.state().word())),
         ("Reason:", node.reason.clone()),
         ("Machine:", node.machine_id.clone()),
         ("Site:", node.site_id.clone()),
@@ -48,16 +51,19 @@ fn node_facts(node: &Node, cause: &str, clock: &Clock) -> Facts {
 
 fn workflow_facts(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     let attempts = if detail.attempts > 0 { detail.attempts.to_string() } else { String::new() };
-    let failure = match (detail.failure_class.as_str(), detail.failure_code.as_str()) {
+    let failure = match (detail.failure_class().word(), detail.failure_code.as_str()) {
         ("", "") => String::new(),
         (class, "") => class.to_string(),
         (class, code) => format!("{class}, {code}  (farrier fault {code})"),
     };
     let lasted = clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref());
     vec![
-        ("Workflow:", format!("{} {}, {lasted}", detail.workflow_kind, workflow_name(run))),
+        (
+            "Workflow:",
+            format!("{} {}, {lasted}", detail.workflow_kind().word(), workflow_name(run)),
+        ),
         ("Operation:", run.run_id.clone()),
-        ("Stage:", detail.stage.clone()),
+        ("Step:", detail.stage.clone()),
         ("Attempts:", attempts),
         ("Failure:", failure),
         ("Said:", detail.failure.clone()),
@@ -116,6 +122,7 @@ mod tests {
     use super::*;
     use proto::Timestamp;
     use proto::v1::WorkflowState;
+    use proto::v1::{FaultClass, NodeState, NodeTransitionOwner, NodeWorkflow, QuarantineCause};
 
     fn at(seconds: i64) -> Option<Timestamp> {
         Some(Timestamp { seconds, nanos: 0 })
@@ -126,11 +133,11 @@ mod tests {
         let detail = NodeDetail {
             node: Some(Node {
                 node_id: "node-1".into(),
-                state: "quarantined".into(),
+                state: NodeState::Quarantined.into(),
                 machine_id: "machine-1".into(),
                 site_id: "site-a".into(),
                 reason: "its onboarding is blocked".into(),
-                moved_by: "onboarding".into(),
+                moved_by: NodeTransitionOwner::Onboarding.into(),
                 since: at(40),
                 created_at: at(10),
                 ..Node::default()
@@ -142,10 +149,10 @@ mod tests {
                 finished_at: at(40),
                 ..Run::default()
             }),
-            workflow_kind: "onboarding".into(),
+            workflow_kind: NodeWorkflow::Onboarding.into(),
             stage: "configure_storage".into(),
             attempts: 2,
-            failure_class: "needs-intervention".into(),
+            failure_class: FaultClass::NeedsIntervention.into(),
             failure_code: "boot-disk-missing".into(),
             failure: "no disk has BOSS in its model".into(),
             observed: Some(ObservedMachine {
@@ -158,7 +165,7 @@ mod tests {
             }),
             agent: None,
             recommended: vec!["farrier why op-1".into(), "farrier node get node-1".into()],
-            quarantine_cause: "onboarding".into(),
+            quarantine_cause: QuarantineCause::Onboarding.into(),
         };
         assert_eq!(
             describe(&detail, &Clock::fixed(100)),
@@ -171,7 +178,7 @@ Site:        site-a
 Created:     1970-01-01 00:00:10 +00:00
 Workflow:    onboarding FAILED_MANUAL_INTERVENTION, 30s
 Operation:   op-1
-Stage:       configure_storage
+Step:        configure_storage
 Attempts:    2
 Failure:     needs-intervention, boot-disk-missing  (farrier fault boot-disk-missing)
 Said:        no disk has BOSS in its model
@@ -191,7 +198,7 @@ Type next:
         let detail = NodeDetail {
             node: Some(Node {
                 node_id: "node-1".into(),
-                state: "active".into(),
+                state: NodeState::Active.into(),
                 machine_id: "machine-1".into(),
                 since: at(40),
                 ..Node::default()

@@ -3,7 +3,8 @@
 use super::state_tone;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::one_line;
-use proto::v1::RackDevice;
+use proto::v1::{PowerState, RackDevice};
+use proto::words::WireEnum;
 use std::collections::BTreeMap;
 
 const WIDTH: usize = 72;
@@ -18,12 +19,13 @@ pub fn format_elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode
     }
     let mut above: Option<i32> = None;
     for (slot, here) in placed.iter().rev() {
+        let top = here.iter().map(|device| top_slot(*slot, device)).max().unwrap_or(*slot);
         if let Some(above) = above {
-            add_empty_slots(&mut table, slot + 1, above - 1);
+            add_empty_slots(&mut table, top + 1, above - 1);
         }
         above = Some(*slot);
         for device in here {
-            table.add_row(device_row(slot.to_string(), device));
+            table.add_row(device_row(format_slots(*slot, top_slot(*slot, device)), device));
         }
     }
     if let Some(lowest) = above {
@@ -35,12 +37,23 @@ pub fn format_elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode
     add_frame(rack_id, &table.render(colors), devices.is_empty())
 }
 
+/// The highest slot that a device takes.
+fn top_slot(slot: i32, device: &RackDevice) -> i32 {
+    slot.saturating_add(device.height_u.unwrap_or(1).max(1) - 1)
+}
+
+/// One slot, or a range from top to bottom.
+fn format_slots(from: i32, to: i32) -> String {
+    if from == to { from.to_string() } else { format!("{to}-{from}") }
+}
+
 fn device_row(slot: String, device: &RackDevice) -> Vec<Cell> {
-    let kind = device.kind.replace('_', " ");
-    let power = match device.power.as_str() {
-        "ON" => Cell::with_tone("on", Tone::Good),
-        "OFF" => Cell::with_tone("off", Tone::Dim),
-        other => other.into(),
+    let kind = device.kind().word().replace('_', " ");
+    let power = match device.power() {
+        PowerState::On => Cell::with_tone("on", Tone::Good),
+        PowerState::Off => Cell::with_tone("off", Tone::Dim),
+        PowerState::Changing => Cell::with_tone("changing", Tone::Busy),
+        PowerState::Unspecified => "".into(),
     };
     vec![
         slot.into(),
@@ -54,11 +67,10 @@ fn device_row(slot: String, device: &RackDevice) -> Vec<Cell> {
 
 /// Adds one line for a range of empty slots.
 fn add_empty_slots(table: &mut Table, from: i32, to: i32) {
-    let slots = match to - from {
-        less if less < 0 => return,
-        0 => from.to_string(),
-        _ => format!("{to}-{from}"),
-    };
+    if to < from {
+        return;
+    }
+    let slots = format_slots(from, to);
     table.add_row(vec![Cell::with_tone(slots, Tone::Dim), Cell::with_tone("(empty)", Tone::Dim)]);
 }
 
@@ -82,14 +94,16 @@ fn add_frame(rack_id: &str, table: &str, empty: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::v1::TargetKind;
+    use proto::words;
 
     fn device(kind: &str, id: &str, slot: Option<i32>, power: &str) -> RackDevice {
         RackDevice {
-            kind: kind.into(),
+            kind: words::value::<TargetKind>(kind),
             id: id.into(),
             slot,
             state: "Ready".into(),
-            power: power.into(),
+            power: words::value::<PowerState>(power),
             ..Default::default()
         }
     }

@@ -1,7 +1,7 @@
 //! The maintenance of a rack: start, preview, follow and cancel it.
 
 use crate::args::{
-    CancelArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
+    OperationActionArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
     RackMaintenanceCommand, RackMaintenanceStartArgs, RackMaintenanceWatchArgs,
     RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
@@ -9,11 +9,10 @@ use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure, Result};
 use crate::follow::summary::phase_label;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, follow_to_end,
-    request_id_unless_dry_run,
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, cancel, fetch_run, follow_or_report,
+    follow_to_end, request_id_unless_dry_run,
 };
 use crate::output::Screen;
-use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{MAX_IN_CELL, join_names, one_line};
 use crate::time::Clock;
@@ -21,13 +20,16 @@ use crate::watch;
 use model::blast_radius::MAX_NAMED;
 use model::time::format_duration;
 use proto::v1::maintenance_activity_config::Activity;
+use proto::v1::step_status::State;
 use proto::v1::{
     CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
-    GetRackMaintenanceStatusRequest, MaintenanceActivityConfig, PowerSequenceActivity, RackId,
-    RackMaintenanceChildRun, RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse,
-    RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus, RackMaintenanceStep,
-    ReprovisionRackRequest, run::Phase,
+    GetRackMaintenanceStatusRequest, MaintenanceActivityConfig, PowerSequence,
+    PowerSequenceActivity, RackChildRunState, RackId, RackMaintenanceChildRun,
+    RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse, RackMaintenancePreview,
+    RackMaintenanceScope, RackMaintenanceStatus, RackMaintenanceStep, ReprovisionRackRequest,
+    run::Phase,
 };
+use proto::words::WireEnum;
 
 /// The prefix of rack IDs; no other ID starts with it.
 const RACK_PREFIX: &str = "rack-";
@@ -42,7 +44,7 @@ pub async fn run(
         RackMaintenanceCommand::Status(args) => {
             let found = fetch_statuses(client, &args.id).await?;
             let (wide, colors) = (screen.is_wide(), screen.color_mode());
-            screen.print_record(&found, |found| format_statuses(found, wide, colors))?;
+            screen.print_records(&found, |found| format_statuses(found, wide, colors))?;
             Ok(Exit::Success)
         }
         RackMaintenanceCommand::Watch(args) => watch_maintenance(client, screen, args).await,
@@ -123,10 +125,10 @@ fn requested_activities(args: &RackMaintenanceStartArgs) -> Result<Vec<Maintenan
         }
         RackActivityArg::Power => {
             let sequence = match args.power {
-                None => "",
-                Some(PowerSequenceArg::On) => "on",
-                Some(PowerSequenceArg::Off) => "off",
-                Some(PowerSequenceArg::Reset) => "reset",
+                None => PowerSequence::Unspecified,
+                Some(PowerSequenceArg::On) => PowerSequence::On,
+                Some(PowerSequenceArg::Off) => PowerSequence::Off,
+                Some(PowerSequenceArg::Reset) => PowerSequence::Reset,
             };
             Activity::PowerSequence(PowerSequenceActivity { sequence: sequence.into() })
         }
@@ -188,7 +190,11 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     for rack_step in &preview.steps {
         let devices =
             join_names(rack_step.child_runs.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
-        table.add_row(vec![(&rack_step.name).into(), (&rack_step.activity).into(), devices.into()]);
+        table.add_row(vec![
+            (&rack_step.name).into(),
+            rack_step.activity().word().into(),
+            devices.into(),
+        ]);
     }
     text.push_str(&table.render(colors));
     text.push('\n');
@@ -256,16 +262,20 @@ fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) 
 /// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
 /// `wide`.
 fn add_step_rows(table: &mut Table, rack_step: &RackMaintenanceStep, wide: bool) {
-    let done = rack_step.child_runs.iter().filter(|part| part.state == "SUCCEEDED").count();
+    let done = rack_step
+        .child_runs
+        .iter()
+        .filter(|part| part.state() == RackChildRunState::Succeeded)
+        .count();
     table.add_row(vec![
         (&rack_step.name).into(),
-        (&rack_step.activity).into(),
-        state_cell(&rack_step.state),
+        rack_step.activity().word().into(),
+        state_cell(rack_step.state().as_str_name()),
         format!("{done}/{}", rack_step.child_runs.len()).into(),
         "".into(),
         (&rack_step.message).into(),
     ]);
-    let open = matches!(rack_step.state.as_str(), "RUNNING" | "FAILED");
+    let open = matches!(rack_step.state(), State::Running | State::Failed);
     if open || wide {
         rack_step.child_runs.iter().for_each(|part| table.add_row(device_row(part)));
     }
@@ -275,7 +285,7 @@ fn device_row(part: &RackMaintenanceChildRun) -> Vec<Cell> {
     vec![
         "".into(),
         "".into(),
-        state_cell(&part.state),
+        state_cell(part.state().word()),
         (&part.id).into(),
         (&part.operation_id).into(),
         (&part.message).into(),
@@ -343,7 +353,7 @@ async fn cancel_maintenance(
     if args.dry_run {
         return preview_cancel(client, screen, operation_id, args.reason).await;
     }
-    let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
+    let args = OperationActionArgs { operation_id, reason: args.reason, wait: args.wait };
     cancel(client, screen, &args, RecordKind::Operation).await
 }
 
@@ -376,13 +386,12 @@ async fn preview_cancel(
 
 /// The line about a running rack step that would be stopped; empty for any other step.
 fn format_stopped_devices(rack_step: &RackMaintenanceStep) -> String {
-    if rack_step.state != "RUNNING" {
+    if rack_step.state() != State::Running {
         return String::new();
     }
-    let at_work = rack_step
-        .child_runs
-        .iter()
-        .filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
+    let at_work = rack_step.child_runs.iter().filter(|part| {
+        matches!(part.state(), RackChildRunState::Running | RackChildRunState::Pending)
+    });
     let devices = join_names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
     format!("{} would be stopped on {devices}\n", one_line(&rack_step.name))
 }

@@ -5,6 +5,7 @@ use crate::fleet::{Clients, DatabaseKind, Server, Setup, new_database, postgres,
 use proto::v1;
 use proto::v1::WorkflowState;
 use proto::v1::run::Phase;
+use proto::words::WireEnum;
 use tonic::Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound};
 use tonic::{Response, Status};
 
@@ -125,7 +126,7 @@ async fn adopt_takes_what_the_device_shows() {
     let error = ended.error.unwrap();
     assert_eq!(error.details["fault"], "not-adoptable");
     assert!(error.message.contains("in no cluster"), "{error:?}");
-    assert_eq!(error.next_command, format!("farrier run retry-step {failed}"));
+    assert_eq!(error.next_command, format!("farrier operation retry-step {failed}"));
     assert!(is(&api.machine("m-2").await, "NeedsIntervention"));
     api.retry_step(&failed).await.unwrap();
     api.succeeds(&failed).await;
@@ -157,7 +158,7 @@ async fn rerunning(_world: &TestServer, mut api: Clients) {
     // The same request ID returns the same run; the failed run is unchanged.
     assert_eq!(api.rerun(&failed.run_id, "second").await.unwrap().run_id, run.run_id);
     assert_eq!(api.run(&failed.run_id).await.phase(), Phase::Failed);
-    let words = ["followed by", run.run_id.as_str(), "farrier run rerun"];
+    let words = ["followed by", run.run_id.as_str(), "farrier operation rerun"];
     refused(api.retry_step(&failed.run_id).await, FailedPrecondition, &words);
     refused(api.adopt(&failed.run_id).await, FailedPrecondition, &words);
 }
@@ -217,7 +218,7 @@ async fn freezing(_world: &TestServer, mut api: Clients) {
     assert_eq!((error.code.as_str(), error.retryable), ("INTERVENTION_REQUIRED", false));
     assert_eq!(error.details["fault"], "frozen-by-operator");
     assert!(error.message.contains("smoke in aisle 3"), "{error:?}");
-    assert_eq!(error.next_command, format!("farrier run resume {run}"));
+    assert_eq!(error.next_command, format!("farrier operation resume {run}"));
     assert_eq!(states(&api.machine("m-1").await), ("MAINTENANCE", "EFFECTIVE_STATE_ATTENTION"));
     // Nothing was undone, and the run does not continue by itself.
     assert!(frozen.steps.iter().all(|step| !step.undo), "{frozen:#?}");
@@ -354,7 +355,7 @@ async fn flagging(_world: &TestServer, mut api: Clients) {
             refused(answer, FailedPrecondition, &[condition, "blocked", &undo]);
         }
         let reported = api.history("m-1").await.pop().unwrap();
-        assert_eq!((reported.cause.as_str(), reported.actor.as_str()), ("admin", "anonymous"));
+        assert_eq!((reported.cause().word(), reported.actor.as_str()), ("admin", "anonymous"));
         assert!(reported.message.contains("it burns"), "{reported:?}");
         let cleared = flag(&mut api, &format!("clear-{name}"), ("m-1", "repaired")).await.unwrap();
         assert!(!is(&cleared, condition));

@@ -5,6 +5,7 @@
 use crate::fleet::{DatabaseKind, Server, TEST_TIMEOUT, new_database, postgres};
 use crate::nodes::{Api, decommission, drain, state, with_agents};
 use proto::v1;
+use proto::words::WireEnum;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -314,7 +315,7 @@ async fn tasks_are_done(home: DatabaseKind) {
     // A resume does no harm while the agent holds the task.
     let request = v1::ResumeNodeRequest { node_id: node.clone() };
     let resumed = env.api.nodes.resume_node(request).await.unwrap().into_inner();
-    assert_eq!((resumed.task.as_str(), resumed.reopened), ("live", false));
+    assert_eq!((resumed.task().word(), resumed.reopened), ("live", false));
     let stranger = TestAgent::new(env.port);
     assert_eq!(stranger.expect_refusal("tasks/renew", &log(""), 401), "session-unknown");
     let other = json!({ "id": "op-1/drain_node/1", "ok": true });

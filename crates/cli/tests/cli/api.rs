@@ -7,6 +7,7 @@ use crate::fleet::{
 };
 use proto::v1;
 use proto::v1::step::Kind;
+use proto::words;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -99,7 +100,7 @@ pub fn fault(machine: &str, effect: &str, action: &str, times: i32) -> v1::SimFa
     v1::SimFault {
         machine: machine.into(),
         effect: effect.into(),
-        action: action.into(),
+        action: words::value::<v1::SimAction>(action),
         times,
         ..Default::default()
     }
@@ -111,7 +112,7 @@ pub fn slow(machine: &str, effect: &str, delay_ms: i32) -> v1::SimFault {
 
 /// The same rule for another provider call of the effect.
 pub fn at(verb: &str, rule: v1::SimFault) -> v1::SimFault {
-    v1::SimFault { verb: verb.into(), ..rule }
+    v1::SimFault { verb: words::value::<v1::ProviderVerb>(verb), ..rule }
 }
 
 pub fn step(name: &str, kind: Kind) -> v1::Step {

@@ -1,13 +1,15 @@
 //! The command line against a real server: every command of the help, every format, every exit
 //! code.
 
+mod hardware;
+
 use crate::api::TestServer;
 use crate::stage::{farrier, finish};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// An operator at a terminal. It records which commands were typed.
@@ -17,6 +19,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
+    pub fn new(url: String) -> Self {
+        Self { url, typed: RefCell::default() }
+    }
+
     fn record_command(&self, args: &[&str]) {
         let words: Vec<&str> =
             args.iter().take_while(|name| !name.starts_with('-')).copied().collect();
@@ -95,7 +101,7 @@ impl Terminal {
     #[track_caller]
     pub fn at_step(&self, id: &str, step: &str) {
         let started = Instant::now();
-        while self.json(&format!("run get {id}"))["current_step"] != step {
+        while self.json(&format!("operation get {id}"))["current_step"] != step {
             assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{id} is never at {step}");
         }
     }
@@ -285,7 +291,7 @@ fn health(person: &Terminal) {
     let refused = person.line("reboot machine-2", 2);
     assert!(refused.contains("farrier health get machine-2"), "{refused}");
     let forced =
-        ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
+        ["operation", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
     person.run(&forced, 0);
     let replace = "health replace machine-2 --source dcim --alert id=nic,message=slow";
     person.check_dry_run(replace, "health get machine-2", &["would be", "nic"]);
@@ -345,10 +351,23 @@ fn hosts(person: &Terminal) {
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
-/// Collects every command without subcommands.
-fn collect_commands(path: &[String], found: &mut BTreeSet<String>) {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_farrier")).args(path).arg("--help").output().unwrap();
+/// The help of one command.
+pub struct HelpPage {
+    /// The words after `farrier`; an argument before a subcommand is filled in.
+    pub path: Vec<String>,
+    pub help: String,
+    /// True if the command has no subcommands.
+    leaf: bool,
+}
+
+/// The help of every command that a help page lists, each before its subcommands.
+pub fn help_pages(path: &[String]) -> Vec<HelpPage> {
+    let output = Command::new(env!("CARGO_BIN_EXE_farrier"))
+        .args(path)
+        .arg("-h")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{path:?}");
     let help = String::from_utf8(output.stdout).unwrap();
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -357,16 +376,15 @@ fn collect_commands(path: &[String], found: &mut BTreeSet<String>) {
         named.and_then(|rest| rest.split(' ').next()).filter(|name| *name != "help")
     });
     let names: Vec<String> = names.map(String::from).collect();
-    if names.is_empty() {
-        found.insert(path.join(" "));
-    }
     // The arguments between a command and its subcommands: the machine ID.
     let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
     let between = usage.matches("<MACHINE_ID>").count();
-    let path = [path, &vec!["machine-1".to_string(); between]].concat();
+    let outer = [path, &vec!["machine-1".to_string(); between]].concat();
+    let mut pages = vec![HelpPage { path: path.to_vec(), help, leaf: names.is_empty() }];
     for name in names {
-        collect_commands(&[&path[..], &[name]].concat(), found);
+        pages.extend(help_pages(&[&outer[..], &[name]].concat()));
     }
+    pages
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,7 +393,7 @@ async fn every_command_works_against_a_real_server() {
     let url = env.server.url();
     let dir = tempfile::tempdir().unwrap();
     let typed = tokio::task::spawn_blocking(move || {
-        let person = Terminal { url, typed: RefCell::default() };
+        let person = Terminal::new(url);
         local_commands(&person);
         agent(&person, dir.path());
         inventory(&person, dir.path());
@@ -386,8 +404,8 @@ async fn every_command_works_against_a_real_server() {
         stopping(&person);
         flags(&person);
         power(&person);
-        credentials(&person, dir.path());
-        hardware(&person);
+        hardware::credentials(&person, dir.path());
+        hardware::hardware(&person);
         images(&person, dir.path());
         devices(&person);
         firmware(&person, dir.path());
@@ -398,8 +416,8 @@ async fn every_command_works_against_a_real_server() {
         person.typed.into_inner()
     });
     let typed = typed.await.unwrap();
-    let mut all = BTreeSet::new();
-    collect_commands(&[], &mut all);
+    let leaves = help_pages(&[]).into_iter().filter(|page| page.leaf);
+    let all: BTreeSet<String> = leaves.map(|page| page.path.join(" ")).collect();
     assert!(all.len() > 40, "{all:?}");
     let missed: Vec<&String> = all.iter().filter(|leaf| !typed.contains(*leaf)).collect();
     assert!(missed.is_empty(), "never typed: {missed:?}");
@@ -468,6 +486,16 @@ fn inventory(person: &Terminal, dir: &Path) {
     let found = person.run(&["list", "--filter", "labels.env in (prod, stage)"], 0);
     assert!(found.contains("csv-1") && !found.contains("web-1"), "{found}");
     assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
+    person.line("machine register gone-1", 0);
+    let message = person.line("machine delete gone-1 --dry-run", 0);
+    assert!(message.contains("gone-1 can be deleted; nothing was changed"), "{message}");
+    assert_eq!(person.json("get gone-1")["machine_id"], "gone-1");
+    assert!(person.line("machine delete gone-1", 0).contains("farrier history gone-1"));
+    for line in ["get gone-1", "why gone-1"] {
+        let message = person.line(line, 2);
+        assert!(message.contains("gone-1 was deleted"), "{message}");
+    }
+    person.formats("history gone-1", "removed");
 }
 
 fn verbs(person: &Terminal) {
@@ -489,34 +517,40 @@ fn verbs(person: &Terminal) {
 }
 
 fn read_commands(person: &Terminal) {
-    for line in ["ops", "runs", "run list"] {
+    for line in ["operation list", "op list", "ops", "runs", "run list", "workflow list"] {
         person.formats(line, "machine-1");
         let found = person.run(
             &[&line.split(' ').collect::<Vec<_>>()[..], &["--filter", "type=REBOOT"]].concat(),
             0,
         );
-        assert!(found.contains("machine-2") && !found.contains("REPAVE"), "{found}");
+        assert!(found.contains("machine-2") && !found.contains("REIMAGE"), "{found}");
+        let found = person.line(&format!("{line} --filter type=REPAVE"), 0);
+        assert!(found.contains("REIMAGE") && !found.contains("REPAVE"), "{found}");
     }
     let runs =
         person.run(&["runs", "--filter", "type=REPAVE AND machine_id=machine-1", "-o", "json"], 0);
     let runs: serde_json::Value = serde_json::from_str(&runs).unwrap();
     let list = runs.as_array().or(runs["runs"].as_array()).unwrap();
     let run = list[0]["run_id"].as_str().unwrap().to_string();
+    assert!(person.line(&format!("run get {run}"), 0).contains("Type:       REIMAGE"));
     person.formats(&format!("get {run}"), &run);
-    person.formats(&format!("run get {run}"), "repave-os");
+    person.formats(&format!("operation get {run}"), "repave-os");
     person.formats("why machine-1", "ready for work");
     assert!(person.line(&format!("why {run}"), 0).contains("farrier get machine-1"));
     person.formats("history machine-1", "registered");
     assert!(person.line(&format!("history {run}"), 0).contains("repave-os"));
     assert!(person.line("fault effect-failed", 0).contains("What to do"));
-    for line in [format!("logs {run}"), format!("logs -f {run}"), format!("run logs {run}")] {
+    for line in [format!("logs {run}"), format!("logs -f {run}"), format!("operation logs {run}")] {
         let log = person.line(&line, 0);
         assert!(log.contains("Writing image ubuntu-2204"), "{log}");
     }
     person.stream(&["watch", "--all"], "machine-1");
     person.stream(&["watch", "machine-2", "--all", "-o", "json"], "machine-2");
-    person.stream(&["run", "watch", "--all"], "machine-1");
-    assert!(person.line(&format!("run watch {run}"), 0).contains("✓ SUCCEEDED"));
+    person.stream(&["operation", "watch", "--all"], "machine-1");
+    person.stream(&["machine", "watch"], "machine-3");
+    let one = ["machine", "watch", "machine-2", "--filter", "phase!=MAINTENANCE", "-o", "json"];
+    person.stream(&one, "\"machine_id\":\"machine-2\"");
+    assert!(person.line(&format!("operation watch {run}"), 0).contains("✓ SUCCEEDED"));
     let effects = person.line(&format!("sim effects --prefix {run}"), 0);
     assert!(effects.contains("repave-os/1"), "{effects}");
 }
@@ -533,7 +567,7 @@ fn plans(person: &Terminal, dir: &Path) {
     let path = file.to_str().unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 0).contains("mine"));
     person.run(&["plan", "create", "-f", path], 0);
-    let reported = person.line("run start machine-1 --type REBOOT --plan mine", 0);
+    let reported = person.line("operation start machine-1 --type REBOOT --plan mine", 0);
     assert!(reported.contains("SUCCEEDED"), "{reported}");
     std::fs::write(&file, text.replace("uptime", "true")).unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
@@ -548,7 +582,7 @@ fn power(person: &Terminal) {
     }
     let reported = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
     assert!(reported.contains("Cutting the power"), "{reported}");
-    let run = person.json("runs --limit 1")[0].clone();
+    let run = person.json("operation list --limit 1")[0].clone();
     let params = serde_json::json!({"graceful_seconds": "0"});
     assert_eq!((&run["plan_id"], &run["params"]), (&"plan-power-off-v1".into(), &params), "{run}");
     let again = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
@@ -586,66 +620,6 @@ fn power(person: &Terminal) {
     person.line("sim fault clear --all", 0);
 }
 
-/// Secrets can be set but never read.
-fn credentials(person: &Terminal, dir: &Path) {
-    person.line("credential list", 0);
-    let file = dir.join("password");
-    std::fs::write(&file, "s3cret\n").unwrap();
-    let path = file.to_str().unwrap();
-    let set = ["credential", "set", "bmc", "--user", "root", "--password-file", path];
-    assert!(person.run(&set, 0).contains("credential bmc set, password"));
-    person.run(&set, 0);
-    person.formats("credential list", "password");
-    let list = person.json("credential list");
-    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
-    assert!(!list.to_string().contains("s3cret"), "{list}");
-    // A MAAS key has three parts; the error repeats no part of the key.
-    let key = dir.join("maas.key");
-    let set = ["credential", "set", "maas", "--maas-key", key.to_str().unwrap()];
-    std::fs::write(&key, "c0nsumer:t0ken\n").unwrap();
-    let refused = person.run(&set, 2);
-    assert!(
-        refused.contains("maas_key.key") && refused.contains("consumer:token:secret"),
-        "{refused}"
-    );
-    assert!(!refused.contains("t0ken"), "{refused}");
-    std::fs::write(&key, "c0nsumer:t0ken:s3cret\n").unwrap();
-    assert!(person.run(&set, 0).contains("maas-key"));
-    assert!(!person.json("credential list").to_string().contains("t0ken"));
-    assert!(person.line("credential delete maas", 0).contains("maas deleted"));
-    let refused = person.run(&["credential", "set", "Bad Name", "--kubeconfig", path], 2);
-    assert!(refused.contains("lower-case letters"), "{refused}");
-    let missing =
-        person.run(&["credential", "set", "x", "--user", "u", "--ssh-key", "/no/file"], 2);
-    assert!(missing.contains("/no/file"), "{missing}");
-    assert!(person.line("credential delete bmc", 0).contains("bmc deleted"));
-    assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
-    let print = "ab".repeat(32);
-    let set = person.line(&format!("trust set https://10.0.0.9 {print}"), 0);
-    assert!(set.contains(&format!("https://10.0.0.9 is trusted as sha256:{print}")), "{set}");
-    assert!(person.line("trust set https://10.0.0.9 abcd", 2).contains("identity"));
-    assert!(person.line("trust list", 0).contains(&print));
-    assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
-}
-
-/// A simulated machine has a BMC that reports its hardware; an address without a BMC is an error.
-fn hardware(person: &Terminal) {
-    assert!(person.line("machine inspect machine-1 -o wide", 0).contains("02:fa:00:00:00:01"));
-    let (one, again) =
-        (person.json("machine inspect machine-1"), person.json("machine inspect machine-1"));
-    assert_eq!((&one["serial"], &one["disks"]), (&again["serial"], &again["disks"]));
-    assert_eq!(one["serial"], "SIM000001");
-    person.formats("machine console-log machine-1", "operating system started");
-    assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
-    person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
-    assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
-    person.line("sim fault clear --all", 0);
-    let reported = person.line("bmc test http://127.0.0.1:9", 1);
-    assert!(reported.contains("✗ port") && reported.contains("- login"), "{reported}");
-    assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
-    assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
-}
-
 /// Failures, and every repair command.
 fn repair_commands(person: &Terminal) {
     person.line("enter-maintenance machine-3", 0);
@@ -672,34 +646,39 @@ fn repair_commands(person: &Terminal) {
     broken("reboot", 3);
     assert!(person.line("sim fault list", 0).contains("machine-3"));
     let reported = person.line("reboot machine-3 --request-id broken", 1);
-    for name in ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier run retry-step"]
+    for name in
+        ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier operation retry-step"]
     {
         assert!(reported.contains(name), "{name:?} is not in\n{reported}");
     }
     let ops = person.json("ops --limit 1");
     let list = ops.as_array().or(ops["operations"].as_array()).unwrap();
     let run = list[0]["operation_id"].as_str().unwrap().to_string();
-    assert!(person.line("why machine-3", 0).contains(&format!("farrier run retry-step {run}")));
+    assert!(
+        person.line("why machine-3", 0).contains(&format!("farrier operation retry-step {run}"))
+    );
     assert!(person.line("list", 0).contains("ATTENTION"));
     // A reboot cannot be observed, so it cannot be adopted.
-    assert!(person.line(&format!("run adopt {run}"), 1).contains("cannot be adopted"));
-    person.run(&["run", "mark-manual", &run, "--reason", "look first"], 0);
-    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
-    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
-    assert!(person.line(&format!("run restart-clean {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation adopt {run}"), 1).contains("cannot be adopted"));
+    person.run(&["operation", "mark-manual", &run, "--reason", "look first"], 0);
+    assert!(person.line(&format!("operation retry-step {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation rerun {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation restart-clean {run}"), 0).contains("SUCCEEDED"));
     broken("reboot", 3);
     let reported = person.line("reboot machine-3 -o json", 1);
     let failed: serde_json::Value = serde_json::from_str(&reported).unwrap();
     let failed = failed.get("run_id").or(failed.get("operation_id")).unwrap();
     assert!(
-        person.line(&format!("run resume {}", failed.as_str().unwrap()), 0).contains("SUCCEEDED")
+        person
+            .line(&format!("operation resume {}", failed.as_str().unwrap()), 0)
+            .contains("SUCCEEDED")
     );
     person.line("sim fault clear --all", 0);
 }
 
 fn stopping(person: &Terminal) {
     person.line("sim fault add --machine machine-3 --effect reboot --action hang --times 0", 0);
-    for cancel in ["cancel", "run cancel"] {
+    for cancel in ["cancel", "operation cancel"] {
         let run = person.submit("reboot machine-3");
         person.at_step(&run, "reboot");
         let args: Vec<&str> =
@@ -721,6 +700,9 @@ fn stopping(person: &Terminal) {
 }
 
 fn flags(person: &Terminal) {
+    person.formats("admin replicas", "one");
+    let replicas = person.json("admin replicas");
+    assert_eq!(replicas[0]["version"], env!("CARGO_PKG_VERSION"), "{replicas}");
     for (command, state) in [
         ("set-rma", "BLOCKED"),
         ("clear-rma", "MAINTENANCE"),
@@ -749,6 +731,6 @@ fn exit_codes(person: &Terminal) {
     }
     let reported = person.line("list --filter colour=red", 2);
     assert!(reported.contains("colour=red\n  ^"), "{reported}");
-    let nobody = Terminal { url: "http://127.0.0.1:9".into(), typed: RefCell::default() };
+    let nobody = Terminal::new("http://127.0.0.1:9".into());
     assert!(nobody.line("list", 4).contains("cannot reach"));
 }

@@ -46,7 +46,7 @@ async fn failing(_world: &TestServer, mut api: Clients) {
     assert_eq!(error.code, "EXECUTION_FAILED");
     assert_eq!(error.message, "SSH connection refused after 2 retries");
     assert!(error.retryable);
-    assert_eq!(error.next_command, format!("farrier run retry-step {}", run.run_id));
+    assert_eq!(error.next_command, format!("farrier operation retry-step {}", run.run_id));
     for (key, value) in
         [("fault", "effect-failed"), ("class", "retryable"), ("step", "reboot"), ("attempts", "3")]
     {
@@ -60,7 +60,7 @@ async fn failing(_world: &TestServer, mut api: Clients) {
     assert_eq!(states(&machine), ("READY", "EFFECTIVE_STATE_ATTENTION"));
     assert!(is(&machine, "NeedsIntervention") && !is(&machine, "OperationCanceled"));
     assert_eq!(machine.status.unwrap().active_run_id, "");
-    refused(api.cancel(&run.run_id).await, FailedPrecondition, &["FAILED", "farrier run"]);
+    refused(api.cancel(&run.run_id).await, FailedPrecondition, &["FAILED", "farrier operation"]);
 
     // The attention state closes no gate, and the next success clears it.
     api.clear_faults().await;
@@ -104,7 +104,7 @@ async fn canceling(_world: &TestServer, mut api: Clients) {
     assert_eq!(states(&machine), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     assert!(is(&machine, "OperationCanceled") && !is(&machine, "NeedsIntervention"));
     let again = api.cancel(&run).await;
-    refused(again, FailedPrecondition, &["already ended CANCELED", "farrier run rerun"]);
+    refused(again, FailedPrecondition, &["already ended CANCELED", "farrier operation rerun"]);
     // The next start clears the condition.
     api.clear_faults().await;
     api.fault(fault("m-1", "reboot", "hang", 1)).await;
@@ -173,7 +173,7 @@ async fn an_unknown_outcome_waits_for_the_operator() {
     let error = run.error.unwrap();
     assert_eq!((error.code.as_str(), error.retryable), ("INTERVENTION_REQUIRED", false));
     assert_eq!(error.details["fault"], "outcome-unknown");
-    assert_eq!(error.next_command, format!("farrier run resume {}", run.run_id));
+    assert_eq!(error.next_command, format!("farrier operation resume {}", run.run_id));
     // An effect that may have been applied is not executed again.
     let applied: Vec<i32> = api.applied(&run.run_id).await.into_values().collect();
     assert_eq!(applied, [1]);

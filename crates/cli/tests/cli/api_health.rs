@@ -3,6 +3,7 @@
 use crate::api::{field_of, on_both, params, refused};
 use crate::fleet::Clients;
 use proto::v1;
+use proto::words::WireEnum;
 use tonic::Code;
 
 fn alert(id: &str, classes: &[&str]) -> v1::HealthAlert {
@@ -52,7 +53,7 @@ async fn what_is_reported_keeps_operations_from_starting() {
         let alerts = [alert("fan", &["prevent-allocations", "site-word"])];
         let reported = report(&mut api, "m-1", "dcim", &alerts).await;
         assert_eq!(
-            (reported.alerts, reported.bars.len(), reported.kind.as_str()),
+            (reported.alerts, reported.bars.len(), reported.kind().word()),
             (1, 1, "machine")
         );
         let refusal = refused(

@@ -128,6 +128,21 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
             wrong.push((machine, format!("machine.spec.{field}")));
         }
     }
+    for bad in [long(254), "Node-1".into(), "a..b".into(), "a;id".into()] {
+        let mut machine = machine("m-1");
+        machine.spec.as_mut().unwrap().node_name = bad;
+        wrong.push((machine, "machine.spec.node_name".into()));
+    }
+    for bad in [0, -1, 61] {
+        let mut machine = machine("m-1");
+        machine.spec.as_mut().unwrap().height_u = Some(bad);
+        wrong.push((machine, "machine.spec.height_u".into()));
+    }
+    for (bad, field) in [("sw-1", "machine.spec.feeds[0]"), ("ps-nowhere", "machine.spec.feeds")] {
+        let mut machine = machine("m-1");
+        machine.spec.as_mut().unwrap().feeds = vec![bad.into()];
+        wrong.push((machine, field.into()));
+    }
     let mut foreign = machine("m-1");
     foreign.spec.as_mut().unwrap().provider = "nobody".into();
     wrong.push((foreign, "machine.spec.provider".into()));

@@ -8,6 +8,7 @@ use crate::fleet::{Clients, steps};
 use proto::v1;
 use proto::v1::run::Phase;
 use proto::v1::step::Kind;
+use proto::words::WireEnum;
 use tonic::Code::{AlreadyExists, InvalidArgument};
 
 fn taint(key: &str, effect: &str) -> v1::NodeTaint {
@@ -308,7 +309,7 @@ async fn recording(_world: &TestServer, mut api: Clients) {
         for entry in &history {
             assert_eq!(entry.object_id, id);
             let causes = ["request", "engine", "probe", "admin"];
-            assert!(causes.contains(&entry.cause.as_str()), "{entry:?}");
+            assert!(causes.contains(&entry.cause().word()), "{entry:?}");
             for text in [&entry.state, &entry.actor, &entry.message, &entry.decided_by] {
                 assert!(!text.is_empty(), "{entry:?}");
             }
@@ -340,7 +341,7 @@ async fn machines_are_looked_at_soon_after_they_are_registered() {
         assert!(known.last_transition.is_some());
     }
     let reported = api.history("m-1").await.pop().unwrap();
-    assert_eq!((reported.cause.as_str(), reported.actor.as_str()), ("probe", "observer"));
+    assert_eq!((reported.cause().word(), reported.actor.as_str()), ("probe", "observer"));
     api.put(crate::api::machine("dark")).await;
     let affected = api.machine_until("dark", |machine| !conditions(machine).is_empty()).await;
     assert_eq!(conditions(&affected).get("BMCReachable"), Some(&false), "{affected:?}");
@@ -383,18 +384,19 @@ async fn why_says_what_to_type_in_every_state() {
     }
     api.cancel(&run).await.unwrap();
     api.finished(&run).await;
-    ask(&mut api, &run, "was canceled", &format!("farrier run rerun {run}")).await;
+    ask(&mut api, &run, "was canceled", &format!("farrier operation rerun {run}")).await;
 
     api.fault(fault("m-1", "reboot", "fail", 3)).await;
     let run = api.start("m-1", "REBOOT", "fails").await.run_id;
     api.finished(&run).await;
     for id in ["m-1", run.as_str()] {
-        let reported = ask(&mut api, id, "failed", &format!("farrier run retry-step {run}")).await;
+        let reported =
+            ask(&mut api, id, "failed", &format!("farrier operation retry-step {run}")).await;
         assert_eq!(reported.fault, "effect-failed");
         assert_eq!(reported.failed, "the simulated hardware failed");
         let request = v1::GetFaultPageRequest { code: reported.fault };
         let page = api.explain.get_fault_page(request).await.unwrap().into_inner();
-        assert_eq!(page.class, "retryable");
+        assert_eq!(page.class(), v1::FaultClass::Retryable);
         assert!(page.markdown.contains("## What to do"), "{}", page.markdown);
     }
     let run = api.done("m-1", "REBOOT", "succeeds").await.run_id;

@@ -222,7 +222,7 @@ async fn runs_are_looked_up_by_every_method() {
     let (_world, mut api) = TestServer::open("zero").await;
     for client in RUN_METHODS {
         let unknown = call_with_run_id(&mut api, client, "op-nobody").await;
-        refused(unknown, NotFound, &["op-nobody", "farrier ops"]);
+        refused(unknown, NotFound, &["op-nobody", "farrier operation list"]);
         let field = if client.contains("Operation") { "operation_id" } else { "run_id" };
         refused(
             call_with_run_id(&mut api, client, "").await,
@@ -237,7 +237,7 @@ async fn runs_are_looked_up_by_every_method() {
     let run = api.done("m-1", "REBOOT", "r").await.run_id;
     for client in ["CancelOperation", "CancelRun", "RetryStep", "ResumeRun", "AdoptObservedState"] {
         let ended = call_with_run_id(&mut api, client, &run).await;
-        refused(ended, FailedPrecondition, &[&run, "already ended SUCCEEDED", "farrier run"]);
+        refused(ended, FailedPrecondition, &[&run, "already ended SUCCEEDED", "farrier operation"]);
     }
     refused(
         call_with_run_id(&mut api, "MarkManual", &run).await,
@@ -431,7 +431,7 @@ async fn replays(_world: &TestServer, mut api: Clients) {
     let named = v1::StartRunRequest { plan_id: first.plan_id.clone(), ..image("rhel-9", "REPAVE") };
     assert_eq!(api.try_run(named).await.unwrap().run_id, first.run_id);
     // The same request ID for a different request is refused, and the refusal names the first run.
-    let words = [first.run_id.as_str(), "deploy-1", "farrier run get"];
+    let words = [first.run_id.as_str(), "deploy-1", "farrier operation get"];
     refused(api.try_run(image("rhel-8", "REPAVE")).await, AlreadyExists, &words);
     let answer = api.machines.reimage_machine(reimage("ubuntu-2204")).await;
     refused(answer.map(Response::into_inner), AlreadyExists, &words);

@@ -53,7 +53,7 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
 fn slow_repave() -> v1::SimFault {
     v1::SimFault {
         effect: "repave".into(),
-        action: "slow".into(),
+        action: v1::SimAction::Slow.into(),
         delay_ms: 3_000,
         times: 1,
         ..Default::default()

@@ -5,10 +5,13 @@ use proto::v1::admin_service_client::AdminServiceClient;
 use proto::v1::explain_service_client::ExplainServiceClient;
 use proto::v1::health_service_client::HealthServiceClient;
 use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::node_service_client::NodeServiceClient;
 use proto::v1::operation_service_client::OperationServiceClient;
 use proto::v1::plan_service_client::PlanServiceClient;
+use proto::v1::rack_service_client::RackServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::simulator_service_client::SimulatorServiceClient;
+use proto::v1::site_service_client::SiteServiceClient;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
@@ -231,6 +234,9 @@ pub struct Clients {
     pub admin: AdminServiceClient<Channel>,
     pub explain: ExplainServiceClient<Channel>,
     pub health: HealthServiceClient<Channel>,
+    pub racks: RackServiceClient<Channel>,
+    pub nodes: NodeServiceClient<Channel>,
+    pub sites: SiteServiceClient<Channel>,
 }
 
 impl Clients {
@@ -252,7 +258,10 @@ impl Clients {
             plans: PlanServiceClient::new(channel.clone()),
             admin: AdminServiceClient::new(channel.clone()),
             explain: ExplainServiceClient::new(channel.clone()),
-            health: HealthServiceClient::new(channel),
+            health: HealthServiceClient::new(channel.clone()),
+            racks: RackServiceClient::new(channel.clone()),
+            nodes: NodeServiceClient::new(channel.clone()),
+            sites: SiteServiceClient::new(channel),
         }
     }
 

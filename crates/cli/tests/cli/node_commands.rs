@@ -1,4 +1,5 @@
-//! Every command about nodes, sites and workflows, against a real server and a simulated MAAS.
+//! Every command about nodes and sites, and the repair of operations on nodes, against a real
+//! server and a simulated MAAS.
 
 use crate::api_cli::Terminal;
 use crate::fleet::{Server, Setup, TEST_TIMEOUT};
@@ -34,10 +35,11 @@ fn until(person: &Terminal, node: &str, state: &str) {
     }
 }
 
-/// Types every command about nodes, sites and workflows.
+/// Types every command about nodes and sites.
 pub fn typed(person: &Terminal, dir: &Path) {
     sites(person, dir);
     onboarding(person);
+    person.stream(&["node", "watch"], "node-");
     quarantine(person);
     out_and_back(person);
     repairs(person);
@@ -108,11 +110,13 @@ fn onboarding(person: &Terminal) {
     assert!(!got.contains("Type next:"), "one that serves wants nothing: {got}");
     person.formats(&format!("why {node}"), "is active");
     person.formats(&format!("history {node}"), "enrolling");
-    person.formats("workflow list", &node);
-    person.formats(&format!("workflow get {node}"), "wait_for_deployed");
-    let runs = person.json(&format!("workflow list --node {node} --state completed"));
+    person.formats("operation list", "ONBOARD");
+    assert!(person.line("operation list -o wide", 0).contains(&node));
+    person.formats(&format!("operation get {node}"), "wait_for_deployed");
+    assert!(person.line(&format!("logs {node}"), 0).contains("wait_for_deployed"));
+    let runs = person.json(&format!("operation list --node {node} --state completed"));
     assert_eq!(runs[0]["type"], "ONBOARD", "{runs}");
-    let runs = person.json(&format!("workflow list --node {node} --state cancelled"));
+    let runs = person.json(&format!("operation list --node {node} --state cancelled"));
     assert_eq!(runs, serde_json::json!([]));
     person.stream(&["watch", "gpu-1", "--all"], "ONBOARD");
     assert!(person.line("ops --filter type=ONBOARD", 0).contains("gpu-1"));
@@ -173,20 +177,22 @@ fn repairs(person: &Terminal) {
     let node = node_on(person, "gpu-2");
     let got = person.line(&format!("node get {node}"), 0);
     says(&got, &["onboarding FAILED_RETRYABLE", "configure_storage", "Attempts:", "Failure:"]);
-    let failed = person.line("workflow list --state failed_retryable", 0);
-    assert!(failed.contains(&node) && !failed.contains("COMPLETED"), "{failed}");
-    let run = person.json(&format!("workflow get {node}"))["run_id"].clone();
+    let failed = person.line("operation list --state failed_retryable", 0);
+    assert!(failed.contains("gpu-2") && !failed.contains("SUCCEEDED"), "{failed}");
+    let run = person.json(&format!("operation get {node}"))["run_id"].clone();
+    says(&person.line(&format!("operation retry-step {node}"), 1), &["✗ FAILED"]);
+    // The earlier names of the same actions.
     says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);
-    person.run(&["workflow", "mark-manual", &node, "--reason", "look first"], 0);
+    person.run(&["operation", "mark-manual", &node, "--reason", "look first"], 0);
     says(&person.line(&format!("node get {node}"), 0), &["FAILED_MANUAL_INTERVENTION"]);
     says(&person.line(&format!("workflow adopt {node}"), 1), &["✗ FAILED"]);
     says(&person.line(&format!("workflow resume {node}"), 1), &["✗ FAILED"]);
     let resumed = person.line(&format!("node resume {node}"), 0);
     says(&resumed, &[run.as_str().unwrap(), "had ended, and goes on"]);
     let op = run.as_str().unwrap();
-    says(&person.line(&format!("run watch {op}"), 1), &["✗ FAILED"]);
+    says(&person.line(&format!("operation watch {op}"), 1), &["✗ FAILED"]);
     mended(person);
-    says(&person.line(&format!("workflow rerun {node}"), 0), &["✓ SUCCEEDED"]);
+    says(&person.line(&format!("operation rerun {node}"), 0), &["✓ SUCCEEDED"]);
     until(person, &node, "active");
 
     person.line("machine register gpu-3", 0);
@@ -195,12 +201,12 @@ fn repairs(person: &Terminal) {
     let node = node_on(person, "gpu-3");
     person.at_step(&op, "wait_for_ready");
     says(&person.line(&format!("node resume {node}"), 0), &[&op, "is at work on it"]);
-    let cancel = ["workflow", "cancel", &node, "--reason", "not today"];
+    let cancel = ["operation", "cancel", &node, "--reason", "not today"];
     says(&person.run(&cancel, 0), &["⊘ CANCELED"]);
     mended(person);
-    says(&person.line(&format!("workflow restart-clean {node}"), 0), &["✓ SUCCEEDED"]);
+    says(&person.line(&format!("operation restart-clean {node}"), 0), &["✓ SUCCEEDED"]);
     until(person, &node, "active");
-    let here = person.json(&format!("workflow list --node {node}"));
+    let here = person.json(&format!("operation list --node {node}"));
     assert_eq!(here.as_array().unwrap().len(), 2, "{here}");
 }
 

@@ -6,6 +6,7 @@ use crate::fleet::{Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, free_port
 use proto::v1;
 use proto::v1::node_service_client::NodeServiceClient;
 use proto::v1::site_service_client::SiteServiceClient;
+use proto::words::{self, WireEnum};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
@@ -55,7 +56,7 @@ impl Api {
         let started = Instant::now();
         loop {
             let detail = self.node(id).await;
-            if detail.node.as_ref().is_some_and(|node| node.state == state) {
+            if detail.node.as_ref().is_some_and(|node| node.state().word() == state) {
                 return detail;
             }
             assert!(started.elapsed() < TEST_TIMEOUT, "{id} never becomes {state}: {detail:#?}");
@@ -101,7 +102,7 @@ fn onboard(machine: &str, request: &str) -> v1::OnboardNodeRequest {
 pub fn decommission(node: &str, mode: &str, request: &str) -> v1::DecommissionNodeRequest {
     v1::DecommissionNodeRequest {
         node_id: node.into(),
-        mode: mode.into(),
+        mode: words::value::<v1::DecommissionMode>(mode),
         request_id: request.into(),
         ..Default::default()
     }
@@ -116,7 +117,7 @@ fn quarantine(node: &str, reason: &str) -> v1::QuarantineNodeRequest {
 }
 
 pub fn state(node: &Option<v1::Node>) -> &str {
-    node.as_ref().map_or("", |node| &node.state)
+    node.as_ref().map_or("", |node| node.state().word())
 }
 
 /// Starts a server without an agent listener, with a site in its simulator.
@@ -199,8 +200,8 @@ async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
     assert_eq!(names, ONBOARDING);
     let detail = api.node(&node.node_id).await;
     assert_eq!(state(&detail.node), "active");
-    assert_eq!(detail.node.as_ref().unwrap().moved_by, "onboarding");
-    assert_eq!(detail.workflow_kind, "onboarding");
+    assert_eq!(detail.node.as_ref().unwrap().moved_by(), v1::NodeTransitionOwner::Onboarding);
+    assert_eq!(detail.workflow_kind(), v1::NodeWorkflow::Onboarding);
     let workflow = detail.workflow.unwrap();
     assert_eq!(workflow.workflow_state(), v1::WorkflowState::Completed);
     let observed = detail.observed.unwrap();
@@ -221,7 +222,7 @@ async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
     api.all.register("m-1").await;
     let rule = v1::SimFault {
         effect: "configure_storage".into(),
-        action: "fail".into(),
+        action: v1::SimAction::Fail.into(),
         message: "no disk answers".into(),
         ..Default::default()
     };
@@ -235,7 +236,7 @@ async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
     assert_eq!(detail.attempts, 3, "{detail:#?}");
     assert!(detail.failure.contains("no disk answers"), "{detail:#?}");
     assert_eq!(
-        (detail.failure_class.as_str(), detail.failure_code.is_empty()),
+        (detail.failure_class().word(), detail.failure_code.is_empty()),
         ("retryable", false)
     );
     assert!(detail.recommended.iter().any(|one| one.contains(&run)), "{:?}", detail.recommended);
@@ -243,7 +244,7 @@ async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
     let request = v1::ResumeNodeRequest { node_id: node.clone() };
     let resumed = api.nodes.resume_node(request).await.unwrap().into_inner();
     assert!(resumed.reopened, "{resumed:#?}");
-    assert_eq!((resumed.run_id.as_str(), resumed.task.as_str()), (run.as_str(), "none"));
+    assert_eq!((resumed.run_id.as_str(), resumed.task().word()), (run.as_str(), "none"));
     let detail = api.until(&node, "active").await;
     assert_eq!((detail.attempts, detail.failure.as_str()), (0, ""));
 }
@@ -275,7 +276,7 @@ async fn every_mode_ends_where_the_document_says() {
         let done = documented(run.steps.iter().map(|step| step.name.as_str()));
         assert_eq!(done, stages, "{mode}");
         let detail = api.until(&node, ends).await;
-        assert_eq!(detail.workflow_kind, mode);
+        assert_eq!(detail.workflow_kind().word(), mode);
     }
     let gone = api.listed(&["deleted"]).await;
     assert_eq!(gone.len(), 1);
@@ -307,10 +308,10 @@ async fn every_mode_ends_where_the_document_says() {
         };
         api.all.finished(&done.unwrap().into_inner().run.unwrap().run_id).await;
         let detail = api.node(&node).await;
-        assert_eq!((state(&detail.node), detail.workflow_kind.as_str()), ("retired", mode));
+        assert_eq!((state(&detail.node), detail.workflow_kind().word()), ("retired", mode));
         let request = v1::ReactivateNodeRequest { node_id: node.clone(), ..Default::default() };
         let back = api.nodes.reactivate_node(request).await.unwrap().into_inner();
-        assert_eq!(back.state, "offline");
+        assert_eq!(back.state(), v1::NodeState::Offline);
         api.until(&node, "active").await;
     }
 }
@@ -321,8 +322,8 @@ async fn quarantine_lasts_until_an_operator_releases_it() {
     let node = api.active("m-1").await;
     let stored = api.nodes.quarantine_node(quarantine(&node, "smells burnt")).await.unwrap();
     let stored = stored.into_inner();
-    assert_eq!((stored.state.as_str(), stored.reason.as_str()), ("quarantined", "smells burnt"));
-    assert_eq!(api.node(&node).await.quarantine_cause, "operator");
+    assert_eq!((stored.state().word(), stored.reason.as_str()), ("quarantined", "smells burnt"));
+    assert_eq!(api.node(&node).await.quarantine_cause(), v1::QuarantineCause::Operator);
     // The reconciler never releases a node that an operator has quarantined.
     let check = v1::CheckSiteRequest { site_id: "site-1".into() };
     for _ in 0..5 {
@@ -335,7 +336,7 @@ async fn quarantine_lasts_until_an_operator_releases_it() {
         unproven: false,
     };
     let back = api.nodes.release_node(release).await.unwrap().into_inner();
-    assert_eq!((back.state.as_str(), back.moved_by.as_str()), ("active", "operator"));
+    assert_eq!((back.state().word(), back.moved_by().word()), ("active", "operator"));
 }
 
 type Refused<T> = Result<Response<T>, Status>;
@@ -406,7 +407,7 @@ async fn refusals_say_why_and_what_to_do() {
     // One operation per node at a time: the refusal names the active one.
     let hang = v1::SimFault {
         effect: "cleanup_storage".into(),
-        action: "hang".into(),
+        action: v1::SimAction::Hang.into(),
         ..Default::default()
     };
     api.all.fault(hang).await;
@@ -449,7 +450,7 @@ async fn sites_are_kept_checked_and_removed() {
 
     let check = v1::CheckSiteRequest { site_id: "site-2".into() };
     let observed = api.sites.check_site(check).await.unwrap().into_inner().status.unwrap();
-    assert_eq!((observed.state.as_str(), observed.machines), ("Connected", Some(0)));
+    assert_eq!((observed.state().word(), observed.machines), ("Connected", Some(0)));
     assert_eq!(observed.alarms, Vec::<String>::new());
 
     let list = |token: &str| v1::ListSitesRequest { page_size: 1, page_token: token.into() };
@@ -497,7 +498,7 @@ async fn an_onboarding_survives_kill_9_in_the_middle() {
     api.all.register("m-1").await;
     let slow = v1::SimFault {
         effect: "deploy_via_maas".into(),
-        action: "slow".into(),
+        action: v1::SimAction::Slow.into(),
         delay_ms: 3_000,
         times: 1,
         ..Default::default()

@@ -47,7 +47,7 @@ fn slow_power(delay_ms: i32) -> v1::SimFault {
     v1::SimFault {
         machine: "ps-1".into(),
         effect: "power".into(),
-        action: "slow".into(),
+        action: v1::SimAction::Slow.into(),
         delay_ms,
         times: 1,
         ..Default::default()
@@ -103,7 +103,7 @@ async fn shelves_are_typed_as_in_the_document() {
     // A failure puts the shelf into Error with its cause, and `retry` recovers it.
     clients
         .fault(v1::SimFault {
-            action: "fail".into(),
+            action: v1::SimAction::Fail.into(),
             times: 0,
             message: "the breaker is out".into(),
             ..slow_power(0)
@@ -184,6 +184,18 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     );
     let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
     assert!(message.contains("rack-1 keeps its power: ps-2 stays on"), "{message}");
+    // With feeds, ps-2 does not help: it does not feed the machine.
+    typed(url, "machine update m-1 --feeds ps-1", 0);
+    let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 2);
+    assert!(message.contains("by feeds, without power: m-1"), "{message}");
+    let shown = json(url, "machine get m-1");
+    assert_eq!(shown["spec"]["feeds"], serde_json::json!(["ps-1"]), "{shown}");
+    typed(url, "machine update m-1 --feeds ps-2,ps-1", 0);
+    let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
+    assert!(message.contains("by feeds, power is kept: m-1"), "{message}");
+    let (_, message) = typed(url, "power-shelf update ps-2 --feeds ps-1", 2);
+    assert!(message.contains("power_shelf.spec.feeds"), "{message}");
+    typed(url, "machine update m-1 --feeds=", 0);
     let (_, warned) = typed(url, &format!("{both} --force --reason burning"), 0);
     assert!(warned.contains("warning: the controller of ps-1, ps-2"), "{warned}");
     until(url, "power-shelf get ps-2", |shelf| {

@@ -36,8 +36,8 @@ pub fn typed(person: &Terminal) {
 }
 
 fn inventory(person: &Terminal) {
-    let create =
-        "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2";
+    let create = "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2 \
+         --room hall-2 --row B --position 7";
     assert!(person.line("rack create shelf-1", 2).contains("rack.rack_id"));
     person.check_dry_run(create, "rack list", &["would create rack-1"]);
     for _ in 0..2 {
@@ -57,6 +57,7 @@ fn inventory(person: &Terminal) {
     person.formats("rack get rack-1", "tray-2");
     says(&person.line("rack get rack-1", 0), &["│ 5     machine  tray-2", "│ 4     (empty)"]);
     says(&person.line("get tray-2", 0), &["Rack:", "rack-1", "Slot:"]);
+    heights_and_names(person);
     assert!(person.line("list --filter rack=rack-1", 0).contains("tray-1"));
     person.formats("rack list", "rack-1");
     for desired in ["--state Ready", "--label location", "--hardware-type gb200 --limit 1"] {
@@ -74,7 +75,33 @@ fn inventory(person: &Terminal) {
     );
     person.line(update, 0);
     assert!(person.line("rack list -o wide", 0).contains("row=7"));
+    says(&person.line("rack get rack-1", 0), &["room hall-2, row B, position 7"]);
+    person.line("rack update rack-1 --position 8 --row=", 0);
+    let location = person.json("rack get rack-1")["location"].clone();
+    assert_eq!(location, serde_json::json!({ "room": "hall-2", "row": "", "position": "8" }));
+    assert!(person.line("rack update rack-1 --room \u{7}", 2).contains("rack.location.room"));
     says(&person.line("history rack-1", 0), &["Discovering", "Validating", "Ready"]);
+}
+
+/// A device of several rack units overlaps no other.
+fn heights_and_names(person: &Terminal) {
+    let message = person.line("machine update tray-1 --height-u 3", 2);
+    says(&message, &["machine.spec.height_u", "tray-2 stands in slot 5 of rack-1"]);
+    assert!(
+        person.line("machine update tray-1 --height-u 61", 2).contains("machine.spec.height_u")
+    );
+    person.line("machine update tray-1 --height-u 2 --node-name gpu-1.example", 0);
+    let message = person.line("machine register tray-3 --rack rack-1 --slot 4", 2);
+    says(&message, &["machine.spec.slot", "tray-1 stands in rack-1"]);
+    let message = person.line("switch register sw-9 --rack rack-1 --slot 4", 2);
+    says(&message, &["switch.spec.slot", "tray-1 stands in rack-1"]);
+    says(&person.line("rack get rack-1", 0), &["│ 4-3   machine  tray-1"]);
+    says(&person.line("get tray-1", 0), &["Height:", "2U", "gpu-1.example"]);
+    let spec = person.json("machine get tray-1")["spec"].clone();
+    assert_eq!((&spec["height_u"], &spec["node_name"]), (&2.into(), &"gpu-1.example".into()));
+    assert!(person.line("machine update tray-1 --node-name Gpu_1", 2).contains("spec.node_name"));
+    person.line("machine update tray-1 --node-name=", 0);
+    assert_eq!(person.json("machine get tray-1")["spec"]["node_name"], "");
 }
 
 fn preview(person: &Terminal) {
@@ -107,13 +134,13 @@ fn preview(person: &Terminal) {
     }
     let forced = format!("{off} --force --reason fire --reference T-7");
     let run = person.submit(&forced);
-    person.line(&format!("run watch {run}"), 0);
+    person.line(&format!("operation watch {run}"), 0);
     says(&person.line(&format!("history {run}"), 0), &["by force: fire"]);
-    assert!(person.json(&format!("run get {run}")).to_string().contains("fire"));
+    assert!(person.json(&format!("operation get {run}")).to_string().contains("fire"));
     let status = person.line("rack maintenance status rack-1", 0);
     says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
     person.formats("rack maintenance status rack-1", "power-on-machines");
-    let of_rack = person.json("runs --filter machine_id=rack:rack-1");
+    let of_rack = person.json("operation list --filter machine_id=rack:rack-1");
     let all = of_rack.as_array().unwrap();
     assert!(!all.is_empty(), "{of_rack}");
     for one in all {
@@ -131,13 +158,13 @@ fn trouble(person: &Terminal) {
     assert!(again.contains("same operation, no new work"), "{again}");
     until(person, "rack-1", "Error");
     let shown = person.line("rack get rack-1", 0);
-    says(&shown, &["PowerSequence: tray-2", "farrier run retry-step op-"]);
+    says(&shown, &["PowerSequence: tray-2", "farrier operation retry-step op-"]);
     says(&person.line("why rack-1", 0), &["PowerSequence on tray-2 failed"]);
     let status = person.json("rack maintenance status rack-1");
     let run = status[0]["operation"]["run_id"].as_str().unwrap().to_string();
     says(&person.line(&format!("rack maintenance status {run}"), 0), &["tray-2", "FAILED"]);
     person.line("sim fault clear --all", 0);
-    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation retry-step {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
     let reported = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
     says(&reported, &["fw-none is not in the catalogue", "firmware-unknown"]);
@@ -159,18 +186,25 @@ fn canceled(person: &Terminal) {
     let cancel = "rack maintenance cancel rack-1 --reason enough";
     let would = format!("would cancel {run}");
     let stops = "validate would be stopped on tray-2";
-    person.check_dry_run(cancel, &format!("run get {run}"), &[&would, stops, "wait in Error"]);
+    person.check_dry_run(
+        cancel,
+        &format!("operation get {run}"),
+        &[&would, stops, "wait in Error"],
+    );
     let reported = person.line(cancel, 0);
     assert!(reported.contains("CANCELED"), "{reported}");
     until(person, "rack-1", "Error");
     assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
     person.line("sim fault clear --all", 0);
-    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("operation rerun {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
 }
 
 /// Without an active operation, the watch waits for new ones until its time limit.
 fn watched(person: &Terminal) {
+    person.stream(&["rack", "watch"], "rack-1");
+    let message = person.line("rack watch --filter labels.row=a", 2);
+    says(&message, &["filter is not supported in a watch of racks"]);
     let message = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
     says(&message, &["rack-1 was watched for 1s"]);
     assert!(person.line("rack maintenance watch rack-9", 2).contains("farrier rack list"));

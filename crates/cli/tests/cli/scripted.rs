@@ -90,7 +90,7 @@ fn a_failure_exits_with_one_and_says_what_to_type() {
     let stage = ScriptedServer::open();
     stage.submit("r");
     stage.play(ScriptEvent::Steps(Phase::Failed, [Failed, Waiting]));
-    let (code, stdout, _) = finish(farrier(&stage.url(), &["run", "watch", "op-1"]));
+    let (code, stdout, _) = finish(farrier(&stage.url(), &["operation", "watch", "op-1"]));
     assert!(
         stdout.contains("→ Setting netboot...\n✗ Setting netboot failed: no answer\n\n┌"),
         "{stdout}"
@@ -100,7 +100,7 @@ fn a_failure_exits_with_one_and_says_what_to_type() {
         stdout.contains("│ Fault: bmc-unreachable  (farrier fault bmc-unreachable)\n"),
         "{stdout}"
     );
-    assert!(stdout.contains("│ Next: farrier run retry-step op-1\n"), "{stdout}");
+    assert!(stdout.contains("│ Next: farrier operation retry-step op-1\n"), "{stdout}");
     assert_eq!(code, 1);
 }
 
@@ -109,7 +109,8 @@ fn programs_get_one_record_and_nothing_else() {
     let stage = ScriptedServer::open();
     stage.submit("r");
     stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
-    let (code, stdout, _) = finish(farrier(&stage.url(), &["run", "watch", "op-1", "-o", "json"]));
+    let (code, stdout, _) =
+        finish(farrier(&stage.url(), &["operation", "watch", "op-1", "-o", "json"]));
     let run: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((run["run_id"].as_str(), run["phase"].as_str()), (Some("op-1"), Some("SUCCEEDED")));
     assert_eq!(code, 0);
@@ -120,7 +121,7 @@ fn a_wait_that_is_too_long_exits_with_three() {
     let stage = ScriptedServer::open();
     let args = ["reimage", "machine-1", "--image", "x", "--request-id", "r", "--timeout", "500ms"];
     let (code, _, stderr) = finish(farrier(&stage.url(), &args));
-    let expected = "error: op-1 has not ended after 500ms; the operation goes on\nnext: farrier run watch op-1\n";
+    let expected = "error: op-1 has not ended after 500ms; the operation goes on\nnext: farrier operation watch op-1\n";
     assert_eq!(stderr, expected);
     assert_eq!(code, 3);
 }
@@ -209,7 +210,7 @@ fn logs_end_with_the_run() {
 fn a_watch_goes_on_behind_its_cursor() {
     let mut stage = ScriptedServer::open();
     stage.submit("r");
-    let mut follower = Follower::start(&stage.url(), &["run", "watch", "-o", "json"]);
+    let mut follower = Follower::start(&stage.url(), &["operation", "watch", "-o", "json"]);
     follower.wait_for_output("\"cursor\":\"1\"");
     stage.kill();
     stage.play(ScriptEvent::Steps(Phase::Running, [Running, Waiting]));

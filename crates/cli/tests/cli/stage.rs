@@ -119,7 +119,7 @@ impl ScriptState {
             run.error = Some(ErrorStatus {
                 message: "no answer".into(),
                 details: [("fault".to_string(), "bmc-unreachable".to_string())].into(),
-                next_command: "farrier run retry-step op-1".into(),
+                next_command: "farrier operation retry-step op-1".into(),
                 ..Default::default()
             });
         }
@@ -312,6 +312,8 @@ macro_rules! absent {
 
 #[tonic::async_trait]
 impl MachineService for Shared {
+    type WatchMachinesStream = Streamed<MachineEvent>;
+
     async fn register_machine(&self, request: Request<RegisterMachineRequest>) -> Answer<Machine> {
         let machine = request.into_inner().machine.unwrap_or_default();
         self.state().machines.insert(machine.machine_id.clone(), machine.clone());
@@ -368,6 +370,8 @@ impl MachineService for Shared {
 
     absent! {
         update_machine: UpdateMachineRequest => Machine;
+        delete_machine: DeleteMachineRequest => Machine;
+        watch_machines: WatchMachinesRequest => Streamed<MachineEvent>;
         reboot_machine: RebootMachineRequest => Operation;
         enter_maintenance: EnterMaintenanceRequest => Operation;
         exit_maintenance: ExitMaintenanceRequest => Operation;

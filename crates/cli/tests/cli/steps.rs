@@ -143,7 +143,7 @@ async fn a_blocked_drain_says_so_and_is_tried_again() {
     let why = api.why("m-1").await;
     assert_eq!(why.fault, "eviction-blocked", "{why:#?}");
     assert!(why.failed.contains("shop/db-0"), "{why:#?}");
-    let next = format!("farrier run retry-step {draining}");
+    let next = format!("farrier operation retry-step {draining}");
     assert!(why.next_commands.contains(&next), "{why:#?}");
     assert_eq!(states(&api.machine("m-1").await), ("READY", "EFFECTIVE_STATE_ATTENTION"));
     api.clear_faults().await;

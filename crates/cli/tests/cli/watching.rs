@@ -1,23 +1,26 @@
 //! Watches and logs: every event once and in order, from any cursor; every byte, live or later.
 
-use crate::api::{TestServer, fault, labelled, on_both, plan, slow, ssh, step};
+use crate::api::{TestServer, fault, labelled, on_both, plan, refused, slow, ssh, step};
 use crate::fleet::{Clients, TEST_TIMEOUT};
 use proto::v1;
+use proto::words::WireEnum;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
-use tonic::{Response, Streaming};
+use tonic::{Code, Response, Streaming};
 
 /// Long enough for an event that is on its way, short enough to wait for one that is not.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// One event, in a form that runs and operations share.
+/// One event, in a form that all kinds of objects share.
 #[derive(Debug, Clone, PartialEq)]
 struct WatchedEvent {
     id: String,
     version: i64,
-    phase: &'static str,
+    /// The phase of a run, or the state of another object.
+    phase: String,
     initial: bool,
+    deleted: bool,
     cursor: String,
     message: String,
 }
@@ -35,10 +38,11 @@ impl From<v1::RunEvent> for WatchedEvent {
         let run = event.snapshot.unwrap();
         assert!(event.ts.is_some());
         Self {
-            phase: run.phase().as_str_name(),
+            phase: run.phase().as_str_name().into(),
             id: run.run_id,
             version: run.version,
             initial: event.initial,
+            deleted: false,
             cursor: event.cursor,
             message: event.message,
         }
@@ -49,10 +53,61 @@ impl From<v1::OperationEvent> for WatchedEvent {
     fn from(event: v1::OperationEvent) -> Self {
         let operation = event.snapshot.unwrap();
         Self {
-            phase: operation.phase().as_str_name(),
+            phase: operation.phase().as_str_name().into(),
             id: operation.operation_id,
             version: operation.version,
             initial: event.initial,
+            deleted: false,
+            cursor: event.cursor,
+            message: event.message,
+        }
+    }
+}
+
+impl From<v1::MachineEvent> for WatchedEvent {
+    fn from(event: v1::MachineEvent) -> Self {
+        let machine = event.snapshot.unwrap();
+        let status = machine.status.unwrap();
+        assert!(event.ts.is_some());
+        Self {
+            phase: status.phase().as_str_name().into(),
+            id: machine.machine_id,
+            version: status.version,
+            initial: event.initial,
+            deleted: event.deleted,
+            cursor: event.cursor,
+            message: event.message,
+        }
+    }
+}
+
+impl From<v1::RackEvent> for WatchedEvent {
+    fn from(event: v1::RackEvent) -> Self {
+        let rack = event.snapshot.unwrap();
+        let status = rack.status.unwrap();
+        assert!(event.ts.is_some());
+        Self {
+            phase: status.state().word().into(),
+            id: rack.rack_id,
+            version: status.version,
+            initial: event.initial,
+            deleted: event.deleted,
+            cursor: event.cursor,
+            message: event.message,
+        }
+    }
+}
+
+impl From<v1::NodeEvent> for WatchedEvent {
+    fn from(event: v1::NodeEvent) -> Self {
+        let node = event.snapshot.unwrap();
+        assert!(event.ts.is_some());
+        Self {
+            phase: node.state().word().into(),
+            id: node.node_id,
+            version: node.version,
+            initial: event.initial,
+            deleted: event.deleted,
             cursor: event.cursor,
             message: event.message,
         }
@@ -105,7 +160,8 @@ async fn until_ended<T: Into<WatchedEvent>>(
     ends: usize,
 ) -> Vec<WatchedEvent> {
     let mut observed: Vec<WatchedEvent> = Vec::new();
-    let over = |one: &&WatchedEvent| !one.initial && !["PENDING", "RUNNING"].contains(&one.phase);
+    let over =
+        |one: &&WatchedEvent| !one.initial && !["PENDING", "RUNNING"].contains(&one.phase.as_str());
     while observed.iter().filter(over).count() < ends {
         observed.extend(take(stream, 1).await);
     }
@@ -156,7 +212,7 @@ async fn resuming(env: &TestServer, mut api: Clients) {
         let run = api.run(&id).await;
         assert_eq!(versions.last(), Some(&run.version));
         let reported: Vec<&str> =
-            changes.iter().filter(|one| one.id == id).map(|one| one.phase).collect();
+            changes.iter().filter(|one| one.id == id).map(|one| one.phase.as_str()).collect();
         assert_eq!((reported[0], reported[reported.len() - 1]), ("PENDING", "SUCCEEDED"));
     }
     let mut cursors: Vec<&String> = recorded.iter().map(|one| &one.cursor).collect();
@@ -210,7 +266,10 @@ async fn without_the_past(env: &TestServer, mut api: Clients) {
     let next = api.start("m-2", "REBOOT", "r").await.run_id;
     let reported = until_ended(&mut runs, 1).await;
     assert!(reported.iter().all(|one| !one.initial), "{reported:#?}");
-    assert_eq!(reported.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
+    assert_eq!(
+        reported.last().map(|one| (&one.id, one.phase.as_str())),
+        Some((&next, "SUCCEEDED"))
+    );
     // A watch that breaks before its first event resumes from its start cursor.
     let quiet = v1::WatchRunsRequest { filter: "machine_id=m-2".into(), ..request.clone() };
     let answer = api.runs.watch_runs(quiet.clone()).await.unwrap();
@@ -265,7 +324,8 @@ async fn filtering(world: &TestServer, mut api: Clients) {
         let before = matching.iter().filter(|run| run.request_id == "enter").count();
         assert_eq!(initial.len(), before, "{filter}: {observed:#?}");
         if filter.starts_with("phase") {
-            assert!(observed.iter().all(|one| !["PENDING", "RUNNING"].contains(&one.phase)));
+            let active = |one: &WatchedEvent| ["PENDING", "RUNNING"].contains(&one.phase.as_str());
+            assert!(!observed.iter().any(active));
         }
     }
     // A filter without matches waits and then shows new events.
@@ -305,6 +365,197 @@ async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
     let ends = observed.iter().filter(|one| one.phase == "SUCCEEDED").count();
     assert_eq!(ends, 2 * MACHINES);
     assert_eq!(drain(&mut stream).await, []);
+}
+
+/// Opens a watch, records the initial events and those of `act` until one matches `is_last`, and
+/// resumes the watch after each of them. Returns the recorded events.
+async fn check_watch<E: Into<WatchedEvent>>(
+    (env, api): (&TestServer, &mut Clients),
+    open: impl AsyncFn(&mut Clients, &str) -> Streaming<E>,
+    initial: usize,
+    act: impl AsyncFn(&mut Clients),
+    is_last: impl Fn(&WatchedEvent) -> bool,
+) -> Vec<WatchedEvent> {
+    env.settle().await;
+    let mut stream = open(api, "").await;
+    let mut recorded = take(&mut stream, initial).await;
+    assert!(recorded.iter().all(|one| one.initial && one.message.is_empty()), "{recorded:#?}");
+    act(api).await;
+    while !recorded.last().is_some_and(&is_last) {
+        recorded.extend(take(&mut stream, 1).await);
+    }
+    let changes = &recorded[initial..];
+    assert!(changes.iter().all(|one| !one.initial && !one.message.is_empty()), "{changes:#?}");
+    // The changes continue the snapshot without a gap.
+    check_order(&recorded);
+    let mut cursors: Vec<&String> = recorded.iter().map(|one| &one.cursor).collect();
+    cursors.sort();
+    cursors.dedup();
+    assert_eq!(cursors.len(), recorded.len(), "every event has a cursor of its own");
+    let deleted = |id: &String| recorded.iter().any(|one| one.deleted && one.id == *id);
+    for (position, last) in recorded.iter().enumerate() {
+        // An object that was deleted since is not in the rest of the snapshot.
+        let rest = recorded[position + 1..].iter().filter(|one| !one.initial || !deleted(&one.id));
+        let rest: Vec<_> = rest.map(WatchedEvent::without_snapshot).collect();
+        let mut again = open(api, &last.cursor).await;
+        let again = take(&mut again, rest.len()).await;
+        let again: Vec<_> = again.iter().map(WatchedEvent::without_snapshot).collect();
+        assert_eq!(again, rest, "after event {position}");
+    }
+    recorded
+}
+
+async fn watch_machines(
+    api: &mut Clients,
+    filter: &str,
+    cursor: &str,
+) -> Streaming<v1::MachineEvent> {
+    let request = v1::WatchMachinesRequest { filter: filter.into(), cursor: cursor.into() };
+    api.machines.watch_machines(request).await.map(Response::into_inner).unwrap()
+}
+
+async fn delete_machine(api: &mut Clients, id: &str) {
+    let request = v1::DeleteMachineRequest { machine_id: id.into(), ..Default::default() };
+    api.machines.delete_machine(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_watched_like_runs() {
+    on_both("zero", machines).await;
+}
+
+async fn machines(env: &TestServer, mut api: Clients) {
+    for id in ["m-0", "m-1", "m-2"] {
+        api.settled(labelled(id, &[])).await;
+    }
+    let open = async |api: &mut Clients, cursor: &str| watch_machines(api, "", cursor).await;
+    let act = async |api: &mut Clients| {
+        api.put(labelled("m-0", &[("env", "prod")])).await;
+        api.done("m-1", "ENTER_MAINTENANCE", "r").await;
+        delete_machine(api, "m-2").await;
+    };
+    let recorded =
+        check_watch((env, &mut api), open, 3, act, |one| one.deleted && one.id == "m-2").await;
+    let phases = |id: &str| {
+        let of = recorded.iter().filter(|one| one.id == id);
+        of.map(|one| one.phase.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(phases("m-1").last(), Some(&"MAINTENANCE"), "{recorded:#?}");
+    assert!(phases("m-2").iter().all(|phase| *phase == "FACTORY_READY"), "the last snapshot");
+    // A machine of the same id continues its versions.
+    let mut stream = watch_machines(&mut api, "", &recorded.last().unwrap().cursor).await;
+    api.put(labelled("m-2", &[("env", "prod")])).await;
+    let again = take(&mut stream, 1).await.remove(0);
+    assert_eq!((again.id.as_str(), again.deleted), ("m-2", false));
+    assert_eq!(again.version, recorded.last().unwrap().version + 1);
+    // A filter selects by the state after the change; a deletion by the last state.
+    env.settle().await;
+    let mut filtered = watch_machines(&mut api, "labels.env=prod AND machine_id=m-0", "").await;
+    assert!(take(&mut filtered, 1).await[0].initial);
+    api.put(labelled("m-1", &[("env", "prod")])).await;
+    delete_machine(&mut api, "m-0").await;
+    let reported = take(&mut filtered, 1).await.remove(0);
+    assert_eq!((reported.id.as_str(), reported.deleted), ("m-0", true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn racks_and_nodes_are_watched_like_runs() {
+    on_both("zero", racks_and_nodes).await;
+}
+
+async fn racks_and_nodes(env: &TestServer, mut api: Clients) {
+    let rack = |labels: &[(&str, &str)]| v1::Rack {
+        rack_id: "rack-1".into(),
+        labels: labelled("", labels).labels,
+        expected: Some(v1::RackCounts { machines: 1, ..Default::default() }),
+        ..Default::default()
+    };
+    let request = v1::CreateRackRequest { rack: Some(rack(&[])), dry_run: false };
+    api.racks.create_rack(request).await.unwrap();
+    let open = async |api: &mut Clients, cursor: &str| {
+        let request = v1::WatchRacksRequest { cursor: cursor.into(), ..Default::default() };
+        api.racks.watch_racks(request).await.map(Response::into_inner).unwrap()
+    };
+    let act = async |api: &mut Clients| {
+        let rack = Some(rack(&[("row", "a")]));
+        let request = v1::UpdateRackRequest { rack, ..Default::default() };
+        api.racks.update_rack(request).await.unwrap();
+        let request = v1::DeleteRackRequest { rack_id: "rack-1".into(), ..Default::default() };
+        api.racks.delete_rack(request).await.unwrap();
+    };
+    let recorded = check_watch((env, &mut api), open, 1, act, |one| one.deleted).await;
+    assert!(recorded.iter().any(|one| one.phase == "Deleting"), "{recorded:#?}");
+
+    let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
+    let site = v1::Site { site_id: "site-1".into(), spec: Some(spec), ..Default::default() };
+    api.sites.put_site(v1::PutSiteRequest { site: Some(site), version: None }).await.unwrap();
+    api.register("m-1").await;
+    let request = v1::OnboardNodeRequest {
+        machine_id: "m-1".into(),
+        site_id: "site-1".into(),
+        request_id: "on".into(),
+        dry_run: false,
+    };
+    let onboarded = api.nodes.onboard_node(request).await.unwrap().into_inner();
+    api.finished(&onboarded.run.unwrap().run_id).await;
+    let node = onboarded.node.unwrap().node_id;
+    let open = async |api: &mut Clients, cursor: &str| {
+        let request = v1::WatchNodesRequest { cursor: cursor.into(), ..Default::default() };
+        api.nodes.watch_nodes(request).await.map(Response::into_inner).unwrap()
+    };
+    let act = async |api: &mut Clients| {
+        let request = v1::DecommissionNodeRequest {
+            node_id: node.clone(),
+            mode: v1::DecommissionMode::FullDecommission.into(),
+            request_id: "off".into(),
+            ..Default::default()
+        };
+        let run = api.nodes.decommission_node(request).await.unwrap().into_inner().run.unwrap();
+        api.finished(&run.run_id).await;
+    };
+    let recorded = check_watch((env, &mut api), open, 1, act, |one| one.deleted).await;
+    let states: Vec<&str> = recorded.iter().map(|one| one.phase.as_str()).collect();
+    assert!(states.contains(&"draining") && states.last() == Some(&"deleted"), "{states:?}");
+    env.settle().await;
+    let mut anew = open(&mut api, "").await;
+    assert_eq!(drain(&mut anew).await, [], "a deleted node is not in a snapshot");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_of_another_kind_and_an_unknown_filter_are_refused() {
+    let (_env, mut api) = TestServer::open("zero").await;
+    for id in ["m-1", "m-2"] {
+        api.in_maintenance(id).await;
+    }
+    let mut runs = watch_runs(&mut api, "", "").await;
+    let snapshot = take(&mut runs, 1).await.remove(0).cursor;
+    for cursor in ["x", "1~m-1", &snapshot] {
+        let cursor = cursor.to_string();
+        let request = v1::WatchMachinesRequest { cursor: cursor.clone(), ..Default::default() };
+        let answer = api.machines.watch_machines(request).await.map(drop);
+        refused(answer, Code::InvalidArgument, &["cursor"]);
+        let request = v1::WatchRacksRequest { cursor: cursor.clone(), ..Default::default() };
+        let answer = api.racks.watch_racks(request).await.map(drop);
+        refused(answer, Code::InvalidArgument, &["cursor"]);
+        let request = v1::WatchNodesRequest { cursor, ..Default::default() };
+        let answer = api.nodes.watch_nodes(request).await.map(drop);
+        refused(answer, Code::InvalidArgument, &["cursor"]);
+    }
+    let filter = || "colour=red".to_string();
+    let request = v1::WatchMachinesRequest { filter: filter(), ..Default::default() };
+    refused(api.machines.watch_machines(request).await.map(drop), Code::InvalidArgument, &[]);
+    let request = v1::WatchRacksRequest { filter: filter(), ..Default::default() };
+    refused(api.racks.watch_racks(request).await.map(drop), Code::InvalidArgument, &["filter"]);
+    let request = v1::WatchNodesRequest { filter: filter(), ..Default::default() };
+    refused(api.nodes.watch_nodes(request).await.map(drop), Code::InvalidArgument, &["filter"]);
+    // A cursor after an event is valid for every kind.
+    let last = until_cursor(&mut runs).await;
+    drop(watch_machines(&mut api, "", &last).await);
+}
+
+/// Reads a snapshot to its end and returns the cursor of its last event.
+async fn until_cursor(stream: &mut Streaming<v1::RunEvent>) -> String {
+    drain(stream).await.pop().unwrap().cursor
 }
 
 /// A log chunk without its time.

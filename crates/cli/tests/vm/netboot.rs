@@ -18,12 +18,12 @@ fn a_machine_boots_as_its_bmc_is_told_and_goes_off() {
 
     // The machine was off. A power cycle switches it on; its firmware finds Farrier, which has no
     // boot script for it.
-    let reported = site.line("run start vm-1 --type REBOOT --plan boot --timeout 5m");
+    let reported = site.line("operation start vm-1 --type REBOOT --plan boot --timeout 5m");
     assert!(reported.contains("SUCCEEDED"), "{reported}");
     site.vm.wait_for_console("Farrier does not want this machine", BOOT);
     assert!(site.vm.is_on());
 
-    let reported = site.line("run start vm-1 --type RMA --plan off --timeout 5m");
+    let reported = site.line("operation start vm-1 --type RMA --plan off --timeout 5m");
     assert!(reported.contains("SUCCEEDED"), "{reported}");
     assert!(!site.vm.is_on());
 }

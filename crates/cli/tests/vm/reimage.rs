@@ -41,7 +41,7 @@ fn runs_commands(site: &Site, image: &str) {
     // The operation ends when the machine is on, before its system has booted.
     let step = format!("  - {{name: ask, max_retries: 10, ssh: {{command: '{command}'}}}}\n");
     site.plan(&format!("ask-{image}"), &step);
-    let start = format!("run start {name} --type UPGRADE --plan ask-{image} --timeout 5m");
+    let start = format!("operation start {name} --type UPGRADE --plan ask-{image} --timeout 5m");
     let run = site.line(&start);
     assert!(run.contains("SUCCEEDED"), "{run}");
     for words in [&format!("I am {name}"), "on farrier-test", &format!("image {image}")] {
@@ -58,7 +58,7 @@ fn newest(site: &Site) -> String {
 
 /// Checks that the run itself has verified the image name.
 fn says_so_itself(site: &Site, run: &str, image: &str) {
-    let reported = site.line(&format!("run get {run}"));
+    let reported = site.line(&format!("operation get {run}"));
     assert!(reported.contains(&format!("it runs {image} and says so itself")), "{reported}");
 }
 

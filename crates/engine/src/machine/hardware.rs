@@ -1,4 +1,5 @@
-//! Live hardware queries through the machine's provider, within a timeout. Results are not stored.
+//! Live hardware queries through the machine's provider, within a timeout. A summary of an
+//! inspection is stored; the other results are not.
 //!
 //! Only BMC discovery may write: it registers new machines on request. A machine's id is derived
 //! from what was found, so concurrent discoveries register it once.
@@ -101,9 +102,12 @@ pub enum RegistrationStatus {
 }
 
 impl Machines {
+    /// Reads the machine's hardware, and records a summary of it.
     pub async fn inspect(&self, id: &MachineId) -> HardwareResult<Inspection> {
         let (provider, target) = self.provider_and_target(id).await?;
-        within(&target, inspector(&*provider, &target)?.inspect(&target)).await
+        let found = within(&target, inspector(&*provider, &target)?.inspect(&target)).await?;
+        self.record_inspection(id, &found).await;
+        Ok(found)
     }
 
     /// The newest entries of the BMC's event log, newest first.

@@ -343,7 +343,7 @@ pub(crate) async fn reopen_operation(
 ) -> Result<()> {
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(id))?;
-    let again = format!("farrier run rerun {}", run.spec.id);
+    let again = format!("farrier operation rerun {}", run.spec.id);
     if run.spec.steps.is_empty() {
         let text = format!("{} was never planned: there is no step to go on with", run.spec.id);
         return Err(Refusal::precondition("NOTHING_PLANNED", text).next(again).into());

@@ -51,7 +51,7 @@ async fn load_status(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
     if run.spec.target.kind != TargetKind::Rack {
         let message = format!("{} acts on {}, not on a rack", id, run.spec.target);
         let refusal = Refusal::precondition("NOT_ON_A_RACK", message);
-        return Err(refusal.next(format!("farrier run get {}", id)).into());
+        return Err(refusal.next(format!("farrier operation get {}", id)).into());
     }
     build_status(tx, run).await
 }

@@ -248,7 +248,7 @@ async fn watch(client: Client, machine: String, observed: Arc<Mutex<Vec<WatchEnt
                 let mut observed = observed.lock().unwrap_or_else(PoisonError::into_inner);
                 for one in shown {
                     position = Some(one.position);
-                    let (run, version) = (one.run.spec.id.clone(), one.run.version);
+                    let (run, version) = (one.object.spec.id.clone(), one.object.version);
                     observed.push(WatchEntry { run, version, initial: one.initial });
                 }
             }

@@ -185,7 +185,7 @@ fn rack_id() -> RackId {
 
 fn described() -> RackDescription {
     let expected = Counts { machines: 1, switches: 1, power_shelves: 1 };
-    let spec = RackSpec { hardware_type: "gb200".into(), expected };
+    let spec = RackSpec { hardware_type: "gb200".into(), expected, ..RackSpec::default() };
     RackDescription { id: rack_id(), labels: Labels::new(), spec }
 }
 

@@ -137,7 +137,7 @@ fn a_watch_survives_a_short_outage() {
         while shown.len() < run.version as usize {
             let observed = tokio::time::timeout(Duration::from_secs(60), watch.next()).await;
             let observed = observed.unwrap_or_else(|_| panic!("only {shown:?} of {}", run.version));
-            shown.extend(observed.expect("a short outage").iter().map(|one| one.run.version));
+            shown.extend(observed.expect("a short outage").iter().map(|one| one.object.version));
         }
         assert_eq!(shown, (1..=run.version).collect::<Vec<_>>());
     });

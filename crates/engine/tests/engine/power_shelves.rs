@@ -7,7 +7,7 @@ use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, P
 use model::health::{Alert, AlertClass, ReportChange};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
-use model::machine::{Labels, MachineSpec};
+use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::power_shelf::maintenance::PowerChangeRequest;
@@ -96,11 +96,28 @@ impl ShelfFixture {
     }
 
     async fn machine(&self, id: &str, rack: &str) {
-        let rack = Some(RackId::trusted(rack));
-        let spec = MachineSpec { target_cluster_ref: "c".into(), rack, ..MachineSpec::default() };
+        self.fed_machine(id, Some(rack), &[]).await.unwrap();
+    }
+
+    /// Registers or changes a machine that these shelves feed.
+    async fn fed_machine(&self, id: &str, rack: Option<&str>, feeds: &[&str]) -> Result<Machine> {
+        let spec = MachineSpec {
+            target_cluster_ref: "c".into(),
+            rack: rack.map(RackId::trusted),
+            feeds: feeds.iter().map(|id| PowerShelfId::trusted(*id)).collect(),
+            ..MachineSpec::default()
+        };
         let id = Some(MachineId::trusted(id));
         let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
-        self.engine.machines().register(described, "ada".into()).await.unwrap();
+        self.engine.machines().register(described, "ada".into()).await
+    }
+
+    /// Brings a machine into service.
+    async fn serve(&self, id: &str) {
+        for run_type in [RunType::EnterMaintenance, RunType::ExitMaintenance] {
+            let run = crate::workers::start(&self.engine, id, run_type).await;
+            wait_for_run(&self.engine, &run.spec.id, Run::ended).await;
+        }
     }
 
     fn fault(&self, machine: &str, effect: &str, times: u32) {
@@ -421,6 +438,68 @@ async fn concurrent_power_offs_of_a_rack_keep_one_shelf_on() {
         site.request(power_off_request(&["ps-2"]))
     );
     assert_eq!([one.is_ok(), two.is_ok()].iter().filter(|fine| **fine).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_is_a_known_shelf_in_the_same_rack_or_in_none() {
+    let site = fixture().await;
+    for rack in ["rack-1", "rack-2"] {
+        site.rack(rack).await;
+    }
+    site.add::<PowerShelf>("ps-1", Some("rack-1"), None).await.unwrap();
+    site.add::<PowerShelf>("ps-9", None, None).await.unwrap();
+    for (rack, feeds, said) in [
+        (Some("rack-1"), &["ps-8"][..], "no such power shelf"),
+        (Some("rack-2"), &["ps-1"], "stands in rack-1"),
+        (None, &["ps-1"], "in no rack"),
+    ] {
+        let refused = site.fed_machine("m-1", rack, feeds).await.unwrap_err().to_string();
+        assert!(refused.starts_with("machine.spec.feeds") && refused.contains(said), "{refused}");
+    }
+    site.fed_machine("m-1", Some("rack-1"), &["ps-1", "ps-9"]).await.unwrap();
+    let refused = site.fed_machine("m-1", Some("rack-2"), &["ps-1"]).await.unwrap_err();
+    assert!(refused.to_string().contains("stands in rack-1"), "{refused}");
+    let spec = |feeds: &[&str]| {
+        let feeds = feeds.iter().map(|id| PowerShelfId::trusted(*id)).collect();
+        let spec = model::lifecycle::DeviceSpec { feeds, ..Default::default() };
+        Some(PlacedSpec { spec, rack: Some(RackId::trusted("rack-2")), slot: None })
+    };
+    for (feeds, fine) in [(&["ps-1"][..], false), (&["ps-9"], true)] {
+        let (id, labels) = ("sw-1".to_string(), Labels::new());
+        let described = DescribedDevice { id, spec: spec(feeds), labels };
+        let added = site.engine.devices().register::<Switch>(described, "ada".into()).await;
+        assert_eq!(added.is_ok(), fine, "{added:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn feeds_decide_whether_a_machine_loses_power() {
+    let site = fixture().await;
+    site.rack("rack-1").await;
+    for (id, rack) in [("ps-1", Some("rack-1")), ("ps-2", Some("rack-1")), ("ps-9", None)] {
+        site.ready::<PowerShelf>(id, rack).await;
+    }
+    site.fed_machine("m-1", Some("rack-1"), &["ps-1"]).await.unwrap();
+    site.serve("m-1").await;
+    let affected = async |id: &str| {
+        let preview = site.engine.power_shelves().preview(power_off_request(&[id])).await.unwrap();
+        assert_eq!(preview.preview.affected.is_empty(), preview.preview.permitted().is_ok());
+        preview.preview.affected.len()
+    };
+    assert_eq!((affected("ps-1").await, affected("ps-2").await), (1, 0), "ps-2 does not feed it");
+    let refusal = site.request(power_off_request(&["ps-1"])).await.unwrap_err();
+    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    // A second feed in no rack keeps it on; of both at once, one request is refused.
+    site.fed_machine("m-1", Some("rack-1"), &["ps-1", "ps-9"]).await.unwrap();
+    assert_eq!((affected("ps-1").await, affected("ps-9").await), (0, 0));
+    let (one, two) = tokio::join!(
+        site.request(power_off_request(&["ps-1"])),
+        site.request(power_off_request(&["ps-9"]))
+    );
+    assert_eq!([one.is_ok(), two.is_ok()].iter().filter(|fine| **fine).count(), 1);
+    // A shelf in no rack takes the power of a machine in no rack.
+    site.fed_machine("m-2", None, &["ps-9"]).await.unwrap();
+    assert!(affected("ps-9").await >= 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

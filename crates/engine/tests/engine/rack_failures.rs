@@ -123,7 +123,11 @@ fn an_empty_rack_has_nothing_to_maintain() {
     simulate(async {
         let fixture = RackFixture::ready().await;
         let id = RackId::trusted("rack-2");
-        let spec = RackSpec { hardware_type: "gb200".into(), expected: Counts::default() };
+        let spec = RackSpec {
+            hardware_type: "gb200".into(),
+            expected: Counts::default(),
+            ..RackSpec::default()
+        };
         let described = RackDescription { id: id.clone(), labels: Labels::new(), spec };
         fixture.engine().racks().create(described, "test".into()).await.expect("created");
         for dry_run in [false, true] {

@@ -61,7 +61,7 @@ impl RackFixture {
     }
 
     async fn create(&self, expected: Counts) {
-        let spec = RackSpec { hardware_type: "gb200".into(), expected };
+        let spec = RackSpec { hardware_type: "gb200".into(), expected, ..RackSpec::default() };
         let described = RackDescription { id: RackId::trusted(RACK), labels: Labels::new(), spec };
         self.engine().racks().create(described, "test".into()).await.expect("created");
     }

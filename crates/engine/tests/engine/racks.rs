@@ -164,7 +164,7 @@ fn a_failure_names_device_and_activity_until_a_retry() {
         assert_eq!(cause.device.as_ref().map(|device| device.as_str()), Some("m-2"));
         assert!(cause.failure.message.contains("it is broken"), "{}", cause.failure.message);
         assert!(
-            cause.next_command.contains(&format!("farrier run retry-step {id}")),
+            cause.next_command.contains(&format!("farrier operation retry-step {id}")),
             "{}",
             cause.next_command
         );

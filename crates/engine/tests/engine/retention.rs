@@ -8,6 +8,7 @@ use engine::watch::{Watch, WatchPosition};
 use engine::{Engine, Retention, Settings, clock, random};
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
+use model::machine::Machine;
 use model::plan::RunType;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::Run;
@@ -182,7 +183,7 @@ async fn only_the_first_replica_deletes_expired_rows() {
     second.shut_down().await;
 }
 
-async fn next_cursor(watch: &mut Watch) -> WatchPosition {
+async fn next_cursor(watch: &mut Watch<Run>) -> WatchPosition {
     let observed = tokio::time::timeout(TEST_TIMEOUT, watch.next()).await.unwrap().unwrap();
     observed.last().unwrap().position.clone()
 }
@@ -227,8 +228,30 @@ async fn an_expired_cursor_is_refused() {
     let run = start(&engine, "m-1", RunType::Reboot).await;
     let mut resumed = engine.runs().watch(Filter::default(), Some(position)).await.unwrap();
     let observed = tokio::time::timeout(TEST_TIMEOUT, resumed.next()).await.unwrap().unwrap();
-    assert_eq!(observed[0].run.spec.id, run.spec.id);
+    assert_eq!(observed[0].object.spec.id, run.spec.id);
     wait_for_run(&engine, &run.spec.id, Run::ended).await;
     wait_until_idle(&engine).await;
+    engine.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cursors_of_a_kind_expire_with_its_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    with_three_runs(&store, &sim).await;
+    let stored = Retention { events: Some(30 * DAY), ..never() };
+    let engine = engine_in_days(&store, &sim, 31, stored).await;
+    let beginning = || Some(WatchPosition::parse("0.0").unwrap());
+    wait_until("the end of old events", async || {
+        engine.watch::<Machine>(Filter::default(), beginning()).await.is_err()
+    })
+    .await;
+    let refusal = assert_cursor_gone(engine.watch::<Machine>(Filter::default(), beginning()).await);
+    assert_eq!(refusal.next_command.as_deref(), Some("farrier machine watch"));
+    // The events of runs are deleted with their runs.
+    assert!(engine.watch::<Run>(Filter::default(), beginning()).await.is_ok());
+    let mut restarted = engine.watch::<Machine>(Filter::default(), None).await.unwrap();
+    let observed = tokio::time::timeout(TEST_TIMEOUT, restarted.next()).await.unwrap().unwrap();
+    assert!(observed.iter().all(|one| one.initial && !one.deleted), "{observed:?}");
     engine.shut_down().await;
 }

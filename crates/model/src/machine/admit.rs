@@ -116,7 +116,7 @@ pub fn admit_with_override(
             let anyway = match RunType::NODES.contains(&run_type) {
                 true => format!("farrier health remove {id} --source …"),
                 false => {
-                    format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
+                    format!("farrier operation start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
                 }
             };
             refusal.next(format!("{probe}   # or, all the same: {anyway}"))
@@ -145,7 +145,7 @@ fn admit_rma_return(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal>
 }
 
 /// Every phase gate can be satisfied by entering maintenance.
-fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
+pub(super) fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
     if phases.contains(&machine.phase) {
         return Ok(());
     }

@@ -246,7 +246,7 @@ fn unclean(node: &Node, run: &Run) -> Refusal {
         Some(mode) if run.progress.workflow == Workflow::Cancelled => {
             format!("farrier node decommission {id} --mode {mode}")
         }
-        Some(_) | None => format!("farrier workflow retry-stage {op}"),
+        Some(_) | None => format!("farrier operation retry-step {op}"),
     };
     Refusal::precondition("NODE_UNPROVEN", message).next(format!(
         "{clean}   # or, all the same: farrier node reactivate {id} --unproven --reason …"

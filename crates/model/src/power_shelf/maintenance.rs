@@ -1,16 +1,15 @@
 //! Requested power changes of power shelves: what a request would do, and which gates refuse it. It
 //! is computed before anything is written, so a dry run and the request use the same function.
 //!
-//! It is not known which shelf feeds which machine. So if another shelf of the rack stays on, no
-//! machine counts as affected; if none does, all machines of the rack do.
+//! Which machines are affected is decided in `topology`.
 
+use super::topology::PowerTopology;
 use super::{PowerShelf, PowerShelfState, ShelfPowerRequest};
 use crate::blast_radius::{AffectedMachine, Impact, check_impact};
-use crate::device::{power_goal, power_word};
+use crate::device::power_goal;
 use crate::effect::DesiredPower;
 use crate::health::HealthImpact;
-use crate::id::{PowerShelfId, RackId};
-use crate::lifecycle::Lifecycle;
+use crate::id::PowerShelfId;
 use crate::list_format::join_limited;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::run::Run;
@@ -87,16 +86,6 @@ pub struct NamedShelf {
     pub existing_run: Option<Run>,
 }
 
-/// A rack that contains a named shelf.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FedRack {
-    pub rack: RackId,
-    /// All shelves of the rack, named or not.
-    pub shelves: Vec<PowerShelf>,
-    /// The objections to powering off its machines.
-    pub machines: Vec<AffectedMachine>,
-}
-
 /// The consequences of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PowerChangePreview {
@@ -104,9 +93,12 @@ pub struct PowerChangePreview {
     pub accepted: Vec<PowerShelfId>,
     /// All refusals, in order of precedence.
     pub refusals: Vec<Refusal>,
+    /// The machines that lose power.
     pub affected: Vec<AffectedMachine>,
+    /// The machines that keep their power and lose the fabric.
+    pub fabric_loss: Vec<AffectedMachine>,
     pub warnings: Vec<String>,
-    /// The rules that determined the affected machines.
+    /// The rules that determined the affected machines, and the devices that each was used for.
     pub rules: Vec<String>,
 }
 
@@ -120,7 +112,7 @@ impl PowerChangePreview {
 pub fn preview_power_change(
     requested: &PowerChangeRequest,
     named: &[NamedShelf],
-    fed: &[FedRack],
+    topology: &PowerTopology,
 ) -> PowerChangePreview {
     let mut observed = PowerChangePreview::default();
     for one in named {
@@ -131,23 +123,19 @@ pub fn preview_power_change(
         }
     }
     if requested.operation == DesiredPower::Off {
-        let alone =
-            named.iter().filter_map(|one| one.shelf.as_ref()).filter(|one| one.head.rack.is_none());
-        for shelf in alone {
-            let id = &shelf.head.id;
-            observed.rules.push(format!("{id} stands in no rack: it is not known what it feeds"));
-            observed.warnings.push(own_controller(&[id.as_str()]));
-        }
-        for rack in fed {
-            add_affected(&mut observed, &requested.ids, rack);
-        }
+        let loss = topology.power_loss(&requested.ids);
+        observed.affected = loss.machines;
+        observed.fabric_loss = loss.fabric;
+        observed.rules = loss.rules;
+        observed.warnings =
+            loss.controllers.iter().map(|shelves| own_controller(shelves)).collect();
     }
     // A request that has nothing left to do affects no machine.
     let what = format!("{} of {}", step_name(requested.operation), listed(&requested.ids));
     if !observed.accepted.is_empty() || requested.forced.is_some() {
-        let classification =
-            check_impact(&what, Impact::PowerLoss, &observed.affected, requested.forced.as_deref());
-        observed.refusals.extend(classification.err());
+        let forced = requested.forced.as_deref();
+        let refusals = impact_refusals(&what, &observed.affected, &observed.fabric_loss, forced);
+        observed.refusals.extend(refusals);
     }
     observed
 }
@@ -218,62 +206,35 @@ fn replayed(
         .next("repeat it with a new --request-id"))
 }
 
+/// The refusals for machines that lose power or the fabric. A force without a reason is refused
+/// once.
+fn impact_refusals(
+    what: &str,
+    affected: &[AffectedMachine],
+    fabric_loss: &[AffectedMachine],
+    forced: Option<&str>,
+) -> Vec<Refusal> {
+    let power = check_impact(what, Impact::PowerLoss, affected, forced).err();
+    let fabric = match forced {
+        Some(_) => None,
+        None => check_impact(what, Impact::FabricLoss, fabric_loss, None).err(),
+    };
+    power.into_iter().chain(fabric).collect()
+}
+
 /// Checks whether one shelf may be switched off now. It may have been requested long ago.
 pub fn admit_power_off(
     shelf: &PowerShelf,
-    fed: &FedRack,
+    topology: &PowerTopology,
     forced: Option<&str>,
 ) -> Result<(), Refusal> {
-    let mut observed = PowerChangePreview::default();
-    add_affected(&mut observed, std::slice::from_ref(&shelf.id()), fed);
-    check_impact(
-        &format!("PowerOff of {}", shelf.head.id),
-        Impact::PowerLoss,
-        &observed.affected,
-        forced,
-    )
+    let loss = topology.power_loss(std::slice::from_ref(&shelf.id()));
+    let what = format!("PowerOff of {}", shelf.head.id);
+    let refusals = impact_refusals(&what, &loss.machines, &loss.fabric, forced);
+    refusals.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// True if a shelf keeps feeding its rack: it reports its power as on, and no operation is about to
-/// change that.
-fn stays_on(shelf: &PowerShelf) -> bool {
-    let asked_off =
-        shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == DesiredPower::Off);
-    let off_under_way =
-        matches!(shelf.state, PowerShelfState::Maintenance { operation: DesiredPower::Off });
-    let others = shelf.head.active_run.is_some() && shelf.head.active_run != shelf.run;
-    let answers = shelf.observed.as_ref().is_none_or(|observed| observed.reachable);
-    shelf.facts.power == Some(DesiredPower::On)
-        && answers
-        && matches!(shelf.state, PowerShelfState::Ready)
-        && !asked_off
-        && !off_under_way
-        && !others
-        && !shelf.head.deleted
-}
-
-fn add_affected(observed: &mut PowerChangePreview, ids: &[PowerShelfId], fed: &FedRack) {
-    let rack = &fed.rack;
-    let (off, others): (Vec<&PowerShelf>, Vec<&PowerShelf>) =
-        fed.shelves.iter().partition(|shelf| ids.contains(&shelf.id()));
-    let feeding: Vec<&str> =
-        others.iter().filter(|one| stays_on(one)).map(|one| one.head.id.as_str()).collect();
-    if !feeding.is_empty() {
-        let (left, all) = (feeding.len(), fed.shelves.len());
-        let stay = if left == 1 { "stays" } else { "stay" };
-        let named = join_limited(&feeding, ", ", MAX_NAMED);
-        observed.rules.push(format!("{rack} keeps its power: {named} {stay} on, {left} of {all}"));
-        return;
-    }
-    let off: Vec<&str> = off.iter().map(|shelf| shelf.head.id.as_str()).collect();
-    observed.rules.push(format!(
-        "{rack} has no other shelf that is known to stay on, so all of its machines would lose power"
-    ));
-    observed.warnings.push(own_controller(&off));
-    observed.affected.extend(fed.machines.iter().cloned());
-}
-
-fn own_controller(shelves: &[&str]) -> String {
+fn own_controller(shelves: &[String]) -> String {
     format!(
         "the controller of {} may lose its own power with this: then only a person at the rack can switch it on again",
         shelves.join(", ")
@@ -286,10 +247,4 @@ const MAX_NAMED: usize = 4;
 fn listed(ids: &[PowerShelfId]) -> String {
     let ids: Vec<&str> = ids.iter().map(PowerShelfId::as_str).collect();
     join_limited(&ids, ", ", MAX_NAMED)
-}
-
-/// The state and the known power state of a shelf, for a dry run.
-pub fn describe_shelf(shelf: &PowerShelf) -> String {
-    let power = shelf.facts.power.map_or("not known", power_word);
-    format!("{}, power {power}", shelf.state_name())
 }

@@ -2,15 +2,17 @@
 
 use super::maintenance::{RackLimits, RackStep};
 use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
-use crate::blast_radius::{AffectedMachine, ImpactObjection};
+use crate::blast_radius::{AffectedMachine, ImpactObjection, loses_power};
 use crate::condition::ConditionType;
+use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::firmware::FirmwareResolution;
 use crate::health::HealthSummary;
-use crate::id::{NodeId, RunId};
-use crate::lifecycle::{DeviceFailure, Lifecycle};
+use crate::id::{NodeId, PowerShelfId, RunId};
+use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
+use crate::power_shelf::topology::stays_on;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::run::{Run, RunPhase};
 use crate::switch::{Switch, SwitchState};
@@ -21,6 +23,10 @@ use crate::target::{TargetId, TargetKind};
 pub struct RackDevice {
     pub target: TargetId,
     pub slot: Option<u32>,
+    /// Its height in rack units; None means unknown.
+    pub height_u: Option<u32>,
+    /// The power shelves that feed it; empty means unknown.
+    pub feeds: Vec<PowerShelfId>,
     /// The name of its state.
     pub state: String,
     /// The device has come into service. Machines have no lifecycle to wait for, so they are always
@@ -31,6 +37,8 @@ pub struct RackDevice {
     pub power: Option<DesiredPower>,
     /// The objection to taking it down; machines only.
     pub affected: Option<AffectedMachine>,
+    /// True for a power shelf that is on, if nothing is about to change that.
+    pub stays_on: bool,
     /// Why no operation may touch it.
     pub blocked: Option<String>,
     /// The summary of its health reports.
@@ -47,43 +55,41 @@ impl RackDevice {
         Self {
             target: TargetId::from(&machine.id),
             slot: machine.spec.slot,
+            height_u: machine.spec.height_u,
+            feeds: machine.spec.feeds.clone(),
             state: machine.effective_state().as_str().into(),
             ready: true,
             active_run: machine.active_run.clone(),
             power: None,
             affected: Some(AffectedMachine::of(machine, serves)),
+            stays_on: false,
             blocked: flag,
             health: machine.health.clone(),
         }
     }
 
     pub fn of_switch(switch: &Switch) -> Self {
-        let ready = matches!(switch.state, SwitchState::Ready);
-        let power = switch.facts.power;
-        Self::of_record(TargetKind::Switch, switch, ready, power)
+        Self::of_device(switch, matches!(switch.state, SwitchState::Ready))
     }
 
     pub fn of_shelf(shelf: &PowerShelf) -> Self {
-        let ready = matches!(shelf.state, PowerShelfState::Ready);
-        let power = shelf.facts.power;
-        Self::of_record(TargetKind::PowerShelf, shelf, ready, power)
+        let device = Self::of_device(shelf, matches!(shelf.state, PowerShelfState::Ready));
+        Self { stays_on: stays_on(shelf), ..device }
     }
 
-    fn of_record<R: Lifecycle>(
-        kind: TargetKind,
-        record: &R,
-        ready: bool,
-        power: Option<DesiredPower>,
-    ) -> Self {
-        let head = record.head();
+    fn of_device<D: Device>(device: &D, ready: bool) -> Self {
+        let (head, spec) = (device.head(), device.spec());
         Self {
-            target: TargetId::new(kind, head.id.as_str()),
+            target: device.target(),
             slot: head.slot,
-            state: record.state_name().into(),
+            height_u: spec.height_u,
+            feeds: spec.feeds.clone(),
+            state: device.state_name().into(),
             ready,
             active_run: head.active_run.clone(),
-            power,
+            power: device.facts().power,
             affected: None,
+            stays_on: false,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
             health: head.health.clone(),
         }
@@ -94,15 +100,34 @@ impl RackDevice {
     pub fn unreadable(target: TargetId, message: &str) -> Self {
         Self {
             affected: target.machine().map(AffectedMachine::unreadable),
+            stays_on: false,
             blocked: Some(format!("{target} cannot be worked on: {message}")),
             target,
             slot: None,
+            height_u: None,
+            feeds: Vec::new(),
             state: "Unreadable".into(),
             ready: false,
             active_run: None,
             power: None,
             health: HealthSummary::default(),
         }
+    }
+
+    /// True if it loses power when these shelves are switched off. `devices` are all devices of
+    /// the rack. A feed that is not in the rack is not known to stay on. Without a feed in the
+    /// rack, any shelf of the rack may feed it.
+    pub(crate) fn loses_power(&self, off: &[PowerShelfId], devices: &[Self]) -> bool {
+        let shelf = |id: &PowerShelfId| devices.iter().find(|one| one.target == TargetId::from(id));
+        let feeds: Vec<PowerShelfId> =
+            self.feeds.iter().filter(|id| shelf(id).is_some()).cloned().collect();
+        feeds.is_empty() || loses_power(&feeds, off, |id| shelf(id).is_some_and(|one| one.stays_on))
+    }
+
+    /// The id of a power shelf.
+    pub(crate) fn power_shelf(&self) -> Option<PowerShelfId> {
+        (self.target.kind == TargetKind::PowerShelf)
+            .then(|| PowerShelfId::trusted(self.target.as_str()))
     }
 
     /// True if it is a machine whose workloads have not been moved away.
@@ -188,7 +213,7 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
     let id = &run.spec.id;
     let rack = &run.spec.target;
     let during = RackFailurePhase::of(rack_step);
-    let restarted = format!("farrier run rerun {id}");
+    let restarted = format!("farrier operation rerun {id}");
     match (run.phase(), &run.progress.failure) {
         (RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded, _) => None,
         (RunPhase::Failed | RunPhase::Canceled, Some(failure)) => {
@@ -199,7 +224,8 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
                 run: Some(failed.map_or(id, |part| &part.spec.id).clone()),
                 code: fault.code.as_str().into(),
             };
-            let retry = format!("farrier run retry-step {id}   # or, all of it anew: {restarted}");
+            let retry =
+                format!("farrier operation retry-step {id}   # or, all of it anew: {restarted}");
             let next = if run.spec.steps.is_empty() { restarted } else { retry };
             let device = failed.map(|part| part.spec.target.clone());
             Some(RackFailure { phase: during, device, failure: error, next_command: next })

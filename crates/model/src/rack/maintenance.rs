@@ -454,9 +454,19 @@ fn affected_machines(
         parts.is_some_and(|parts| !parts.is_empty())
     };
     let off = plan.power.is_some_and(PowerSequence::goes_off);
-    let switches_down = has(TargetKind::Switch) && (off || flashes(TargetKind::Switch));
+    let shelves: Vec<PowerShelfId> =
+        plan.devices.iter().filter_map(RackDevice::power_shelf).filter(|_| off).collect();
+    let unpowered = |one: &&RackDevice| !shelves.is_empty() && one.loses_power(&shelves, devices);
+    let switch_unpowered =
+        devices.iter().filter(unpowered).any(|one| one.target.kind == TargetKind::Switch);
+    let switches_down =
+        switch_unpowered || (has(TargetKind::Switch) && (off || flashes(TargetKind::Switch)));
+    let in_scope = |one: &RackDevice| plan.devices.iter().any(|other| other.target == one.target);
     let mut all: Vec<AffectedMachine> = match (off, flashes(TargetKind::Machine)) {
-        (true, _) if has(TargetKind::PowerShelf) => of(devices),
+        (true, _) if !shelves.is_empty() => {
+            let lost = devices.iter().filter(|one| in_scope(one) || unpowered(one));
+            lost.filter_map(|one| one.affected.clone()).collect()
+        }
         (true, _) | (false, true) => of(&plan.devices),
         (false, false) => Vec::new(),
     };

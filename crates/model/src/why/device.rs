@@ -2,6 +2,7 @@
 
 use super::Explanation;
 use crate::device::Device;
+use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::lifecycle::{DeviceFailure, LifecycleDecision};
 use crate::time::{Timestamp, format_duration};
@@ -23,9 +24,10 @@ fn explain_state<D: Device>(
 ) -> Explanation {
     let head = device.head();
     let id = &head.id;
-    let detail = match device.detail() {
-        detail if detail.is_empty() => String::new(),
-        detail => format!(" ({detail})"),
+    let detail = match device.power_change() {
+        None => "",
+        Some(DesiredPower::On) => " (PowerOn)",
+        Some(DesiredPower::Off) => " (PowerOff)",
     };
     let marked = if head.deleted { ", marked for deletion" } else { "" };
     let state = format!("{id} is {}{detail}{marked}", device.state_name());

@@ -1,7 +1,7 @@
 //! Impact on other machines: which ones a refusal names.
 
-use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
-use model::id::{MachineId, RunId};
+use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact, loses_power};
+use model::id::{MachineId, PowerShelfId, RunId};
 
 fn affected(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
     AffectedMachine { machine: MachineId::trusted(id), objection: against }
@@ -37,6 +37,27 @@ fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
         check_impact("it", Impact::PowerLoss, &[], Some(" ")).unwrap_err().field.unwrap(),
         "reason"
     );
+}
+
+#[test]
+fn a_device_loses_power_with_the_last_shelf_that_feeds_it() {
+    let ids = |names: &[&str]| -> Vec<PowerShelfId> {
+        names.iter().map(|id| PowerShelfId::trusted(*id)).collect()
+    };
+    for (feeds, off, on, expected) in [
+        (&["ps-1"][..], &["ps-1"][..], &[][..], true),
+        (&["ps-1"], &["ps-1"], &["ps-2"], true),
+        (&["ps-1"], &["ps-2"], &[], false),
+        (&["ps-1", "ps-2"], &["ps-1"], &["ps-2"], false),
+        (&["ps-1", "ps-2"], &["ps-1"], &[], true),
+        (&["ps-1", "ps-2"], &["ps-1", "ps-2"], &["ps-1", "ps-2"], true),
+        (&["ps-1", "ps-2", "ps-3"], &["ps-1", "ps-2"], &["ps-3"], false),
+        (&[], &["ps-1"], &[], false),
+    ] {
+        let on = ids(on);
+        let lost = loses_power(&ids(feeds), &ids(off), |id| on.contains(id));
+        assert_eq!(lost, expected, "{feeds:?} {off:?} {on:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! and run status matches exactly one row.
 
 use crate::support::{at, note, spec};
-use model::blast_radius::AffectedMachine;
+use model::blast_radius::{AffectedMachine, PoweredDevice};
 use model::condition::ConditionType;
 use model::device::{Device, known_power};
 use model::effect::{DesiredPower, Effect, PowerOffPolicy};
@@ -15,11 +15,13 @@ use model::lifecycle::{
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{RunStep, RunType};
 use model::power_shelf::maintenance::{
-    FedRack, NamedShelf, PowerChangeRequest, initiator, preview_power_change,
+    NamedShelf, PowerChangeRequest, initiator, preview_power_change,
 };
+use model::power_shelf::topology::PowerTopology;
 use model::power_shelf::{PowerShelf, PowerShelfState, ShelfPowerRequest};
 use model::run::{Failure, Run, Workflow};
 use model::switch::{Switch, SwitchState};
+use model::target::TargetId;
 
 /// The inputs of a turn, one word each: deleted, requested, retry, held, run.
 const DELETED: [&str; 2] = ["no", "deleted"];
@@ -487,13 +489,24 @@ fn named(shelf: &PowerShelf) -> NamedShelf {
     NamedShelf { id: shelf.id(), shelf: Some(shelf.clone()), existing_run: None }
 }
 
+/// Shelves and machines of one rack; no feeds are known.
+fn in_rack_1(shelves: Vec<PowerShelf>, machines: Vec<AffectedMachine>) -> PowerTopology {
+    let device = |machine: AffectedMachine| PoweredDevice {
+        target: TargetId::from(&machine.machine),
+        rack: Some(RackId::trusted("rack-1")),
+        feeds: Vec::new(),
+        affected: Some(machine),
+    };
+    PowerTopology { shelves, devices: machines.into_iter().map(device).collect() }
+}
+
 /// The reasons for which a request is refused.
 fn reasons(
     requested: &PowerChangeRequest,
     named: &[NamedShelf],
-    fed: &[FedRack],
+    topology: &PowerTopology,
 ) -> Vec<&'static str> {
-    preview_power_change(requested, named, fed)
+    preview_power_change(requested, named, topology)
         .refusals
         .iter()
         .map(|refusal| refusal.reason)
@@ -538,13 +551,20 @@ fn a_shelf_takes_one_request_at_a_time_in_any_state_but_deleted() {
         let requested = power_request(&["ps-1"], DesiredPower::On);
         let one =
             NamedShelf { id: requested.ids[0].clone(), shelf: shelf.cloned(), existing_run: None };
-        assert_eq!(reasons(&requested, &[one], &[]), Vec::from_iter(expected), "{shelf:?}");
+        assert_eq!(
+            reasons(&requested, &[one], &PowerTopology::default()),
+            Vec::from_iter(expected),
+            "{shelf:?}"
+        );
     }
-    let message =
-        preview_power_change(&power_request(&["ps-1"], DesiredPower::On), &[named(&working)], &[])
-            .refusals[0]
-            .message
-            .clone();
+    let message = preview_power_change(
+        &power_request(&["ps-1"], DesiredPower::On),
+        &[named(&working)],
+        &PowerTopology::default(),
+    )
+    .refusals[0]
+        .message
+        .clone();
     assert!(
         message.contains("power-on") && message.contains(OWN) && message.contains("ada"),
         "{message}"
@@ -558,9 +578,12 @@ fn what_is_reported_prevents_a_request_unless_by_force() {
     shelf.head.health =
         HealthSummary { alerts: 1, allocations_blocked_by: None, state_changes: Some(bar) };
     let requested = power_request(&["ps-1"], DesiredPower::On);
-    assert_eq!(reasons(&requested, &[named(&shelf)], &[]), ["HEALTH_PREVENTS"]);
+    assert_eq!(
+        reasons(&requested, &[named(&shelf)], &PowerTopology::default()),
+        ["HEALTH_PREVENTS"]
+    );
     let forced = PowerChangeRequest { forced: Some("it is dry again".into()), ..requested };
-    assert!(reasons(&forced, &[named(&shelf)], &[]).is_empty());
+    assert!(reasons(&forced, &[named(&shelf)], &PowerTopology::default()).is_empty());
 }
 
 #[test]
@@ -582,9 +605,9 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     ] {
         let shelves: Vec<PowerShelf> = [first.clone()].into_iter().chain(other.clone()).collect();
         let machines = machines.iter().map(|one| AffectedMachine::of(one, None)).collect();
-        let fed = FedRack { rack: RackId::trusted("rack-1"), shelves, machines };
-        let observed =
-            preview_power_change(&power_request(&["ps-1"], operation), &[named(&first)], &[fed]);
+        let topology = in_rack_1(shelves, machines);
+        let request = power_request(&["ps-1"], operation);
+        let observed = preview_power_change(&request, &[named(&first)], &topology);
         let names: Vec<String> =
             observed.affected.iter().map(|one| one.machine.to_string()).collect();
         let expected: &[&str] = if affected { &["m-1", "m-2"] } else { &[] };
@@ -603,8 +626,7 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
 fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
     let shelf = shelf_with_power("ps-1", Some(DesiredPower::On));
     let machines = vec![AffectedMachine::unreadable(MachineId::trusted("m-1"))];
-    let rack = RackId::trusted("rack-1");
-    let fed = [FedRack { rack, shelves: vec![shelf.clone()], machines }];
+    let fed = in_rack_1(vec![shelf.clone()], machines);
     let requested = power_request(&["ps-1"], DesiredPower::Off);
     assert_eq!(reasons(&requested, &[named(&shelf)], &fed), ["MACHINES_IN_SERVICE"]);
     let forced = PowerChangeRequest { forced: Some("it is empty".into()), ..requested };
@@ -616,9 +638,8 @@ fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
     use DesiredPower::{Off, On};
     let (one, two) = (shelf_with_power("ps-1", Some(On)), shelf_with_power("ps-2", Some(On)));
     let fed = |machines: Vec<Machine>| {
-        let rack = RackId::trusted("rack-1");
         let machines = machines.iter().map(|one| AffectedMachine::of(one, None)).collect();
-        [FedRack { rack, shelves: vec![one.clone(), two.clone()], machines }]
+        in_rack_1(vec![one.clone(), two.clone()], machines)
     };
     let both = [named(&one), named(&two)];
     let ready = vec![machine("m-1", Phase::Ready)];
@@ -644,17 +665,30 @@ fn the_same_request_again_is_told_to_nobody_and_another_under_its_name_is_refuse
     let mut shelf = shelf_with_power("ps-1", Some(DesiredPower::On));
     shelf.maintenance_requested =
         Some(ShelfPowerRequest { request_id: Some("r-1".into()), ..request(DesiredPower::Off) });
-    let again = preview_power_change(&requested(DesiredPower::Off), &[named(&shelf)], &[]);
+    let again = preview_power_change(
+        &requested(DesiredPower::Off),
+        &[named(&shelf)],
+        &PowerTopology::default(),
+    );
     assert_eq!((again.accepted, again.refusals), (vec![], vec![]));
-    assert_eq!(reasons(&requested(DesiredPower::On), &[named(&shelf)], &[]), ["REQUEST_ID_REUSED"]);
+    assert_eq!(
+        reasons(&requested(DesiredPower::On), &[named(&shelf)], &PowerTopology::default()),
+        ["REQUEST_ID_REUSED"]
+    );
     // The request of a completed power change is known from its run.
     shelf.maintenance_requested = None;
     let effect =
         Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
     let step = RunStep { name: "power-off".into(), timeout_seconds: 1, max_retries: 0, effect };
     let made = NamedShelf { existing_run: Some(Run::new(spec(vec![step]))), ..named(&shelf) };
-    let again =
-        preview_power_change(&requested(DesiredPower::Off), std::slice::from_ref(&made), &[]);
+    let again = preview_power_change(
+        &requested(DesiredPower::Off),
+        std::slice::from_ref(&made),
+        &PowerTopology::default(),
+    );
     assert_eq!((again.accepted, again.refusals), (vec![], vec![]));
-    assert_eq!(reasons(&requested(DesiredPower::On), &[made], &[]), ["REQUEST_ID_REUSED"]);
+    assert_eq!(
+        reasons(&requested(DesiredPower::On), &[made], &PowerTopology::default()),
+        ["REQUEST_ID_REUSED"]
+    );
 }

@@ -39,7 +39,7 @@ fn id(text: &str) -> RunId {
 fn rack(state: RackState) -> Rack {
     let head = RecordHeader::new("rack-1", Labels::new(), BEGUN);
     let expected = Counts { machines: 1, switches: 2, power_shelves: 1 };
-    let spec = RackSpec { hardware_type: "gb200".into(), expected };
+    let spec = RackSpec { hardware_type: "gb200".into(), expected, ..RackSpec::default() };
     Rack { state, ..Rack::new(head, spec) }
 }
 
@@ -64,11 +64,14 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
     RackDevice {
         target: TargetId::new(kind, name),
         slot: Some(slot),
+        height_u: None,
+        feeds: Vec::new(),
         state: "Ready".into(),
         ready: true,
         active_run: None,
         power: None,
         affected: (kind == TargetKind::Machine).then_some(affected),
+        stays_on: false,
         blocked: None,
         health: HealthSummary::default(),
     }
@@ -89,7 +92,7 @@ fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
             .map_or(RackFailurePhase::FirmwareUpgrade, |_| RackFailurePhase::PowerSequence),
         device: Some(TargetId::new(TargetKind::Machine, "m-1")),
         failure: DeviceFailure { message: "no".into(), run: Some(id(name)), code: String::new() },
-        next_command: format!("farrier run retry-step {name}"),
+        next_command: format!("farrier operation retry-step {name}"),
     });
     let claims = devices().into_iter().map(|device| device.target).collect();
     let (parts_at_work, parent, against) = (false, None, None);
@@ -590,6 +593,41 @@ fn machines_in_service_are_taken_down_by_force_only() {
         assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{desired:?}");
         assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
         assert_eq!(request_from_params(&planned.params()), desired, "it reads back as it was");
+    }
+}
+
+/// A machine with feeds loses power with the last of them, in a plan and in what is left of it.
+#[test]
+fn feeds_decide_which_machines_a_power_sequence_takes_down() {
+    let ps = |name: &str| model::id::PowerShelfId::trusted(name);
+    let shelves = MaintenanceScope { power_shelves: vec![ps("ps-1")], ..Default::default() };
+    for (feeds, on, expected) in [
+        (vec![], true, &["m-1"][..]),
+        (vec![ps("ps-1")], true, &["m-1"]),
+        (vec![ps("ps-1"), ps("ps-2")], true, &[]),
+        (vec![ps("ps-1"), ps("ps-2")], false, &["m-1"]),
+        (vec![ps("ps-2")], false, &[]),
+        // A shelf outside the rack is not known to stay on.
+        (vec![ps("ps-1"), ps("ps-9")], true, &["m-1"]),
+        (vec![ps("ps-9")], true, &["m-1"]),
+    ] {
+        let mut all = devices();
+        all.push(RackDevice { stays_on: on, ..device(TargetKind::PowerShelf, "ps-2", 2) });
+        for switch in all.iter_mut().filter(|one| one.target.kind == TargetKind::Switch) {
+            switch.feeds = vec![ps("ps-2")];
+        }
+        all[0].feeds.clone_from(&feeds);
+        all[0].affected.as_mut().expect("a machine").objection = Some(ImpactObjection::InService);
+        let activities = vec![RequestedActivity::PowerSequence(PowerSequence::Off)];
+        let desired = RackMaintenanceRequest { scope: shelves.clone(), activities };
+        let given = (FirmwareResolution::Skip(String::new()), &RackLimits::default());
+        let rack = rack(RackState::Ready);
+        let planned = plan(&rack, &all, desired, MaintenanceTrigger::OnDemand, given).unwrap();
+        let named: Vec<&str> = planned.affected.iter().map(|one| one.machine.as_str()).collect();
+        assert_eq!(named, expected, "{feeds:?} {on}");
+        let new = planned.new_run(&rack, &id("op-1"), "ada".into());
+        let run = new.into_run(now());
+        assert_eq!(admit_resume(&run, &all).is_ok(), expected.is_empty(), "{feeds:?} {on}");
     }
 }
 

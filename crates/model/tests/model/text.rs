@@ -1,7 +1,20 @@
 //! Checked texts: endpoints, MAC addresses, labels, reasons.
 
 use model::machine::Labels;
-use model::text::{check_endpoint, check_labels, check_reason, check_request_id, normalize_mac};
+use model::text::{
+    check_endpoint, check_labels, check_node_name, check_reason, check_request_id, normalize_mac,
+};
+
+#[test]
+fn node_names_are_dns_names_in_lower_case() {
+    for good in ["", "n", "node-7", "ip-10-0-0-1.ec2.internal", "10.0.0.1"] {
+        assert!(check_node_name("f", good).is_ok(), "{good}");
+    }
+    let long = format!("{}a", "a.".repeat(127));
+    for bad in ["Node", "-a", "a-", "a..b", ".a", "a.", "a b", "a;id", "ä", "a_b", long.as_str()] {
+        assert_eq!(check_node_name("f", bad).unwrap_err().field.as_deref(), Some("f"), "{bad}");
+    }
+}
 
 #[test]
 fn endpoints() {

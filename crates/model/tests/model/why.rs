@@ -56,7 +56,7 @@ fn every_reachable_state_of_a_run_has_an_answer() {
             // Every wait is shown as overdue eventually.
             let later = *now + Duration::from_secs(24 * 3_600);
             assert!(overdue(run, later), "{}", case());
-            let resume = "farrier run resume op-1";
+            let resume = "farrier operation resume op-1";
             assert_eq!(explain_run(run, later).next_commands[0], resume, "{}", case());
         }
         if run.phase() == RunPhase::Failed {
@@ -152,7 +152,7 @@ fn an_operation_that_another_has_followed_leads_to_that() {
     run.progress.workflow = Workflow::FailedRetryable;
     let mut node = crate::nodes::node(model::node::NodeState::Enrolling);
     let own = node.explain_run(&run, at(2));
-    assert!(own.next_commands.iter().any(|one| one.starts_with("farrier workflow ")), "{own:?}");
+    assert!(own.next_commands.iter().any(|one| one.starts_with("farrier operation ")), "{own:?}");
     node.workflow = Some(RunId::trusted("op-2"));
     let reported = node.explain_run(&run, at(2));
     assert!(reported.headline.ends_with("; op-2 came after it"), "{reported:?}");
@@ -214,7 +214,7 @@ fn what_is_reported_of_a_rack_is_told_in_every_state() {
         phase: during,
         device: None,
         failure: error,
-        next_command: "farrier runs".into(),
+        next_command: "farrier operation list".into(),
     };
     for state in [
         RackState::Created,

@@ -68,7 +68,7 @@ impl Datacenter {
         if cluster.is_empty() {
             return Ok(ProviderAnswer::Done(not_in_cluster("the machine belongs to no cluster")));
         }
-        let observed = self.cluster(cluster).await?.node(target.id.as_str()).await?;
+        let observed = self.cluster(cluster).await?.node(target.node_name()).await?;
         let outcome = node_outcome(cluster, observed.as_ref());
         let holds = match (expect, &observed) {
             (ClusterExpectation::Ready, Some(node)) => node.ready && node.schedulable,
@@ -113,7 +113,7 @@ impl Datacenter {
                 self.join_status(target, call).await
             }
             (CallVerb::Observe, _) => {
-                let node = api.node(target.id.as_str()).await?;
+                let node = api.node(target.node_name()).await?;
                 let observed = node_outcome(joining.cluster, node.as_ref());
                 Ok(match node {
                     Some(node) => match joining.missing(&node) {
@@ -173,7 +173,7 @@ impl Datacenter {
             }
         }
         let material = api.join_material(&token, TOKEN_TTL).await?;
-        let name = target.id.as_str();
+        let name = target.node_name();
         journal.write_line(format!("join: kubeadm joins the cluster as {name}")).await;
         let arguments = material.arguments();
         let arguments = arguments.expose_secret();
@@ -209,7 +209,7 @@ impl Datacenter {
         }
         // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
-            let node = api.node(target.id.as_str()).await.map_err(possibly_happened)?;
+            let node = api.node(target.node_name()).await.map_err(possibly_happened)?;
             if let Some(node) = node {
                 let node = joining
                     .apply_labels_and_taints(api, node, journal)
@@ -224,7 +224,7 @@ impl Datacenter {
     pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
         let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
-        let name = target.id.as_str();
+        let name = target.node_name();
         match call.verb {
             CallVerb::Observe => Ok(match api.node(name).await? {
                 None => ProviderAnswer::Done(node_outcome(cluster, None)),

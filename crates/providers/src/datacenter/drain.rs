@@ -240,10 +240,13 @@ impl Datacenter {
     }
 }
 
-/// The node name of a machine: its id, under which Farrier joins it, or its host name, if it was
-/// installed otherwise and its id is not a valid host name.
+/// The node name of a machine: that of its spec, otherwise its id, under which Farrier joins it, or
+/// its host name, if it was installed otherwise and its id is not a valid host name.
 async fn node_name(api: &Cluster, target: &Target) -> Result<String> {
     let id = target.id.as_str();
+    if !target.spec.node_name.is_empty() {
+        return Ok(target.spec.node_name.clone());
+    }
     let host = hostname(id);
     let by_host = host != id && api.node(&host).await?.is_some();
     Ok(if by_host { host } else { id.into() })

@@ -123,6 +123,11 @@ fn parsed(text: &str) -> Result<Endpoint> {
         .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
 }
 
+/// The name of the host at an SSH address in pins and lockouts; none if the address is unusable.
+pub fn peer_of_endpoint(text: &str) -> Option<String> {
+    parsed(text).ok().map(|endpoint| peer(&endpoint))
+}
+
 /// The name of a host in pins and lockouts.
 fn peer(endpoint: &Endpoint) -> String {
     format!("ssh://{}:{}", endpoint.host, endpoint.port)

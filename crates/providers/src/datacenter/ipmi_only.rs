@@ -44,6 +44,10 @@ impl Provider for IpmiOnly {
         }
     }
 
+    fn peers(&self, spec: &MachineSpec) -> Vec<String> {
+        self.0.peers(&spec_by_ipmi(spec))
+    }
+
     async fn call(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
         self.0.call(&by_ipmi(target), call, journal).await
     }
@@ -82,12 +86,16 @@ impl Inspector for IpmiOnly {
 
 /// Here an address without a scheme means IPMI.
 fn by_ipmi(target: &Target) -> Target {
-    let mut target = target.clone();
-    let endpoint = &mut target.spec.bmc_endpoint;
+    Target { id: target.id.clone(), spec: spec_by_ipmi(&target.spec) }
+}
+
+fn spec_by_ipmi(spec: &MachineSpec) -> MachineSpec {
+    let mut spec = spec.clone();
+    let endpoint = &mut spec.bmc_endpoint;
     if !endpoint.is_empty() && !endpoint.contains("://") {
         endpoint.insert_str(0, SCHEME);
     }
-    target
+    spec
 }
 
 #[cfg(test)]
@@ -116,6 +124,8 @@ mod tests {
                 Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
             if let Some(expected) = expected {
                 assert_eq!(by_ipmi(&target).spec.bmc_endpoint, expected);
+                let peers = Some(expected).filter(|one| !one.is_empty());
+                assert_eq!(ipmi.peers(&target.spec), Vec::from_iter(peers));
             }
         }
     }

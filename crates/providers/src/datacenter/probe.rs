@@ -74,7 +74,7 @@ impl Datacenter {
         let limit = self.settings.poll_timeout / 2;
         let list = self.list_nodes(cluster, limit);
         match self.node_caches.nodes(cluster, limit, list).await {
-            Ok(nodes) => node_evidence(cluster, nodes.get(target.id.as_str())),
+            Ok(nodes) => node_evidence(cluster, nodes.get(target.node_name())),
             Err(_) => Vec::new(),
         }
     }

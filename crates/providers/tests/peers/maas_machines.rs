@@ -86,7 +86,7 @@ async fn manual_power_needs_the_operator() {
                 }
                 Err(fault) if !performed => {
                     assert_eq!(fault.code, FaultCode::StateDisagrees);
-                    assert!(fault.message.contains("`farrier workflow adopt op-1`"), "{fault}");
+                    assert!(fault.message.contains("`farrier operation adopt op-1`"), "{fault}");
                 }
                 other => panic!("{kind} {power}: {other:?}"),
             }

@@ -9,8 +9,8 @@ use crate::until;
 use axum::http::Method;
 use model::condition::ConditionType::{Drained, InCustomerCluster};
 use model::effect::{
-    CallOutcome, CallResult, CallVerb, Effect, EffectKey, NodeLabels, ProviderAnswer, ProviderCall,
-    Taint, TaintEffect,
+    CallOutcome, CallResult, CallVerb, ClusterExpectation, Effect, EffectKey, NodeLabels,
+    ProviderAnswer, ProviderCall, Taint, TaintEffect,
 };
 use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
@@ -519,4 +519,29 @@ async fn a_node_that_joins_is_given_its_labels_and_taints() {
             .await
             .0,
     );
+}
+
+/// Every step on the cluster uses the name of the spec, and not the id of the machine.
+#[tokio::test]
+async fn a_machine_with_a_node_name_is_that_node() {
+    let env = NodeFixture::start().await;
+    let provider = env.replica();
+    let spec = MachineSpec { node_name: "n1".into(), ..MachineSpec::default() };
+    let verify = |expect| Effect::Verify { cluster_ref: "c1".into(), expect, advisory: false };
+    for (step, effect, cordoned) in [
+        ("ready", verify(ClusterExpectation::Ready), false),
+        ("drain", drain(5), true),
+        ("drained", verify(ClusterExpectation::Drained), true),
+        ("uncordon", uncordon(true), false),
+    ] {
+        let target = machine("tray-1", spec.clone());
+        let answer = call_provider_for(&provider, CallVerb::Perform, step, &effect, target).await;
+        let outcome = done(answer.0);
+        assert!(outcome.message.contains("its node in c1 is ready"), "{step}: {outcome:?}");
+        assert_eq!(env.is_cordoned(), cordoned, "{step}");
+    }
+    let ready = verify(ClusterExpectation::Ready);
+    let unnamed = machine("tray-1", MachineSpec::default());
+    let answer = call_provider_for(&provider, CallVerb::Perform, "other", &ready, unnamed).await.0;
+    assert_eq!(answer.unwrap_err().code, FaultCode::NotInCluster);
 }

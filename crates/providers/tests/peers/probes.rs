@@ -235,6 +235,9 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     let stranger = provider.probe(&target("m-x", spec.clone())).await.unwrap();
     assert_eq!(condition_of(&stranger, InCustomerCluster), Some((false, "NotJoined")));
     assert_eq!(condition_of(&stranger, Drained), Some((true, "NotInCluster")));
+    let named = MachineSpec { node_name: "m-7".into(), ..spec.clone() };
+    let renamed = provider.probe(&target("m-x", named)).await.unwrap();
+    assert_eq!(condition_of(&renamed, Drained), Some((true, "Cordoned")));
     let pages = api.state.lock().requests.clone();
     assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
     // A machine without a cluster causes no request.

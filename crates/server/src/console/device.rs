@@ -5,7 +5,7 @@ use super::badge::{record_state_badge, record_tone, run_phase_badge};
 use super::clock::{format_utc, relative_time};
 use super::error_page::{ErrorPage, PageResult};
 use super::fleet::label_list;
-use super::frame::{Frame, PageStream, Section, facts, run_link, target_link};
+use super::frame::{Frame, PageStream, Section, facts, run_link, shelf_links, target_link};
 use super::text::clean_text;
 use super::why::why;
 use super::{Console, QueryParams, history, queries};
@@ -106,7 +106,9 @@ fn about(head: &RecordHeader, spec: &DeviceSpec, now: Timestamp) -> Markup {
             h2 #about-title { "Status and spec" }
             (facts(&[
                 ("rack", rack),
-                ("place", head.slot.map(|slot| html! { (slot) })),
+                ("slot", head.slot.map(|slot| html! { (slot) })),
+                ("height", spec.height_u.map(|height| html! { (height) "U" })),
+                ("fed by", (!spec.feeds.is_empty()).then(|| shelf_links(&spec.feeds))),
                 ("worked on by", head.active_run.as_ref().map(run_link)),
                 ("in this state", Some(relative_time(head.since, now))),
                 ("version", Some(html! { (head.version) })),

@@ -5,6 +5,7 @@ use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
+use model::id::PowerShelfId;
 use model::target::{TargetId, TargetKind};
 use store::Cursor;
 
@@ -148,6 +149,10 @@ pub(super) fn target_link(target: &TargetId) -> Markup {
         TargetKind::Rack => "racks",
     };
     html! { a.id href={ "/" (page) "/" (target) } { (target) } }
+}
+
+pub(super) fn shelf_links(shelves: &[PowerShelfId]) -> Markup {
+    html! { @for id in shelves { (target_link(&TargetId::from(id))) " " } }
 }
 
 pub(super) fn run_link(id: impl std::fmt::Display) -> Markup {

@@ -4,7 +4,9 @@ use super::badge::{condition_tone, effective_state_badge, run_phase_badge};
 use super::clock::{format_elapsed, format_utc, relative_time};
 use super::error_page::{ErrorPage, PageResult};
 use super::fleet::labels;
-use super::frame::{Frame, PageStream, Section, facts, node_link, run_link};
+use super::frame::{
+    Frame, PageStream, Section, facts, node_link, run_link, shelf_links, target_link,
+};
 use super::text::{clean_text, encode_query};
 use super::why::why;
 use super::{Console, QueryParams, history, queries};
@@ -14,7 +16,9 @@ use maud::{Markup, html};
 use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId};
 use model::machine::Machine;
+use model::machine::hardware::{PartSummary, RecordedHardware};
 use model::run::Run;
+use model::target::TargetId;
 use model::time::Timestamp;
 use store::RunPage;
 
@@ -35,6 +39,7 @@ pub(super) async fn show(
     let filter = Filter::parse(&of_machine, FilterSubject::Run)?;
     let runs = engine.runs().list(filter, None, RECENT).await?;
     let node = engine.nodes().on_machine(&id).await?;
+    let hardware = engine.machines().hardware(vec![id.clone()]).await?.remove(&id);
     let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
@@ -47,6 +52,7 @@ pub(super) async fn show(
         div #state .columns data-region {
             (conditions(&machine, now))
             (spec(&machine, node.as_ref(), now))
+            @if let Some(recorded) = &hardware { (hardware_facts(recorded, now)) }
         }
         (recent(&runs, &of_machine, now))
         (history.draw(&format!("/machines/{id}"), now))
@@ -103,6 +109,7 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("SSH endpoint", code(&spec.ssh_endpoint)),
                 ("BMC endpoint", code(&spec.bmc_endpoint)),
                 ("target cluster", words(&spec.target_cluster_ref)),
+                ("node name", words(&spec.node_name)),
                 ("MAC addresses", code(&spec.mac_addresses.join(" "))),
                 ("provider", words(&spec.provider)),
                 ("serial", words(&spec.serial)),
@@ -110,6 +117,37 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("BMC credential", words(&spec.bmc_credential)),
                 ("SSH credential", words(&spec.ssh_credential)),
                 ("Root disk", words(&spec.root_disk)),
+                ("rack", spec.rack.as_ref().map(|rack| target_link(&TargetId::from(rack)))),
+                ("slot", spec.slot.map(|slot| html! { (slot) })),
+                ("height", spec.height_u.map(|height| html! { (height) "U" })),
+                ("fed by", (!spec.feeds.is_empty()).then(|| shelf_links(&spec.feeds))),
+            ]))
+        }
+    }
+}
+
+fn hardware_facts(recorded: &RecordedHardware, now: Timestamp) -> Markup {
+    let found = &recorded.summary;
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
+    let parts = |parts: &PartSummary| {
+        (parts.count > 0).then(|| html! { (parts.count) " × " (clean_text(&parts.model)) })
+    };
+    let memory = found.memory_mib / 1024;
+    html! {
+        section aria-labelledby="hardware-title" {
+            h2 #hardware-title { "Hardware, as last inspected" }
+            (facts(&[
+                ("inspected", Some(relative_time(recorded.inspected_at, now))),
+                ("vendor", words(&found.vendor)),
+                ("model", words(&found.model)),
+                ("serial", words(&found.serial)),
+                ("SKU", words(&found.sku)),
+                ("BIOS", words(&found.bios_version)),
+                ("BMC firmware", words(&found.bmc_version)),
+                ("CPUs", parts(&found.cpus)),
+                ("memory", (memory > 0).then(|| html! { (memory) " GiB" })),
+                ("GPUs", parts(&found.gpus)),
+                ("disks", parts(&found.disks)),
             ]))
         }
     }

@@ -49,7 +49,7 @@ pub(super) async fn show(
             (observed(&node, site_answered, now))
         }
         div #stages .columns data-region {
-            @if let Some(run) = &run { (steps(run, "Stages", now)) }
+            @if let Some(run) = &run { (steps(run, "Steps", now)) }
             (agent(&node, &name, enrolled, now))
         }
         (history.draw(&format!("/nodes/{id}"), now))
@@ -100,7 +100,7 @@ fn work(run: Option<&Run>, now: Timestamp) -> Markup {
                 ("workflow state", Some(workflow_badge(run.progress.workflow).draw())),
                 ("workflow", words(&workflow_kind(run))),
                 ("operation", Some(run_link(&run.spec.id))),
-                ("stage", words(&run.current_step())),
+                ("step", words(&run.current_step())),
                 ("failed", fault.and_then(|fault| words(&fault.message))),
                 ("attempts", failure.map(|failure| html! { (failure.attempts) })),
                 ("fault", fault.map(|fault| html! { (fault_link(fault.code)) ", " (fault.class().as_str()) })),

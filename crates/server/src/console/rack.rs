@@ -88,7 +88,13 @@ fn slot(device: &RackDevice) -> Markup {
     };
     html! {
         tr class=(device.target.kind.as_str()) {
-            td.num { @if let Some(slot) = device.slot { (slot) } @else { "–" } }
+            td.num {
+                @match (device.slot, device.height_u) {
+                    (Some(slot), Some(height)) if height > 1 => { (slot + height - 1) "–" (slot) },
+                    (Some(slot), _) => { (slot) },
+                    (None, _) => { "–" },
+                }
+            }
             th scope="row" { (target_link(&device.target)) }
             td { (device.target.kind.noun()) }
             td { (record_state_badge(&device.state, &device.state)) }
@@ -100,13 +106,16 @@ fn slot(device: &RackDevice) -> Markup {
 
 fn about(view: &RackView, now: Timestamp) -> Markup {
     let rack = &view.rack;
-    let expected = rack.spec.expected;
+    let (expected, location) = (rack.spec.expected, &rack.spec.location);
     let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
     html! {
         section aria-labelledby="about-title" {
             h2 #about-title { "Rack" }
             (facts(&[
                 ("hardware type", words(&rack.spec.hardware_type)),
+                ("room", words(&location.room)),
+                ("row", words(&location.row)),
+                ("position", words(&location.position)),
                 ("expected", Some(html! {
                     (expected.machines) " machines, " (expected.switches) " switches, "
                     (expected.power_shelves) " power shelves"

@@ -16,6 +16,7 @@ use maud::Markup;
 use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
 use model::refusal::Refusal;
+use model::run::Run;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -118,7 +119,7 @@ enum StreamMessage {
 
 type MessageStream = Pin<Box<dyn Stream<Item = StreamMessage> + Send>>;
 
-fn changes(watch: Watch) -> impl Stream<Item = StreamMessage> + Send {
+fn changes(watch: Watch<Run>) -> impl Stream<Item = StreamMessage> + Send {
     stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         match watch.next().await {

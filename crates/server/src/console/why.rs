@@ -35,6 +35,7 @@ pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> M
                     ("claimed by", why.claimed_by.as_deref().and_then(words)),
                     ("operation", run.map(run_link)),
                     ("machine", machine.map(machine_link)),
+                    ("note", words(&reported.notes.join("; "))),
                 ]))
                 @if !reported.next_commands.is_empty() {
                     div.next {

@@ -1,6 +1,7 @@
-//! AdminService: conditions that only an administrator sets, each with a reason.
+//! AdminService: conditions that only an administrator sets, each with a reason; and the replicas.
 
-use super::convert::{initiator, machine};
+use super::convert::{initiator, machine, time};
+use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use model::condition::ConditionType;
@@ -8,6 +9,7 @@ use model::id::MachineId;
 use model::run::actions::Requester;
 use model::text;
 use proto::v1;
+use store::ReplicaStatus;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
@@ -64,5 +66,31 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         let requested = request.get_ref();
         let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await
+    }
+
+    async fn list_replicas(
+        &self,
+        request: Request<v1::ListReplicasRequest>,
+    ) -> Answer<v1::ListReplicasResponse> {
+        let requested = request.into_inner();
+        let page = Page::new(List::Replicas, "", requested.page_size, &requested.page_token)
+            .or_status()?;
+        let after = page.after().to_string();
+        let found = self.engine.scheduler().replicas(after, page.size + 1).await.or_status()?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.replica.name);
+        let replicas = found.into_iter().map(replica).collect();
+        Ok(Response::new(v1::ListReplicasResponse { replicas, next_page_token }))
+    }
+}
+
+fn replica(status: ReplicaStatus) -> v1::Replica {
+    v1::Replica {
+        name: status.replica.name,
+        incarnation: status.replica.incarnation,
+        version: status.version,
+        started_at: Some(time(status.started_at)),
+        last_heartbeat_at: status.heartbeat_at.map(time),
+        lease_expires_at: Some(time(status.expires_at)),
+        claims: status.claims,
     }
 }

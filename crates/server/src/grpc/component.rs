@@ -12,7 +12,7 @@ use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
 use model::refusal::Refusal;
 use model::target::TargetId;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 use tonic::{Request, Response};
 
 #[tonic::async_trait]
@@ -111,7 +111,7 @@ fn targets_from(
 fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
     use v1::ComponentOutcome as O;
     let mut result = v1::ComponentResult {
-        device_type: done.target.kind.as_str().into(),
+        device_type: words::value::<v1::TargetKind>(done.target.kind.as_str()),
         device_id: done.target.id.clone(),
         rack_id: done.rack.map(|rack| rack.to_string()).unwrap_or_default(),
         success: true,
@@ -153,7 +153,7 @@ fn status(found: ComponentStatus) -> v1::ComponentFirmwareStatus {
         FirmwareResolution::Skip(_) => Default::default(),
     };
     v1::ComponentFirmwareStatus {
-        device_type: device.target.kind.as_str().into(),
+        device_type: words::value::<v1::TargetKind>(device.target.kind.as_str()),
         device_id: device.target.id,
         rack_id: device.rack.map(|rack| rack.to_string()).unwrap_or_default(),
         current: device.facts.firmware.into_iter().collect(),
@@ -174,7 +174,7 @@ fn versions(found: ComponentVersions) -> v1::ComponentFirmwareVersions {
         installed: one.missing_on(target.kind, &facts.firmware).is_empty(),
     });
     v1::ComponentFirmwareVersions {
-        device_type: target.kind.as_str().into(),
+        device_type: words::value::<v1::TargetKind>(target.kind.as_str()),
         device_id: target.id.clone(),
         hardware_type,
         versions: versions.collect(),

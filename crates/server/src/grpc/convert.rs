@@ -11,17 +11,21 @@ use engine::DescribedMachine;
 use engine::watch::WatchUpdate;
 use model::fault::FaultClass;
 use model::id::{MachineId, RackId, RunId};
+use model::machine::hardware::RecordedHardware;
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
+use model::placement::{check_height, parse_feeds};
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::{text, why};
 use proto::v1;
+use proto::words::{self, WireEnum};
 use std::collections::HashMap;
+use std::sync::Arc;
 use store::LogLine;
 use tonic::metadata::MetadataMap;
 
@@ -62,6 +66,21 @@ pub(super) fn force_reason(force: bool, reason: &str) -> Result<Option<String>, 
     }
 }
 
+/// The word of an enum's value; none when it is unspecified.
+pub(super) fn word_from<E: WireEnum>(
+    field: &str,
+    value: i32,
+) -> Result<Option<&'static str>, Refusal> {
+    match words::word::<E>(value) {
+        "" if value == 0 => Ok(None),
+        "" => {
+            let instead = format!("use one of {}, or 1 to {}", E::WORDS.join(", "), E::WORDS.len());
+            Err(Refusal::invalid(field, format!("is {value}"), instead))
+        }
+        word => Ok(Some(word)),
+    }
+}
+
 pub(super) fn time(at: Timestamp) -> proto::Timestamp {
     let micros = at.as_micros();
     proto::Timestamp {
@@ -87,6 +106,14 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMach
     let placed =
         machine.spec.as_ref().map(|spec| location_from("machine.spec", &spec.rack_id, spec.slot));
     let placed = placed.transpose()?;
+    let slot = placed.as_ref().and_then(|(_, slot)| *slot);
+    let (height_u, feeds) = match &machine.spec {
+        None => (None, Vec::new()),
+        Some(spec) => (
+            check_height("machine.spec", spec.height_u, slot)?,
+            parse_feeds("machine.spec", TargetKind::Machine, &spec.feeds)?,
+        ),
+    };
     let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
         bmc_endpoint: spec.bmc_endpoint,
@@ -99,7 +126,10 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMach
         ssh_credential: spec.ssh_credential,
         root_disk: spec.root_disk,
         rack: placed.as_ref().and_then(|(rack, _)| rack.clone()),
-        slot: placed.as_ref().and_then(|(_, slot)| *slot),
+        slot,
+        node_name: spec.node_name,
+        height_u,
+        feeds,
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(DescribedMachine { id, spec, labels })
@@ -179,6 +209,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         created_at: Some(time(machine.created_at)),
         updated_at: Some(time(machine.updated_at)),
         health: health_summary(&TargetId::from(&machine.id), &machine.health),
+        hardware: None,
     };
     v1::Machine {
         machine_id: machine.id.to_string(),
@@ -196,8 +227,48 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             root_disk: machine.spec.root_disk,
             rack_id: machine.spec.rack.map(|rack| rack.to_string()).unwrap_or_default(),
             slot: machine.spec.slot.map(|slot| slot as i32),
+            node_name: machine.spec.node_name,
+            height_u: machine.spec.height_u.map(|height| height as i32),
+            feeds: machine.spec.feeds.iter().map(ToString::to_string).collect(),
         }),
         status: Some(status),
+    }
+}
+
+/// A machine with the hardware that its last inspection found.
+pub(super) fn machine_with_hardware(
+    known: Machine,
+    recorded: Option<&RecordedHardware>,
+) -> v1::Machine {
+    let hardware = recorded.map(|recorded| hardware(recorded, &known.spec));
+    let mut shown = machine(known);
+    if let Some(status) = &mut shown.status {
+        status.hardware = hardware;
+    }
+    shown
+}
+
+fn hardware(recorded: &RecordedHardware, spec: &MachineSpec) -> v1::MachineHardware {
+    let found = recorded.summary.clone();
+    let parts = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let size = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+    v1::MachineHardware {
+        vendor: found.vendor,
+        model: found.model,
+        serial: found.serial,
+        sku: found.sku,
+        bios_version: found.bios_version,
+        bmc_version: found.bmc_version,
+        cpu_count: parts(found.cpus.count),
+        cpu_model: found.cpus.model,
+        memory_mib: size(found.memory_mib),
+        gpu_count: parts(found.gpus.count),
+        gpu_model: found.gpus.model,
+        disk_count: parts(found.disks.count),
+        disk_model: found.disks.model,
+        disk_bytes: size(found.disk_bytes),
+        inspected_at: Some(time(recorded.inspected_at)),
+        serial_differs: recorded.serial_differs(spec),
     }
 }
 
@@ -244,7 +315,7 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         current_step: run.current_step(),
         initiator: run.spec.initiator.clone(),
         version: run.version,
-        target_kind: run.spec.target.kind.as_str().into(),
+        target_kind: words::value::<v1::TargetKind>(run.spec.target.kind.as_str()),
         target_id: run.spec.target.to_string(),
         part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
@@ -290,23 +361,26 @@ pub(super) fn run(run: &Run) -> v1::Run {
         version: run.version,
         plan_steps: run.spec.steps.iter().map(run_step).collect(),
         engine_version: run.spec.engine_version as i32,
-        target_kind: run.spec.target.kind.as_str().into(),
+        target_kind: words::value::<v1::TargetKind>(run.spec.target.kind.as_str()),
         target_id: run.spec.target.to_string(),
         part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
+pub(super) const fn step_phase(phase: StepPhase) -> v1::step_status::State {
+    use v1::step_status::State;
+    match phase {
+        StepPhase::Waiting => State::Waiting,
+        StepPhase::Running => State::Running,
+        StepPhase::Succeeded => State::Succeeded,
+        StepPhase::Failed => State::Failed,
+    }
+}
+
 fn step_status(run: &Run, state: &StepState) -> v1::StepStatus {
-    use v1::step_status::State as S;
-    let phase = match state.state {
-        StepPhase::Waiting => S::Waiting,
-        StepPhase::Running => S::Running,
-        StepPhase::Succeeded => S::Succeeded,
-        StepPhase::Failed => S::Failed,
-    };
     v1::StepStatus {
         name: run.step_name(state),
-        state: phase.into(),
+        state: step_phase(state.state).into(),
         retry_count: state.attempt.saturating_sub(1) as i32,
         started_at: state.started_at.map(time),
         finished_at: state.finished_at.map(time),
@@ -346,23 +420,34 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     })
 }
 
-pub(super) fn operation_event(observed: WatchUpdate) -> v1::OperationEvent {
+pub(super) fn operation_event(observed: WatchUpdate<Run>) -> v1::OperationEvent {
     v1::OperationEvent {
         ts: Some(time(observed.ts)),
-        snapshot: Some(operation(&observed.run)),
+        snapshot: Some(operation(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
         initial: observed.initial,
     }
 }
 
-pub(super) fn run_event(observed: WatchUpdate) -> v1::RunEvent {
+pub(super) fn run_event(observed: WatchUpdate<Run>) -> v1::RunEvent {
     v1::RunEvent {
         ts: Some(time(observed.ts)),
-        snapshot: Some(run(&observed.run)),
+        snapshot: Some(run(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
         initial: observed.initial,
+    }
+}
+
+pub(super) fn machine_event(observed: WatchUpdate<Machine>) -> v1::MachineEvent {
+    v1::MachineEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(machine(Arc::unwrap_or_clone(observed.object))),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 

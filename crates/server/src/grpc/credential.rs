@@ -8,8 +8,8 @@ use engine::secret::CredentialInfo;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
-use proto::v1;
 use proto::v1::set_credential_request::Secret as Asked;
+use proto::{v1, words};
 use providers::state_store::Secret;
 use store::IdentityRow;
 use tonic::{Request, Response};
@@ -90,7 +90,7 @@ fn identity(row: IdentityRow) -> v1::Identity {
 fn credential(info: CredentialInfo) -> v1::Credential {
     v1::Credential {
         name: info.name,
-        kind: info.kind,
+        kind: words::value::<v1::CredentialKind>(&info.kind),
         user: info.login,
         version: info.version,
         updated_at: Some(time(info.updated_at)),

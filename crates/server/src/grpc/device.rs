@@ -11,9 +11,10 @@ use model::effect::{DesiredPower, DeviceFacts};
 use model::id::RackId;
 use model::lifecycle::{DeviceFailure, DeviceSpec};
 use model::machine::Labels;
+use model::placement::{check_height, parse_feeds};
 use model::refusal::Refusal;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 use std::collections::{BTreeMap, HashMap};
 use store::RecordFilter;
 use tonic::Status;
@@ -31,8 +32,8 @@ pub(super) fn described<D: Device>(
 }
 
 fn spec_from<D: Device>(requested: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
-    let (rack, slot) =
-        location_from(&format!("{}.spec", D::FIELD), &requested.rack_id, requested.slot)?;
+    let field = format!("{}.spec", D::FIELD);
+    let (rack, slot) = location_from(&field, &requested.rack_id, requested.slot)?;
     let spec = DeviceSpec {
         provider: requested.provider,
         bmc_endpoint: requested.bmc_endpoint,
@@ -40,6 +41,8 @@ fn spec_from<D: Device>(requested: v1::DeviceSpec) -> Result<PlacedSpec, Refusal
         ssh_endpoint: requested.ssh_endpoint,
         ssh_credential: requested.ssh_credential,
         serial: requested.serial,
+        height_u: check_height(&field, requested.height_u, slot)?,
+        feeds: parse_feeds(&field, D::TARGET, &requested.feeds)?,
     };
     Ok(PlacedSpec { spec: spec.checked(D::FIELD)?, rack, slot })
 }
@@ -59,14 +62,16 @@ pub(super) fn spec<D: Device>(device: &D) -> v1::DeviceSpec {
         serial: spec.serial,
         rack_id: head.rack.as_ref().map(ToString::to_string).unwrap_or_default(),
         slot: head.slot.and_then(|slot| i32::try_from(slot).ok()),
+        height_u: spec.height_u.and_then(|height| i32::try_from(height).ok()),
+        feeds: spec.feeds.iter().map(ToString::to_string).collect(),
     }
 }
 
 pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
     let head = device.head();
     v1::DeviceStatus {
-        state: device.state_name().into(),
-        detail: device.detail(),
+        state: words::value::<v1::DeviceState>(device.state_name()),
+        power_change: power_state(device.power_change()).into(),
         since: Some(time(head.since)),
         cause: device.failure().map(device_failure),
         facts: Some(facts(device.facts())),
@@ -89,18 +94,21 @@ fn device_failure(cause: &DeviceFailure) -> v1::DeviceTrouble {
     }
 }
 
+pub(super) const fn power_state(power: Option<DesiredPower>) -> v1::PowerState {
+    match power {
+        Some(DesiredPower::On) => v1::PowerState::On,
+        Some(DesiredPower::Off) => v1::PowerState::Off,
+        None => v1::PowerState::Unspecified,
+    }
+}
+
 fn facts(facts: &DeviceFacts) -> v1::DeviceFacts {
-    let power = match facts.power {
-        Some(DesiredPower::On) => "ON",
-        Some(DesiredPower::Off) => "OFF",
-        None => "",
-    };
     v1::DeviceFacts {
         manufacturer: facts.manufacturer.clone(),
         model: facts.model.clone(),
         serial: facts.serial.clone(),
         firmware: facts.firmware.clone().into_iter().collect(),
-        power: power.into(),
+        power: power_state(facts.power).into(),
     }
 }
 

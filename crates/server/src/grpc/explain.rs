@@ -7,7 +7,7 @@ use super::{Answer, GrpcServices};
 use model::fault::FaultCode;
 use model::id::ObjectId;
 use model::refusal::Refusal;
-use proto::v1;
+use proto::{v1, words};
 use tonic::{Request, Response};
 
 #[tonic::async_trait]
@@ -29,6 +29,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             next_commands: reported.next_commands,
             run_id: found.run_id.map(|id| id.to_string()).unwrap_or_default(),
             health: reported.health,
+            notes: reported.notes,
             degraded_reason: found.degraded_reason.unwrap_or_default(),
             machine_id: found.machine_id.map(|id| id.to_string()).unwrap_or_default(),
         }))
@@ -54,7 +55,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             object_id: event.object_id,
             version: event.version,
             state: event.state,
-            cause: event.cause,
+            cause: words::value::<v1::HistoryCause>(&event.cause),
             actor: event.actor,
             message: event.message,
             decided_by: event.decided_by,
@@ -79,7 +80,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         };
         Ok(Response::new(v1::FaultPage {
             code: code.as_str().into(),
-            class: code.class().as_str().into(),
+            class: words::value::<v1::FaultClass>(code.class().as_str()),
             markdown: code.page().into(),
         }))
     }

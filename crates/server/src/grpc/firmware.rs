@@ -1,6 +1,6 @@
 //! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
-use super::convert::{initiator, time};
+use super::convert::{initiator, time, word_from};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
@@ -11,7 +11,7 @@ use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use proto::v1;
+use proto::{v1, words};
 use std::collections::BTreeMap;
 use store::AppliedPosition;
 use tonic::metadata::MetadataMap;
@@ -166,7 +166,7 @@ fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
     let mut components: BTreeMap<TargetKind, Vec<FirmwareComponent>> = BTreeMap::new();
     for (index, one) in requested.components.into_iter().enumerate() {
         let field = format!("firmware.components[{index}].device_type");
-        let kind = device_type_from(&field, &one.device_type)?;
+        let kind = device_type_from(&field, one.device_type)?;
         let v1::FirmwareComponent { name, version, url, sha256, .. } = one;
         components.entry(kind).or_default().push(FirmwareComponent { name, version, url, sha256 });
     }
@@ -181,19 +181,19 @@ fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
     })
 }
 
-fn device_type_from(field: &str, name: &str) -> Result<TargetKind, Refusal> {
-    let kind = TargetKind::parse(name).filter(|kind| DEVICES.contains(kind));
+fn device_type_from(field: &str, value: i32) -> Result<TargetKind, Refusal> {
+    let word = word_from::<v1::TargetKind>(field, value)?.unwrap_or("unspecified");
+    let kind = TargetKind::parse(word).filter(|kind| DEVICES.contains(kind));
     kind.ok_or_else(|| {
         let words: Vec<_> = DEVICES.iter().map(|kind| kind.as_str()).collect();
-        let shown: String = name.chars().take(64).collect();
-        Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", words.join(", ")))
+        Refusal::invalid(field, format!("is {word}"), format!("use {}", words.join(", ")))
     })
 }
 
 fn firmware(one: &Firmware) -> v1::Firmware {
     let components = one.components.iter().flat_map(|(kind, all)| {
         all.iter().map(|component| v1::FirmwareComponent {
-            device_type: kind.as_str().into(),
+            device_type: words::value::<v1::TargetKind>(kind.as_str()),
             name: component.name.clone(),
             version: component.version.clone(),
             url: component.url.clone(),
@@ -214,7 +214,7 @@ fn firmware(one: &Firmware) -> v1::Firmware {
 fn applied(one: &AppliedFirmware) -> v1::AppliedFirmware {
     v1::AppliedFirmware {
         at: Some(time(one.at)),
-        device_type: one.device.kind.as_str().into(),
+        device_type: words::value::<v1::TargetKind>(one.device.kind.as_str()),
         device_id: one.device.id.clone(),
         component: one.component.clone(),
         previous: one.previous.clone(),

@@ -15,7 +15,7 @@ use model::machine::Labels;
 use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
 use model::{address_range, text};
-use proto::v1;
+use proto::{v1, words};
 use providers::bmc_discovery::{BmcAccess, CheckOutcome, DiscoveredSystem};
 use providers::http_client::Trust;
 use providers::inspect::Inspection;
@@ -212,12 +212,12 @@ fn count(number: Option<u64>) -> i64 {
 
 fn inspection(id: &MachineId, observed: Inspection, now: Timestamp) -> v1::Inspection {
     let Inspection { inventory: parts, power: power_seen, boot, health } = observed;
-    let overall = health.as_ref().map(|health| health.overall.as_str().to_string());
+    let overall = health.as_ref().map_or("Unknown", |health| health.overall.as_str());
     let skipped = parts.skipped.into_iter();
     let skipped = skipped.chain(health.iter().flat_map(|health| health.skipped.clone()));
     let bad = health.iter().flat_map(|health| &health.unhealthy).map(|part| v1::BadPart {
         name: part.name.clone(),
-        health: part.health.as_str().into(),
+        health: words::value::<v1::HardwareHealth>(part.health.as_str()),
         reading: part.reading.clone().unwrap_or_default(),
     });
     v1::Inspection {
@@ -232,7 +232,7 @@ fn inspection(id: &MachineId, observed: Inspection, now: Timestamp) -> v1::Inspe
         bmc_version: parts.bmc_version.unwrap_or_default(),
         power: power(power_seen).into(),
         boot: boot.unwrap_or_default(),
-        health: overall.unwrap_or_else(|| "Unknown".into()),
+        health: words::value::<v1::HardwareHealth>(overall),
         bad: bad.collect(),
         cpus: parts.cpus.into_iter().map(cpu).collect(),
         memory_mib: count(parts.memory_mib),

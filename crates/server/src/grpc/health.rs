@@ -10,7 +10,7 @@ use model::run::actions::Requester;
 use model::target::TargetId;
 use model::text;
 use model::time::Timestamp;
-use proto::v1;
+use proto::{v1, words};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -141,7 +141,7 @@ fn health_with_reports(object: &TargetId, reports: &Reports) -> v1::Health {
     let summary =
         health_summary(object, &HealthSummary::of(reports)).unwrap_or_else(|| v1::Health {
             id: object.to_string(),
-            kind: object.kind.as_str().into(),
+            kind: words::value::<v1::TargetKind>(object.kind.as_str()),
             ..v1::Health::default()
         });
     v1::Health { reports: reports.iter().map(report).collect(), ..summary }
@@ -167,7 +167,7 @@ pub(super) fn health_summary(object: &TargetId, status: &HealthSummary) -> Optio
     });
     (!status.is_clear()).then(|| v1::Health {
         id: object.to_string(),
-        kind: object.kind.as_str().into(),
+        kind: words::value::<v1::TargetKind>(object.kind.as_str()),
         reports: Vec::new(),
         alerts: i32::try_from(status.alerts).unwrap_or(i32::MAX),
         bars: bars.collect(),

@@ -8,7 +8,7 @@ use model::host::{FirmwareCheck, HostState, ReprovisionOwner};
 use model::id::{FirmwareId, MachineId};
 use model::run::actions::Requester;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 use tonic::{Request, Response};
 
 #[tonic::async_trait]
@@ -78,7 +78,7 @@ fn host(view: HostView) -> v1::Host {
     let run = cause.and_then(|cause| cause.run.as_ref());
     v1::Host {
         machine_id: host.head.id.clone(),
-        state: host.state.name().into(),
+        state: words::value::<v1::HostState>(host.state.name()),
         since: Some(time(host.head.since)),
         retry_count: i32::try_from(retry_count).unwrap_or(i32::MAX),
         next_attempt_at: next_attempt.map(time),

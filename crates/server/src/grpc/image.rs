@@ -1,6 +1,6 @@
 //! ImageService: the catalogue of images, and their files.
 
-use super::convert::{initiator, time};
+use super::convert::{initiator, time, word_from};
 use super::page::{List, MAX_SIZE, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
@@ -12,7 +12,7 @@ use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::time::Timestamp;
-use proto::v1;
+use proto::{v1, words};
 use tonic::{Request, Response, Status, Streaming};
 
 const KINDS: &str = "use raw, qcow2, tar, kernel or iso";
@@ -113,15 +113,16 @@ impl GrpcServices {
     /// The content of an image. A file without a URL must be in the artifact store, which knows its
     /// size.
     async fn body_from(&self, requested: &v1::Image) -> Result<ImageContent, Refusal> {
+        let kind = word_from::<v1::ImageKind>("image.kind", requested.kind)?;
+        let kind = kind.ok_or_else(|| Refusal::invalid("image.kind", "is missing", KINDS))?;
         let empty = |field: &str, given: bool| match given {
             true => {
-                let problem = format!("does not belong to an image of kind {:?}", requested.kind);
+                let problem = format!("does not belong to an image of kind {kind:?}");
                 Err(Refusal::invalid(field, problem, "leave it out"))
             }
             false => Ok(()),
         };
-        match requested.kind.as_str() {
-            "" => Err(Refusal::invalid("image.kind", "is missing", KINDS)),
+        match kind {
             "kernel" => {
                 empty("image.file", requested.file.is_some())?;
                 let kernel = self.artifact_from("image.kernel", requested.kernel.as_ref()).await?;
@@ -132,15 +133,11 @@ impl GrpcServices {
                 Ok(ImageContent::Kernel { kernel, initrd, cmdline: requested.cmdline.clone() })
             }
             kind => {
-                let format = DiskFormat::parse(kind);
-                if format.is_none() && kind != "iso" {
-                    return Err(Refusal::invalid("image.kind", format!("is {kind:?}"), KINDS));
-                }
                 empty("image.kernel", requested.kernel.is_some())?;
                 empty("image.initrd", requested.initrd.is_some())?;
                 empty("image.cmdline", !requested.cmdline.is_empty())?;
                 let file = self.artifact_from("image.file", requested.file.as_ref()).await?;
-                Ok(match format {
+                Ok(match DiskFormat::parse(kind) {
                     Some(format) => ImageContent::Disk { format, file },
                     None => ImageContent::Iso { file },
                 })
@@ -189,7 +186,7 @@ fn image(image: &Image) -> v1::Image {
     }
     v1::Image {
         name: image.name.clone(),
-        kind: image.body.kind().into(),
+        kind: words::value::<v1::ImageKind>(image.body.kind()),
         file,
         kernel,
         initrd,

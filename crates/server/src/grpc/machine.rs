@@ -1,8 +1,11 @@
 //! MachineService.
 
-use super::convert::{initiator, machine, machine_from, operation, who};
+use super::convert::{
+    initiator, machine, machine_event, machine_from, machine_with_hardware, operation, who,
+};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
+use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::{Filter, FilterSubject};
@@ -58,6 +61,8 @@ impl GrpcServices {
 
 #[tonic::async_trait]
 impl v1::machine_service_server::MachineService for GrpcServices {
+    type WatchMachinesStream = Streaming<v1::MachineEvent>;
+
     async fn register_machine(
         &self,
         request: Request<v1::RegisterMachineRequest>,
@@ -72,7 +77,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let found = self.engine.machines().get(&id).await.or_status()?;
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
-        let mut shown = machine(found);
+        let hardware = self.engine.machines().hardware(vec![id.clone()]).await.or_status()?;
+        let mut shown = machine_with_hardware(found, hardware.get(&id));
         if let Some(status) = &mut shown.status {
             status.health = health;
         }
@@ -94,8 +100,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         .or_status()?;
         let found =
             self.engine.machines().list(filter, page.from.clone(), page.size).await.or_status()?;
+        let ids = found.machines.iter().map(|machine| machine.id.clone()).collect();
+        let hardware = self.engine.machines().hardware(ids).await.or_status()?;
+        let shown = found.machines.into_iter().map(|machine| {
+            let recorded = hardware.get(&machine.id);
+            machine_with_hardware(machine, recorded)
+        });
         Ok(Response::new(v1::ListMachinesResponse {
-            machines: found.machines.into_iter().map(machine).collect(),
+            machines: shown.collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
         }))
     }
@@ -113,6 +125,28 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         }
         let done = self.engine.machines().update(described, version, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
+    }
+
+    async fn delete_machine(
+        &self,
+        request: Request<v1::DeleteMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let requested = request.into_inner();
+        let id = MachineId::parse(&requested.machine_id).or_status()?;
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let deleted = engine.machines().delete(id, version, actor).await.or_status()?;
+        Ok(Response::new(machine(deleted)))
+    }
+
+    async fn watch_machines(
+        &self,
+        request: Request<v1::WatchMachinesRequest>,
+    ) -> Answer<Self::WatchMachinesStream> {
+        let requested = request.into_inner();
+        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        Ok(stream::watching(watch, machine_event))
     }
 
     async fn reboot_machine(

@@ -3,20 +3,21 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::convert::{initiator, run, time, who};
+use super::convert::{initiator, run, time, who, word_from};
 use super::page::{List, Page};
 use super::status::OrStatus;
+use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::node::{
     Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
 };
+use engine::watch::WatchUpdate;
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
 use model::node::task::ResumeResult;
 use model::node::{
-    DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeState, Quarantine,
-    is_expected_maas_state,
+    DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeState, is_expected_maas_state,
 };
 use model::plan::RunType;
 use model::refusal::Refusal;
@@ -25,7 +26,7 @@ use model::run::actions::Requester;
 use model::site::controllers;
 use model::text;
 use model::time::Timestamp;
-use proto::v1;
+use proto::{v1, words};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 use store::{NodeHeartbeat, RecordFilter};
@@ -42,6 +43,8 @@ const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
 impl v1::node_service_server::NodeService for GrpcServices {
+    type WatchNodesStream = Streaming<v1::NodeEvent>;
+
     async fn onboard_node(
         &self,
         request: Request<v1::OnboardNodeRequest>,
@@ -68,7 +71,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let mode = mode_from(&requested.mode).or_status()?;
+        let mode = mode_from(requested.mode).or_status()?;
         let v1::DecommissionNodeRequest {
             node_id,
             request_id,
@@ -158,7 +161,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         Ok(Response::new(v1::ResumeNodeResponse {
             node: Some(node(&done.node)),
             run_id: done.run.to_string(),
-            task: task.into(),
+            task: words::value::<v1::ResumedTask>(task),
             reopened: done.reopened,
         }))
     }
@@ -211,6 +214,15 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
+    }
+
+    async fn watch_nodes(
+        &self,
+        request: Request<v1::WatchNodesRequest>,
+    ) -> Answer<Self::WatchNodesStream> {
+        let requested = request.into_inner();
+        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        Ok(stream::watching(watch, event))
     }
 }
 
@@ -280,19 +292,10 @@ fn shown(name: &str) -> String {
     name.chars().take(MAX_SHOWN).collect()
 }
 
-fn mode_from(name: &str) -> Result<DecommissionMode, Refusal> {
-    if name.is_empty() {
-        return Err(Refusal::missing("mode"));
-    }
-    // Draining and retiring have their own requests.
-    let known =
-        DecommissionMode::parse(name).filter(|mode| DecommissionMode::DECOMMISSION.contains(mode));
-    known.ok_or_else(|| {
-        let words: Vec<_> =
-            DecommissionMode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
-        let instead = format!("use one of: {}", words.join(", "));
-        Refusal::invalid("mode", format!("is {:?}", shown(name)), instead)
-    })
+/// Draining and retiring have their own requests.
+fn mode_from(value: i32) -> Result<DecommissionMode, Refusal> {
+    let word = word_from::<v1::DecommissionMode>("mode", value)?;
+    word.and_then(DecommissionMode::parse).ok_or_else(|| Refusal::missing("mode"))
 }
 
 /// The lifetime of a token. The engine checks the upper limit.
@@ -331,15 +334,26 @@ fn filter_from(requested: &v1::ListNodesRequest) -> Result<RecordFilter, Refusal
 fn node(node: &Node) -> v1::Node {
     v1::Node {
         node_id: node.head.id.clone(),
-        state: node.state.as_str().into(),
+        state: words::value::<v1::NodeState>(node.state.as_str()),
         machine_id: node.machine.to_string(),
         site_id: node.site.as_ref().map(ToString::to_string).unwrap_or_default(),
         labels: node.head.labels.clone().into_iter().collect(),
         reason: node.reason.clone(),
-        moved_by: node.moved_by.as_str().into(),
+        moved_by: words::value::<v1::NodeTransitionOwner>(node.moved_by.as_str()),
         since: Some(time(node.head.since)),
         created_at: Some(time(node.head.created_at)),
         version: node.head.version,
+    }
+}
+
+fn event(observed: WatchUpdate<Node>) -> v1::NodeEvent {
+    v1::NodeEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(node(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 
@@ -382,16 +396,21 @@ fn detail(view: NodeView) -> v1::NodeDetail {
     let fault = failure.map(|failure| &failure.fault);
     v1::NodeDetail {
         node: Some(node(&one)),
-        workflow_kind: latest.as_ref().map(workflow_kind).unwrap_or_default(),
+        workflow_kind: latest
+            .as_ref()
+            .map_or(0, |run| words::value::<v1::NodeWorkflow>(&workflow_kind(run))),
         stage: latest.as_ref().map(Run::current_step).unwrap_or_default(),
         attempts: latest.as_ref().map(attempts).unwrap_or_default(),
-        failure_class: fault.map(|fault| fault.class().as_str().to_string()).unwrap_or_default(),
+        failure_class: fault
+            .map_or(0, |fault| words::value::<v1::FaultClass>(fault.class().as_str())),
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
         failure: fault.map(|fault| fault.message.clone()).unwrap_or_default(),
         observed: one.maas.as_ref().map(|observation| observed(&one, observation, site_answered)),
         agent: agent(&one, &name, enrolled),
         recommended: reported.next_commands,
-        quarantine_cause: one.quarantine.map(Quarantine::as_str).unwrap_or_default().into(),
+        quarantine_cause: one
+            .quarantine
+            .map_or(0, |cause| words::value::<v1::QuarantineCause>(cause.as_str())),
         workflow: latest.as_ref().map(run),
     }
 }
@@ -464,10 +483,12 @@ mod tests {
 
     #[test]
     fn unknown_modes_and_states_are_refused() {
-        for (name, known) in [("reimage", true), ("drain", false), ("retire", false), ("", false)] {
-            assert_eq!(mode_from(name).is_ok(), known, "{name:?}");
+        for mode in DecommissionMode::DECOMMISSION {
+            let value = words::value::<v1::DecommissionMode>(mode.as_str());
+            assert_eq!(mode_from(value), Ok(mode));
         }
-        let refusal = mode_from("wipe").unwrap_err();
+        assert!(mode_from(0).is_err());
+        let refusal = mode_from(9).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("mode"));
         assert!(refusal.message.contains("storage_cleanup"), "{}", refusal.message);
         let requested = |states: &[&str], site: &str, machine: &str| v1::ListNodesRequest {

@@ -5,10 +5,11 @@ use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
-use engine::watch::{LogStream, Watch, WatchPosition};
+use engine::watch::{LogStream, Watch};
 use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
 use model::refusal::Refusal;
+use model::run::Run;
 use proto::v1;
 use store::RunPage;
 use tonic::{Request, Response, Status};
@@ -30,18 +31,13 @@ impl GrpcServices {
         Ok((found, next))
     }
 
-    pub(super) async fn open_watch(
+    pub(super) async fn open_run_watch(
         &self,
         filter: &str,
         cursor: &str,
         skip_ended: bool,
-    ) -> Result<Watch, Status> {
-        let filter = Filter::parse(filter, FilterSubject::Run).or_status()?;
-        let position = match cursor {
-            "" => None,
-            name => Some(WatchPosition::parse(name).or_status()?),
-        };
-        let watch = self.engine.runs().watch(filter, position).await.or_status()?;
+    ) -> Result<Watch<Run>, Status> {
+        let watch = self.open_watch(filter, cursor).await?;
         Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
@@ -100,7 +96,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
     ) -> Answer<Self::WatchOperationsStream> {
         let requested = request.into_inner();
         let watch =
-            self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
+            self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, operation_event))
     }
 

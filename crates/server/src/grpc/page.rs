@@ -28,6 +28,7 @@ pub(super) enum List {
     Racks,
     Nodes,
     Sites,
+    Replicas,
 }
 
 impl List {
@@ -50,6 +51,7 @@ impl List {
             Self::Racks => "racks",
             Self::Nodes => "nodes",
             Self::Sites => "sites",
+            Self::Replicas => "replicas",
         }
     }
 }

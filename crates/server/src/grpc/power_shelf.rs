@@ -1,18 +1,20 @@
 //! PowerShelfService.
 
 use super::convert::{initiator, known_caller, time, who};
-use super::device::{DevicePageRequest, described, labels, spec, status};
+use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
+use model::blast_radius::AffectedMachine;
 use model::effect::DesiredPower;
 use model::id::PowerShelfId;
-use model::power_shelf::maintenance::{self, PowerChangeRequest, describe_shelf, step_name};
+use model::lifecycle::Lifecycle;
+use model::power_shelf::maintenance::{self, PowerChangeRequest, step_name};
 use model::power_shelf::{PowerShelf, ShelfPowerRequest};
 use model::refusal::Refusal;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 use v1::PowerShelfMaintenanceOperation as Operation;
@@ -190,20 +192,25 @@ fn maintenance_from(
 fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMaintenancePreview {
     let ShelfPreview { preview: foreseen, shelves } = observed;
     let shelves = shelves.into_iter().map(|one| v1::PowerShelfMaintenanceStep {
-        state: one.shelf.as_ref().map(describe_shelf).unwrap_or_else(|| "not known".into()),
+        state: one
+            .shelf
+            .as_ref()
+            .map_or(0, |shelf| words::value::<v1::DeviceState>(shelf.state_name())),
+        power: power_state(one.shelf.as_ref().and_then(|shelf| shelf.facts.power)).into(),
         steps: match foreseen.accepted.contains(&one.id) {
             true => vec![step_name(operation).to_string()],
             false => Vec::new(),
         },
         power_shelf_id: one.id.to_string(),
     });
-    let affected = foreseen.affected.iter().map(|one| v1::AffectedMachine {
+    let affected = |one: &AffectedMachine| v1::AffectedMachine {
         machine_id: one.machine.to_string(),
         against: one.said().unwrap_or_default(),
-    });
+    };
     v1::PowerShelfMaintenancePreview {
         shelves: shelves.collect(),
-        affected: affected.collect(),
+        affected: foreseen.affected.iter().map(affected).collect(),
+        fabric_loss: foreseen.fabric_loss.iter().map(affected).collect(),
         refusals: foreseen.refusals.iter().map(|refusal| refusal.message.clone()).collect(),
         warnings: foreseen.warnings,
         rules: foreseen.rules,

@@ -5,6 +5,7 @@ pub(super) mod convert;
 use super::convert::{force_reason, initiator};
 use super::page::{List, Page};
 use super::status::OrStatus;
+use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus, RackFilter};
 use model::id::{RackId, RunId};
@@ -74,6 +75,8 @@ impl GrpcServices {
 
 #[tonic::async_trait]
 impl v1::rack_service_server::RackService for GrpcServices {
+    type WatchRacksStream = Streaming<v1::RackEvent>;
+
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
@@ -132,6 +135,15 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let engine = self.engine.with_dry_run(requested.dry_run);
         let marked = engine.racks().delete(id, requested.force, by).await.or_status()?;
         Ok(Response::new(convert::view(&marked)))
+    }
+
+    async fn watch_racks(
+        &self,
+        request: Request<v1::WatchRacksRequest>,
+    ) -> Answer<Self::WatchRacksStream> {
+        let requested = request.into_inner();
+        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        Ok(stream::watching(watch, convert::event))
     }
 
     async fn on_demand_rack_maintenance(

@@ -97,7 +97,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     ) -> Answer<Self::WatchRunsStream> {
         let requested = request.into_inner();
         let watch =
-            self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
+            self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, run_event))
     }
 

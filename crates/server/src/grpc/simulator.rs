@@ -1,9 +1,10 @@
 //! SimulatorService: fault rules, and counters of every requested effect.
 
+use super::convert::word_from;
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::refusal::Refusal;
-use proto::v1;
+use proto::{v1, words};
 use providers::sim::FaultRule;
 use tonic::{Request, Response};
 
@@ -72,7 +73,9 @@ fn count(field: &str, value: i32) -> Result<u32, Refusal> {
 
 /// A fault rule as a client describes it. The simulator assigns its id.
 fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
-    let rule = FaultRule::parse(&requested.verb, &requested.action)?;
+    let verb = word_from::<v1::ProviderVerb>("fault.verb", requested.verb)?.unwrap_or_default();
+    let action = word_from::<v1::SimAction>("fault.action", requested.action)?.unwrap_or_default();
+    let rule = FaultRule::parse(verb, action)?;
     Ok(FaultRule {
         id: String::new(),
         machine: requested.machine,
@@ -89,8 +92,8 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         fault_id: rule.id,
         machine: rule.machine,
         effect: rule.effect,
-        verb: rule.verb.as_str().into(),
-        action: rule.action.as_str().into(),
+        verb: words::value::<v1::ProviderVerb>(rule.verb.as_str()),
+        action: words::value::<v1::SimAction>(rule.action.as_str()),
         times: saturate(rule.times),
         delay_ms: saturate(rule.delay_ms),
         message: rule.message,

@@ -9,7 +9,7 @@ use model::id::SiteId;
 use model::machine::Labels;
 use model::refusal::Refusal;
 use model::site::{Network, Site, SiteSpec};
-use proto::v1;
+use proto::{v1, words};
 use tonic::{Request, Response};
 
 /// The wire value of an empty `boot_disk_model` (MAAS chooses), because empty means the default
@@ -127,7 +127,7 @@ fn site(site: &Site) -> v1::Site {
         spec: Some(spec(&site.spec)),
         labels: site.head.labels.clone().into_iter().collect(),
         status: Some(v1::SiteStatus {
-            state: site.state().as_str().into(),
+            state: words::value::<v1::SiteState>(site.state().as_str()),
             since: Some(time(site.head.since)),
             alarms: site.alarms().into_iter().map(|alarm| alarm.message.clone()).collect(),
             machines: site.machines.map(|count| i64::try_from(count).unwrap_or(i64::MAX)),

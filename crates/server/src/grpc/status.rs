@@ -1,15 +1,23 @@
 //! The only place where an error becomes a gRPC code.
 
 use engine::machine::hardware::HardwareError;
-use model::fault::{Fault, FaultClass};
+use model::fault::{Fault, FaultClass, FaultCode};
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;
+use std::time::Duration;
 use store::StoreError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 /// The domain of ErrorInfo.
 const DOMAIN: &str = "farrier";
+/// The reason of a request that lost a race.
+const CONFLICT: &str = "CONFLICT";
+
+/// The delay after which a client should try again.
+const RETRY_CONFLICT: Duration = Duration::from_millis(100);
+const RETRY_DATABASE: Duration = Duration::from_secs(1);
+const RETRY_DEVICE: Duration = Duration::from_secs(5);
 
 /// Turns the error of a result into a gRPC status.
 pub(super) trait OrStatus<T> {
@@ -51,6 +59,10 @@ pub(super) fn refusal_status(refusal: Refusal) -> Status {
     if let Some(field) = &refusal.field {
         details.add_bad_request_violation(field, &refusal.message);
     }
+    if refusal.kind == RefusalKind::Precondition {
+        // The gate, or the rule, that refuses. The message names the objects.
+        details.add_precondition_failure_violation(refusal.reason, "", &refusal.message);
+    }
     let message = match &refusal.next_command {
         Some(next) => format!("{}; try: {next}", refusal.message),
         None => refusal.message,
@@ -69,6 +81,9 @@ pub(super) fn fault_status(fault: Fault) -> Status {
     let mut details = ErrorDetails::new();
     let metadata = HashMap::from([("next".to_string(), next.clone())]);
     details.set_error_info(fault.code.as_str(), DOMAIN, metadata);
+    if fault.class() == FaultClass::Retryable {
+        details.set_retry_info(Some(RETRY_DEVICE));
+    }
     Status::with_error_details(code, format!("{fault}; try: {next}"), details)
 }
 
@@ -83,14 +98,36 @@ pub(super) fn store_error_status(error: StoreError) -> Status {
     match error {
         StoreError::Refused(refusal) => refusal_status(refusal),
         StoreError::Unavailable(_) => {
-            Status::unavailable(format!("{error}; nothing was lost, try again shortly"))
+            let message = format!("{error}; nothing was lost, try again shortly");
+            let reason = FaultCode::DatabaseUnreachable.as_str();
+            retryable_status(Code::Unavailable, reason, message, RETRY_DATABASE)
         }
-        StoreError::Conflict => Status::aborted("it was changed at the same moment; try again"),
+        StoreError::Conflict => {
+            let message = "it was changed at the same moment; try again".to_string();
+            retryable_status(Code::Aborted, CONFLICT, message, RETRY_CONFLICT)
+        }
         StoreError::Corrupt(_) => {
             tracing::error!(%error, "a stored record cannot be read");
-            Status::internal(format!("{error}; see the server's log"))
+            let mut details = ErrorDetails::new();
+            let reason = FaultCode::RecordUnreadable.as_str();
+            details.set_error_info(reason, DOMAIN, HashMap::new());
+            let message = format!("{error}; see the server's log");
+            Status::with_error_details(Code::Internal, message, details)
         }
     }
+}
+
+/// A status with the delay after which the client should try again.
+pub(super) fn retryable_status(
+    code: Code,
+    reason: &str,
+    message: String,
+    delay: Duration,
+) -> Status {
+    let mut details = ErrorDetails::new();
+    details.set_error_info(reason, DOMAIN, HashMap::new());
+    details.set_retry_info(Some(delay));
+    Status::with_error_details(code, message, details)
 }
 
 #[cfg(test)]
@@ -117,12 +154,30 @@ mod tests {
             if let Some(next) = &refusal.next_command {
                 assert!(status.message().contains(next.as_str()));
             }
+            let failed = details.precondition_failure();
+            assert_eq!(failed.is_some(), code == Code::FailedPrecondition);
+            assert!(failed.is_none_or(|failed| failed.violations[0].r#type == refusal.reason));
         }
-        assert_eq!(
-            store_error_status(StoreError::Unavailable("gone".into())).code(),
-            Code::Unavailable
-        );
-        assert_eq!(store_error_status(StoreError::Corrupt("x".into())).code(), Code::Internal);
+    }
+
+    #[test]
+    fn errors_of_the_database_say_when_to_try_again() {
+        for (error, code, reason, retried) in [
+            (
+                StoreError::Unavailable("gone".into()),
+                Code::Unavailable,
+                "database-unreachable",
+                true,
+            ),
+            (StoreError::Conflict, Code::Aborted, "CONFLICT", true),
+            (StoreError::Corrupt("x".into()), Code::Internal, "record-unreadable", false),
+        ] {
+            let status = store_error_status(error);
+            assert_eq!(status.code(), code);
+            let details = status.get_error_details();
+            assert_eq!(details.error_info().unwrap().reason, reason);
+            assert_eq!(details.retry_info().is_some(), retried);
+        }
     }
 
     #[test]

@@ -1,27 +1,51 @@
 //! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
-use super::status::OrStatus;
-use engine::watch::{LogStream, Watch, WatchUpdate};
+use super::GrpcServices;
+use super::status::{OrStatus, retryable_status};
+use engine::watch::{LogStream, Watch, WatchPosition, WatchUpdate, Watched};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use std::pin::Pin;
+use std::time::Duration;
 use store::LogLine;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 pub(super) type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn stopping(resume: &str) -> Status {
-    Status::unavailable(format!("the server is stopping; connect again and resume {resume}"))
+    let message = format!("the server is stopping; connect again and resume {resume}");
+    retryable_status(Code::Unavailable, STOPPING, message, RECONNECT)
 }
+
+/// The reason of a stream that ends because its server stops.
+const STOPPING: &str = "SERVER_STOPPING";
+/// The delay after which a client should connect again.
+const RECONNECT: Duration = Duration::from_secs(1);
 
 /// The metadata with the cursor at which a watch begins, for a client whose stream breaks before
 /// the first event.
 const CURSOR: &str = "farrier-cursor";
 
+impl GrpcServices {
+    /// Opens a watch after a cursor; empty: with a snapshot.
+    pub(super) async fn open_watch<T: Watched>(
+        &self,
+        filter: &str,
+        cursor: &str,
+    ) -> Result<Watch<T>, Status> {
+        let filter = T::parse_filter(filter).or_status()?;
+        let position = match cursor {
+            "" => None,
+            name => Some(WatchPosition::parse(name).or_status()?),
+        };
+        self.engine.watch(filter, position).await.or_status()
+    }
+}
+
 /// The response of a watch, with its cursor in the metadata.
-pub(super) fn watching<T: Send + 'static>(
-    begun: Watch,
-    convert: impl Fn(WatchUpdate) -> T + Send + 'static,
-) -> Response<Streaming<T>> {
+pub(super) fn watching<T: Watched, M: Send + 'static>(
+    begun: Watch<T>,
+    convert: impl Fn(WatchUpdate<T>) -> M + Send + 'static,
+) -> Response<Streaming<M>> {
     let position = begun.position().to_cursor_text().parse();
     let mut answer = Response::new(watch(begun, convert));
     // Cursors are plain ASCII; otherwise the metadata would be left out.
@@ -31,10 +55,10 @@ pub(super) fn watching<T: Send + 'static>(
     answer
 }
 
-fn watch<T: Send + 'static>(
-    watch: Watch,
-    convert: impl Fn(WatchUpdate) -> T + Send + 'static,
-) -> Streaming<T> {
+fn watch<T: Watched, M: Send + 'static>(
+    watch: Watch<T>,
+    convert: impl Fn(WatchUpdate<T>) -> M + Send + 'static,
+) -> Streaming<M> {
     let batches = stream::try_unfold(watch, |mut watch| async move {
         let observed = watch.next().await.or_status()?;
         if observed.is_empty() {

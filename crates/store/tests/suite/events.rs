@@ -6,7 +6,7 @@ use model::run::Workflow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Cursor, Event, StoreError};
+use store::{Cursor, Event, EventObject, StoreError};
 use tokio::sync::{Notify, watch};
 
 on_both!(
@@ -25,7 +25,8 @@ async fn events_say_who_what_and_why(db: Db) {
     assert_eq!((reported.state.as_str(), reported.cause.as_str()), ("running", "engine"));
     assert_eq!((reported.actor.as_str(), reported.message.as_str()), ("test", "because"));
     assert_eq!(reported.decided_by, "here");
-    assert_eq!(reported.run, Some(Arc::new(db.run(&run.spec.id).await)));
+    let Some(EventObject::Run(found)) = &reported.object else { panic!("{reported:?}") };
+    assert_eq!(**found, db.run(&run.spec.id).await);
 }
 
 async fn a_reader_resumes_from_any_cursor(db: Db) {

@@ -49,7 +49,9 @@ macro_rules! on_postgres {
 }
 
 /// Reverts the schema migrations of racks and of nodes.
-pub const REVERT_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
+pub const REVERT_RACKS: &str = "DROP TABLE inspections; DROP TABLE feeds; \
+     ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
+     DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
      CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
      machine_id TEXT NOT NULL REFERENCES machines (id), request_id TEXT NOT NULL, \

@@ -5,7 +5,7 @@ use model::condition::ConditionType;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
 use model::refusal::Refusal;
-use store::StoreError;
+use store::{EventObject, REMOVED, StoreError};
 
 on_both!(
     every_field_comes_back,
@@ -15,6 +15,7 @@ on_both!(
     a_refusal_writes_nothing,
     odd_texts_survive,
     concurrent_lookups_get_their_own_machine,
+    a_deleted_machine_leaves_its_history,
 );
 
 fn full(id: &str) -> Machine {
@@ -33,6 +34,9 @@ fn full(id: &str) -> Machine {
         root_disk: "serial:S1".into(),
         rack: Some(model::id::RackId::trusted("rack-1")),
         slot: Some(7),
+        node_name: "n1.example".into(),
+        height_u: Some(2),
+        feeds: vec![model::id::PowerShelfId::trusted("ps-1")],
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));
@@ -50,6 +54,7 @@ async fn every_field_comes_back(db: Db) {
     assert_eq!(locked.as_ref(), Some(&machine));
     assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(1));
 
+    let machine_before = machine.clone();
     machine.phase = Phase::Ready;
     machine.active_run = None;
     set_condition(&mut machine, ConditionType::Reachable, false);
@@ -61,14 +66,38 @@ async fn every_field_comes_back(db: Db) {
     let written = db.write(changed).await.unwrap();
     assert_eq!((written.version, written.updated_at), (2, at(1)));
     assert_eq!(db.machine(&machine.id).await, written);
-    assert_eq!(Machine { version: 1, updated_at: at(0), ..written }, machine);
+    assert_eq!(Machine { version: 1, updated_at: at(0), ..written.clone() }, machine);
 
     let nobody = MachineId::trusted("m-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.machine(&nobody).await)).await, Ok(None));
     let events = db.events(2).await;
     let reported: Vec<_> = events.iter().map(|one| (one.version, one.state.as_str())).collect();
     assert_eq!(reported, [(1, "BUSY"), (2, "IDLE")]);
-    assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
+    for (event, expected) in events.iter().zip([&machine_before, &written]) {
+        assert!(matches!(&event.object, Some(EventObject::Machine(found)) if **found == *expected));
+    }
+}
+
+async fn a_deleted_machine_leaves_its_history(db: Db) {
+    let machine = full("m-1");
+    db.add_machines(vec![machine.clone()]).await;
+    let stale = Machine { version: 9, ..machine.clone() };
+    let delete = |one: Machine| tx!([one], |tx| tx.delete_machine(&one, &event()));
+    assert_eq!(db.write(delete(stale)).await, Err(StoreError::Conflict));
+    assert_eq!(db.machine(&machine.id).await, machine);
+    db.write(delete(machine.clone())).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(0));
+    let last = db.read(tx!([], |tx| tx.last_event("m-1").await)).await.unwrap().unwrap();
+    assert_eq!((last.version, last.state.as_str()), (2, REMOVED));
+    assert!(db.read(tx!([], |tx| tx.last_event("m-2").await)).await.unwrap().is_none());
+    // A machine of the same id continues the history.
+    let version = db.read(tx!([], |tx| tx.last_version("m-1").await)).await.unwrap() + 1;
+    db.add_machines(vec![Machine { version, ..machine.clone() }]).await;
+    let events = db.events(3).await;
+    let versions: Vec<_> = events.iter().map(|one| (one.version, one.is_deletion())).collect();
+    assert_eq!(versions, [(1, false), (2, true), (3, false)]);
+    let Some(EventObject::Machine(was)) = &events[1].object else { panic!("{:?}", events[1]) };
+    assert_eq!((was.spec.clone(), was.version), (machine.spec, 2), "the machine as it was");
 }
 
 /// More lookups than one statement reads: many of one machine, of unknown machines, of a damaged

@@ -1,7 +1,7 @@
 //! Replicas: a live replica keeps its claims; those of a dead one are released.
 
 use crate::harness::{Db, at};
-use store::{Replica, ReplicaHeartbeat, Result, StoreError};
+use store::{Replica, ReplicaHeartbeat, ReplicaStatus, Result, StoreError};
 
 on_both!(
     a_restarted_replica_releases_its_old_claims,
@@ -9,6 +9,7 @@ on_both!(
     only_dead_replicas_expire,
     a_deregistered_replica_releases_its_claims,
     a_claim_shows_the_name_of_its_replica,
+    replicas_are_listed_with_their_claims,
 );
 
 fn replica(name: &str, incarnation: &str) -> Replica {
@@ -16,13 +17,14 @@ fn replica(name: &str, incarnation: &str) -> Replica {
 }
 
 async fn register(db: &Db, replica: &Replica, expires: i64) -> u64 {
-    db.write(tx!([replica], |tx| tx.register_replica(&replica, at(10), at(expires)).await))
+    db.write(tx!([replica], |tx| tx.register_replica(&replica, "1.2.3", at(10), at(expires)).await))
         .await
         .unwrap()
 }
 
 async fn renew(db: &Db, replica: &Replica, expires: i64) -> Result<()> {
-    db.write(tx!([replica], |tx| tx.renew_lease(&replica, at(expires)).await)).await
+    db.write(tx!([replica], |tx| tx.renew_lease(&replica, at(expires - 10), at(expires)).await))
+        .await
 }
 
 async fn heartbeats(db: &Db) -> Vec<ReplicaHeartbeat> {
@@ -106,4 +108,27 @@ async fn a_claim_shows_the_name_of_its_replica(db: Db) {
     register(&db, &replica("rack7", "rack7-x1"), 20).await;
     db.claim("rack7-x1", at(10), 1).await;
     assert_eq!(db.read(holder()).await, Ok(Some("rack7".into())));
+}
+
+async fn replicas_are_listed_with_their_claims(db: Db) {
+    three_runs(&db).await;
+    for name in ["a", "b"] {
+        register(&db, &replica(name, &format!("{name}-1")), 20).await;
+    }
+    assert_eq!(db.claim("a-1", at(10), 2).await.len(), 2);
+    renew(&db, &replica("a", "a-1"), 30).await.unwrap();
+    let listed = async |after: &'static str, limit: i64| {
+        db.read(tx!([], |tx| tx.replicas(after, limit).await)).await.unwrap()
+    };
+    let status = |name: &str, heartbeat: i64, expires: i64, claims: i64| ReplicaStatus {
+        replica: replica(name, &format!("{name}-1")),
+        version: "1.2.3".into(),
+        started_at: at(10),
+        heartbeat_at: Some(at(heartbeat)),
+        expires_at: at(expires),
+        claims,
+    };
+    assert_eq!(listed("", 9).await, [status("a", 20, 30, 2), status("b", 10, 20, 0)]);
+    assert_eq!(listed("", 1).await, [status("a", 20, 30, 2)]);
+    assert_eq!(listed("a", 9).await, [status("b", 10, 20, 0)]);
 }

@@ -8,7 +8,7 @@ use model::run::{Run, Workflow};
 use model::time::Timestamp;
 use store::{
     AgedEvent, ClaimOutcome, Cursor, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH,
-    NewEvent, NewLog, Options, RemovedRows, RunSettlement,
+    NewEvent, NewLog, Options, RemovedRows, RunSettlement, WatchedKind,
 };
 
 on_both!(
@@ -20,6 +20,7 @@ on_both!(
     a_reopened_run_has_not_ended,
     the_newest_event_of_a_machine_stays,
     events_of_a_deleted_machine_are_deleted,
+    the_last_run_of_a_deleted_machine_expires,
     the_deleted_events_mark_never_goes_back,
     a_list_by_phase_does_not_depend_on_the_index,
 );
@@ -87,8 +88,8 @@ async fn known(db: &Db, run: &str) -> bool {
     db.read(tx!([run], |tx| tx.run(&run).await)).await.unwrap().is_some()
 }
 
-async fn removed(db: &Db, kind: &'static str) -> Cursor {
-    db.read(tx!([], |tx| tx.newest_removed_event(kind).await)).await.unwrap()
+async fn removed(db: &Db, kind: WatchedKind) -> Cursor {
+    db.read(tx!([], |tx| tx.newest_removed_event(&[kind]).await)).await.unwrap()
 }
 
 async fn a_run_is_deleted_completely(db: Db) {
@@ -97,13 +98,13 @@ async fn a_run_is_deleted_completely(db: Db) {
     log(&db, "op-1", 3).await;
     end_run(&db, "op-2", "m-1", 20).await;
     let last = db.events(3).await[1].cursor;
-    assert_eq!(removed(&db, "run").await, Cursor::default());
+    assert_eq!(removed(&db, WatchedKind::Run).await, Cursor::default());
     let gone = remove(&db, &["op-1", "op-2", "op-nobody"]).await;
     assert_eq!(gone, RemovedRows { runs: 1, events: 1, logs: 3 }, "the latest stays");
     assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
     assert_eq!(db.read(tx!([], |tx| tx.history("op-1", 0, 9).await)).await.unwrap().len(), 0);
     assert_eq!(log_end(&db, "op-1").await, 0);
-    assert_eq!(removed(&db, "run").await, last, "the newest deleted event is recorded");
+    assert_eq!(removed(&db, WatchedKind::Run).await, last, "the newest deleted event is recorded");
     let again = remove(&db, &["op-1", "op-2"]).await;
     assert!(again.is_empty(), "{again:?}");
     // Its request id can be used again.
@@ -261,8 +262,12 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
     assert_eq!(versions(&db, "m-2").await, [1], "its only event stays");
     assert_eq!(versions(&db, "op-1").await, [1], "events of a run are deleted with the run");
-    assert_eq!(removed(&db, "machine").await, all[4].cursor);
-    assert_eq!(removed(&db, "run").await, Cursor::default(), "a watch of runs has missed nothing");
+    assert_eq!(removed(&db, WatchedKind::Machine).await, all[4].cursor);
+    assert_eq!(
+        removed(&db, WatchedKind::Run).await,
+        Cursor::default(),
+        "a watch of runs has missed nothing"
+    );
     remove_events(&db, later()).await;
     assert_eq!(versions(&db, "m-1").await, [6]);
     change_machine(&db, "m-1", 1).await;
@@ -287,6 +292,18 @@ async fn events_of_a_deleted_machine_are_deleted(db: Db) {
     assert_eq!(remove_events(&db, later()).await.events, 1);
 }
 
+async fn the_last_run_of_a_deleted_machine_expires(db: Db) {
+    db.add_machine("m-1").await;
+    end_run(&db, "op-1", "m-1", 10).await;
+    let mut on_rack = ended(run("op-2", "m-1"), Workflow::Completed);
+    on_rack.spec.target = model::target::TargetId::parse("rack-1").unwrap();
+    db.insert_run(&on_rack, None).await.unwrap();
+    assert!(remove(&db, &["op-1", "op-2"]).await.is_empty(), "the latest runs stay");
+    delete_machine(&db, "m-1").await;
+    assert_eq!(remove(&db, &["op-1", "op-2"]).await.runs, 1);
+    assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
+}
+
 /// Holds even if no newer event is left: a new watch starts after everything that was deleted.
 async fn the_deleted_events_mark_never_goes_back(db: Db) {
     db.add_machine("m-1").await;
@@ -298,9 +315,9 @@ async fn the_deleted_events_mark_never_goes_back(db: Db) {
     db.update_unclaimed(&run, Workflow::Reconciled).await;
     let last = db.events(5).await[4].cursor;
     assert_eq!(remove(&db, &["op-2"]).await.runs, 1);
-    assert_eq!(removed(&db, "run").await, last);
+    assert_eq!(removed(&db, WatchedKind::Run).await, last);
     assert_eq!(remove(&db, &["op-1"]).await.runs, 1);
-    assert_eq!(removed(&db, "run").await, last);
+    assert_eq!(removed(&db, WatchedKind::Run).await, last);
     let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
     assert!(horizon >= last, "{horizon} {last}");
 }

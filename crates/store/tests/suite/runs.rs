@@ -3,8 +3,7 @@
 use crate::harness::{Db, at, ended, run};
 use model::id::RunId;
 use model::run::{Run, Workflow};
-use std::sync::Arc;
-use store::StoreError;
+use store::{EventObject, StoreError};
 
 on_both!(
     a_run_is_found_by_every_key,
@@ -35,7 +34,8 @@ async fn a_run_is_found_by_every_key(db: Db) {
     assert_eq!(db.read(nothing).await, Ok(None));
     let reported = db.events(2).await.pop().unwrap();
     assert_eq!((reported.object_id.as_str(), reported.state.as_str()), ("op-1", "pending"));
-    assert_eq!(reported.run, Some(Arc::new(run)));
+    let Some(EventObject::Run(found)) = &reported.object else { panic!("{reported:?}") };
+    assert_eq!(**found, run);
 }
 
 async fn a_request_makes_one_run(db: Db) {

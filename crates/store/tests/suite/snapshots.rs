@@ -1,19 +1,25 @@
-//! Snapshots: the list of runs as of a cursor, from which a watch continues without gaps or
+//! Snapshots: a list as of a cursor, from which a watch continues without gaps or
 //! repetitions.
 
-use crate::harness::{Db, machine, run, within_timeout};
+use crate::harness::{Db, at, event, machine, run, within_timeout};
 use model::filter::{Filter, FilterSubject};
-use model::id::RunId;
+use model::id::{MachineId, RunId};
+use model::lifecycle::RecordHeader;
+use model::machine::{Labels, Machine, Phase};
+use model::rack::{Rack, RackSpec};
 use model::run::{Run, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Cursor, RunPage};
+use store::{Cursor, EventObject, MachinePage, RecordFilter, RunPage, WatchedKind};
 use tokio::sync::watch;
 
 on_both!(
     a_snapshot_and_its_watch_have_no_gaps,
     a_snapshot_shows_the_past,
     a_snapshot_undoes_all_later_changes,
+    a_snapshot_of_machines_shows_the_past,
+    a_snapshot_of_records_shows_the_past,
+    an_event_of_an_older_version_has_no_snapshot,
 );
 
 async fn horizon(db: &Db) -> Cursor {
@@ -62,6 +68,86 @@ async fn a_snapshot_undoes_all_later_changes(db: Db) {
         run = db.update_unclaimed(&run, Workflow::Running).await;
     }
     assert_eq!(page(&db, &Filter::default(), None, 10, at).await.runs, [then]);
+}
+
+/// Changes a machine and returns it as it is then.
+async fn change(db: &Db, id: &str, phase: Phase) -> Machine {
+    let id = MachineId::trusted(id);
+    let change = tx!([id], |tx| {
+        let mut machine = tx.machine(&id).await?.expect("the machine exists");
+        machine.phase = phase;
+        tx.update_machine(&mut machine, &event())?;
+        Ok(machine)
+    });
+    db.write(change).await.unwrap()
+}
+
+async fn machines(db: &Db, after: Option<&'static str>, limit: i64, at: Cursor) -> MachinePage {
+    let all = Filter::default();
+    db.read(tx!([all], |tx| tx.machines_as_of(&all, after, limit, at).await)).await.unwrap()
+}
+
+async fn a_snapshot_of_machines_shows_the_past(db: Db) {
+    let same = db.add_machine("m-1").await;
+    db.add_machine("m-2").await;
+    let then = change(&db, "m-2", Phase::Ready).await;
+    let deleted = db.add_machine("m-3").await;
+    let at = settled_horizon(&db, 4).await;
+    change(&db, "m-2", Phase::Maintenance).await;
+    change(&db, "m-2", Phase::Ready).await;
+    db.write(tx!([deleted], |tx| tx.delete_machine(&deleted, &event()))).await.unwrap();
+    db.add_machine("m-4").await;
+    let page = machines(&db, None, 10, at).await;
+    assert_eq!((page.machines, page.next), (vec![same.clone(), then.clone()], None));
+    let page = machines(&db, None, 1, at).await;
+    assert_eq!((page.machines, page.next.as_deref()), (vec![same], Some("m-1")));
+    assert_eq!(machines(&db, Some("m-1"), 10, at).await.machines, [then]);
+}
+
+async fn a_snapshot_of_records_shows_the_past(db: Db) {
+    let rack = |id: &str| {
+        let head = RecordHeader::new(id, Labels::new(), at(1));
+        Rack::new(head, RackSpec::default())
+    };
+    let insert = |rack: Rack| {
+        tx!([rack], |tx| {
+            let mut rack = rack;
+            tx.insert_record(&mut rack, &event()).await?;
+            Ok(rack)
+        })
+    };
+    let then = db.write(insert(rack("rack-1"))).await.unwrap();
+    let before = settled_horizon(&db, 1).await;
+    let changed = then.clone();
+    let update = tx!([changed], |tx| {
+        let mut rack = changed;
+        rack.topology_changed = true;
+        tx.update_record(&mut rack, &event())?;
+        Ok(rack)
+    });
+    let now = db.write(update).await.unwrap();
+    db.write(insert(rack("rack-2"))).await.unwrap();
+    let all = RecordFilter::default();
+    let page = tx!([all], |tx| tx.records_as_of::<Rack>(&all, None, 10, before).await);
+    assert_eq!(db.read(page).await.unwrap().records, [then]);
+    let events = db.events(3).await;
+    let Some(EventObject::Rack(found)) = &events[1].object else { panic!("{:?}", events[1]) };
+    assert_eq!(**found, now);
+}
+
+/// A watch refuses such an event, and its snapshot leaves the object to the event that follows.
+async fn an_event_of_an_older_version_has_no_snapshot(db: Db) {
+    let same = db.add_machine("m-1").await;
+    db.add_machine("m-2").await;
+    let at = settled_horizon(&db, 2).await;
+    let empty = "UPDATE events SET body = ''";
+    db.execute_sql(empty, empty).await;
+    let changed = change(&db, "m-2", Phase::Ready).await;
+    assert_eq!(machines(&db, None, 10, at).await.machines, [same]);
+    let events = db.events(3).await;
+    assert!(events[..2].iter().all(|one| one.object.is_none()));
+    assert!(matches!(&events[2].object, Some(EventObject::Machine(found)) if **found == changed));
+    assert_eq!(events[0].kind, Some(WatchedKind::Machine));
 }
 
 const WRITERS: usize = 4;
@@ -138,7 +224,7 @@ async fn watch_runs(db: Db) -> WatchedRuns {
         while observed.ids().iter().filter(|id| observed.ended(id)).count() < RUNS {
             for event in db.events_after(cursor, 11).await {
                 cursor = event.cursor;
-                if let Some(run) = event.run {
+                if let Some(EventObject::Run(run)) = event.object {
                     observed.after.entry(run.spec.id.clone()).or_default().push(event.version);
                 }
             }

@@ -5,6 +5,7 @@ use super::super::{Rack, RackDevice, RackState};
 use super::{FORCED, MaintenanceTrigger, PlannedMaintenance, RackStep};
 use crate::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
 use crate::health::{HealthImpact, HealthSummary};
+use crate::id::PowerShelfId;
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
 use crate::run::Run;
@@ -110,15 +111,18 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
         let message =
             format!("{gone} does not stand in {rack} any more, and {id} was planned with it");
         return Err(Refusal::precondition("DEVICE_MOVED", message)
-            .next(format!("farrier run rerun {id}   # planned from what stands there now")));
+            .next(format!("farrier operation rerun {id}   # planned from what stands there now")));
     }
     let left = run.progress.steps.iter().skip(run.progress.step_index);
-    let (mut all, mut fabric, mut impact) = (false, false, Impact::FabricLoss);
+    let (mut off, mut fabric, mut impact) = (None, false, Impact::FabricLoss);
     let mut named = BTreeSet::new();
     for step in left.filter_map(|state| run.plan_step(state)) {
         match RackStep::parse(&step.name) {
             Some(RackStep::PowerOff(TargetKind::PowerShelf)) => {
-                (all, impact) = (true, Impact::PowerLoss)
+                let parts = step.effect.group().map(|group| group.child_runs.as_slice());
+                let shelves = parts.unwrap_or_default().iter();
+                let shelves = shelves.map(|part| PowerShelfId::trusted(part.target.as_str()));
+                (off, impact) = (Some(shelves.collect::<Vec<_>>()), Impact::PowerLoss)
             }
             Some(
                 rack_step @ (RackStep::PowerOff(TargetKind::Machine)
@@ -147,9 +151,14 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
             | None => {}
         }
     }
+    let unpowered = |device: &RackDevice| {
+        off.as_ref().is_some_and(|shelves| device.loses_power(shelves, devices))
+    };
+    let switch = |device: &&RackDevice| device.target.kind == TargetKind::Switch;
+    fabric |= devices.iter().filter(switch).any(unpowered);
     let suffers = |device: &&RackDevice| {
         let needed = device.affected.as_ref().is_some_and(AffectedMachine::is_needed);
-        all || named.contains(&device.target) || (fabric && needed)
+        unpowered(device) || named.contains(&device.target) || (fabric && needed)
     };
     let taken = devices.iter().filter(suffers);
     let own = |affected: &AffectedMachine| {

@@ -22,11 +22,14 @@ fn device(holder: Option<&str>) -> RackDevice {
     RackDevice {
         target: TargetId::new(TargetKind::Switch, "sw-1"),
         slot: None,
+        height_u: None,
+        feeds: Vec::new(),
         state: "Ready".into(),
         ready: true,
         active_run: holder.map(RunId::trusted),
         power: None,
         affected: None,
+        stays_on: false,
         blocked: None,
         health: HealthSummary::default(),
     }

@@ -41,7 +41,7 @@ fn next_step(machine: &Machine, before: Option<MaasState>) -> CommissionStep {
             CommissionStep::Disagree("it was marked broken: repair it, and mark it fixed in MAAS")
         }
         Status::FailedDeployment => {
-            CommissionStep::Disagree("`farrier workflow restart-clean` releases it first")
+            CommissionStep::Disagree("`farrier operation restart-clean` releases it first")
         }
         Status::Missing
         | Status::Reserved

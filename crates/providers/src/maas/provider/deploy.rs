@@ -55,7 +55,7 @@ fn next_step(
             None => no("another client has deployed it since this operation began"),
         },
         (MaasState::FailedDeployment, AnnotationOwner::ThisNode | AnnotationOwner::Unmarked) => {
-            no("`farrier workflow restart-clean` releases it first")
+            no("`farrier operation restart-clean` releases it first")
         }
         (MaasState::Allocated, AnnotationOwner::ThisRun | AnnotationOwner::ThisNode) => {
             DeployStep::Install

@@ -210,7 +210,7 @@ impl StageExecutor<'_> {
             return self.call.maas().machine(&self.node.system_id).await;
         }
         let message = format!(
-            "no machine of {} is known to be {}: `farrier workflow rerun {}` finds or makes it",
+            "no machine of {} is known to be {}: `farrier operation rerun {}` finds or makes it",
             self.site.head.id,
             self.node.head.id,
             self.call.key().run()

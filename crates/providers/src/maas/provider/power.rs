@@ -119,7 +119,7 @@ impl PowerExecutor<'_> {
                         Err(state_disagrees(
                             machine,
                             &format!(
-                                "it does not control its power (power type manual): switch it off by hand, then `farrier workflow adopt {}`",
+                                "it does not control its power (power type manual): switch it off by hand, then `farrier operation adopt {}`",
                                 self.call.key().run()
                             ),
                         ))

@@ -148,7 +148,7 @@ impl CallContext<'_> {
         match other_owner_reason(&owner, &self.maas_owner(machine).await?) {
             None => Ok(()),
             Some(why) => {
-                let then = format!("{why}, then `farrier workflow adopt {}`", self.key().run());
+                let then = format!("{why}, then `farrier operation adopt {}`", self.key().run());
                 Err(state_disagrees(machine, &then))
             }
         }

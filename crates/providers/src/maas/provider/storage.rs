@@ -75,7 +75,7 @@ impl StageExecutor<'_> {
         };
         Ok(match ours {
             true => {
-                "disks are laid out while it is Ready: `farrier workflow restart-clean` releases it first"
+                "disks are laid out while it is Ready: `farrier operation restart-clean` releases it first"
             }
             false => "disks are laid out while it is Ready: release it in MAAS, then retry",
         })

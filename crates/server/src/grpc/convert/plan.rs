@@ -7,7 +7,7 @@ use model::effect::{
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunStep, Step};
 use model::refusal::Refusal;
-use proto::v1;
+use proto::{v1, words};
 
 pub(in crate::grpc) fn plan(plan: &Plan) -> v1::Plan {
     let steps = plan.steps.iter().map(|step| v1::Step {
@@ -90,7 +90,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             K::Power(v1::SetPower { to: to.as_str().into(), graceful_seconds, force })
         }
         Effect::Device { work } => K::Device(v1::DeviceStep {
-            work: work.word().into(),
+            work: words::value::<v1::DeviceWork>(work.word()),
             details: details(&work).into_iter().map(|(key, value)| (key.into(), value)).collect(),
         }),
         Effect::Stage { stage, node, site, .. } => {

@@ -1,12 +1,13 @@
 //! Conversion of racks between the wire and the model.
 
-use super::super::convert::{run, time};
+use super::super::convert::{run, step_phase, time, word_from};
+use super::super::device::power_state;
 use super::super::health::health_summary;
 use engine::rack::{
     ChildRunStatus, MaintenancePreview, MaintenanceStartResult, MaintenanceStatus, RackDescription,
     RackStepStatus, RackView,
 };
-use model::effect::DesiredPower;
+use engine::watch::WatchUpdate;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
@@ -15,12 +16,12 @@ use model::rack::maintenance::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, MaintenanceScope, PowerSequence, RackMaintenanceRequest,
     RackStep, RequestedActivity, notes_from_params,
 };
-use model::rack::{Counts, Rack, RackDevice, RackFailure, RackSpec, RackState};
+use model::rack::{Counts, Rack, RackDevice, RackFailure, RackLocation, RackSpec, RackState};
 use model::refusal::Refusal;
 use model::run::{RunPhase, StepPhase};
 use model::target::TargetId;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 
 /// The activity of the last step of a rack's maintenance. It cannot be requested.
 const VALIDATION: &str = "Validation";
@@ -43,7 +44,9 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<RackDescription, Refus
         switches: count("switches", expected.switches)?,
         power_shelves: count("power_shelves", expected.power_shelves)?,
     };
-    let spec = RackSpec { hardware_type: rack.hardware_type, expected }.checked()?;
+    let v1::RackLocation { room, row, position } = rack.location.unwrap_or_default();
+    let location = RackLocation { room, row, position };
+    let spec = RackSpec { hardware_type: rack.hardware_type, expected, location }.checked()?;
     Ok(RackDescription { id, labels, spec })
 }
 
@@ -99,17 +102,22 @@ fn activity_from(
             Ok(RequestedActivity::FirmwareUpgrade(named))
         }
         Some(A::PowerSequence(one)) => {
-            let name = match one.sequence.as_str() {
-                "" => PowerSequence::default().as_str(),
-                name => name,
-            };
-            let sequence = PowerSequence::parse(&name.to_lowercase()).ok_or_else(|| {
-                let shown: String = name.chars().take(64).collect();
-                let field = format!("{field}.power_sequence.sequence");
-                Refusal::invalid(&field, format!("is {shown:?}"), "use on, off or reset")
-            })?;
+            let field = format!("{field}.power_sequence.sequence");
+            let word = word_from::<v1::PowerSequence>(&field, one.sequence)?;
+            let sequence = word.and_then(PowerSequence::parse).unwrap_or_default();
             Ok(RequestedActivity::PowerSequence(sequence))
         }
+    }
+}
+
+pub(super) fn event(observed: WatchUpdate<Rack>) -> v1::RackEvent {
+    v1::RackEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(rack(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
+        deleted: observed.deleted,
     }
 }
 
@@ -126,8 +134,8 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
     };
     let head = &rack.head;
     let status = v1::RackStatus {
-        state: rack.state_name().into(),
-        stage: stage.into(),
+        state: words::value::<v1::RackState>(rack.state_name()),
+        stage: words::value::<v1::RackMaintenanceStage>(stage),
         error,
         topology_changed: rack.topology_changed,
         reprovision_requested: text_of(rack.reprovision_requested.as_ref()),
@@ -153,7 +161,14 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
             power_shelves: expected.power_shelves as i32,
         }),
         status: Some(status),
+        location: location(&rack.spec.location),
     }
+}
+
+/// None when nothing is known.
+fn location(known: &RackLocation) -> Option<v1::RackLocation> {
+    let RackLocation { room, row, position } = known.clone();
+    (*known != RackLocation::default()).then_some(v1::RackLocation { room, row, position })
 }
 
 fn text_of(value: Option<&impl ToString>) -> String {
@@ -161,10 +176,10 @@ fn text_of(value: Option<&impl ToString>) -> String {
 }
 
 fn rack_error(cause: &RackFailure) -> v1::RackError {
-    let kind = cause.device.as_ref().map(|device| device.kind.as_str().to_string());
+    let kind = cause.device.as_ref().map(|device| device.kind.as_str());
     v1::RackError {
-        during: cause.phase.as_str().into(),
-        device_kind: kind.unwrap_or_default(),
+        during: words::value::<v1::RackErrorPhase>(cause.phase.as_str()),
+        device_kind: words::value::<v1::TargetKind>(kind.unwrap_or_default()),
         device_id: text_of(cause.device.as_ref()),
         message: cause.failure.message.clone(),
         operation_id: text_of(cause.failure.run.as_ref()),
@@ -185,12 +200,14 @@ pub(super) fn view(view: &RackView) -> v1::Rack {
 
 fn device(device: &RackDevice) -> v1::RackDevice {
     v1::RackDevice {
-        kind: device.target.kind.as_str().into(),
+        kind: words::value::<v1::TargetKind>(device.target.kind.as_str()),
         id: device.target.to_string(),
         slot: device.slot.map(|slot| slot as i32),
         state: device.state.clone(),
-        power: device.power.map(DesiredPower::as_str).unwrap_or_default().into(),
+        power: power_state(device.power).into(),
         active_operation_id: text_of(device.active_run.as_ref()),
+        height_u: device.height_u.map(|height| height as i32),
+        feeds: device.feeds.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -227,8 +244,9 @@ pub(in super::super) fn affected_machine_ids(preview: &MaintenancePreview) -> Ve
     preview.planned.affected.iter().map(|affected| affected.machine.to_string()).collect()
 }
 
-fn activity(rack_step: Option<RackStep>) -> String {
-    rack_step.and_then(RackStep::activity).map_or(VALIDATION, |activity| activity.as_str()).into()
+fn activity(rack_step: Option<RackStep>) -> i32 {
+    let activity = rack_step.and_then(RackStep::activity);
+    words::value::<v1::RackActivity>(activity.map_or(VALIDATION, |activity| activity.as_str()))
 }
 
 fn planned_step(step: &RunStep) -> v1::RackMaintenanceStep {
@@ -237,7 +255,7 @@ fn planned_step(step: &RunStep) -> v1::RackMaintenanceStep {
     v1::RackMaintenanceStep {
         name: step.name.clone(),
         activity: activity(RackStep::parse(&step.name)),
-        state: step_phase_name(StepPhase::Waiting).into(),
+        state: step_phase(StepPhase::Waiting).into(),
         message: String::new(),
         child_runs: parts,
     }
@@ -245,20 +263,11 @@ fn planned_step(step: &RunStep) -> v1::RackMaintenanceStep {
 
 fn waiting(target: &TargetId) -> v1::RackMaintenanceChildRun {
     v1::RackMaintenanceChildRun {
-        kind: target.kind.as_str().into(),
+        kind: words::value::<v1::TargetKind>(target.kind.as_str()),
         id: target.to_string(),
         operation_id: String::new(),
-        state: step_phase_name(StepPhase::Waiting).into(),
+        state: v1::RackChildRunState::Waiting.into(),
         message: String::new(),
-    }
-}
-
-const fn step_phase_name(phase: StepPhase) -> &'static str {
-    match phase {
-        StepPhase::Waiting => "WAITING",
-        StepPhase::Running => "RUNNING",
-        StepPhase::Succeeded => "SUCCEEDED",
-        StepPhase::Failed => "FAILED",
     }
 }
 
@@ -278,7 +287,7 @@ fn maintenance_step(rack_step: &RackStepStatus) -> v1::RackMaintenanceStep {
     v1::RackMaintenanceStep {
         name: rack_step.name.clone(),
         activity: activity(rack_step.step),
-        state: step_phase_name(rack_step.state.state).into(),
+        state: step_phase(rack_step.state.state).into(),
         message: rack_step.state.message.clone(),
         child_runs: rack_step.child_runs.iter().map(child_run).collect(),
     }
@@ -297,7 +306,7 @@ fn child_run(part: &ChildRunStatus) -> v1::RackMaintenanceChildRun {
     };
     v1::RackMaintenanceChildRun {
         operation_id: run.spec.id.to_string(),
-        state: run.phase().as_str().into(),
+        state: words::value::<v1::RackChildRunState>(run.phase().as_str()),
         message,
         ..waiting(&part.target)
     }

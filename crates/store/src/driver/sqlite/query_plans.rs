@@ -5,7 +5,7 @@
 #![cfg(test)]
 
 use super::*;
-use crate::event::{Cause, Cursor, NewEvent};
+use crate::event::{Cause, Cursor, NewEvent, WatchedKind};
 use crate::log::NewLog;
 use crate::node::TaskRow;
 use crate::replica::Replica;
@@ -88,9 +88,10 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     tx.machines_by_ids(&[machine.id.as_str()]).await?;
     tx.update_machine(&mut machine, &event)?;
     let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
-    tx.register_replica(&replica, at(1), at(9)).await?;
-    tx.renew_lease(&replica, at(9)).await?;
+    tx.register_replica(&replica, "1.0", at(1), at(9)).await?;
+    tx.renew_lease(&replica, at(2), at(9)).await?;
     tx.replica_heartbeats().await?;
+    tx.replicas("", 9).await?;
     tx.next_due().await?;
     tx.claim_due(&replica.incarnation, at(1), 9).await?;
     tx.run_with_claim(&id).await?;
@@ -122,6 +123,8 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     tx.wake(&id.object(), at(3))?;
     tx.release(&id.object(), 1, 1, None, at(3))?;
     tx.release_unhandled(&id.object(), 1, at(3))?;
+    tx.last_event(machine.id.as_str()).await?;
+    tx.delete_machine(&machine, &event)?;
     tx.deregister_replica(&replica, at(3)).await.map(drop)
 }
 
@@ -217,7 +220,8 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
         tx.runs_as_of(&filter, Some("op-2"), 5, here).await?;
     }
     let rack = Filter::parse("labels.rack=r-1", FilterSubject::Machine)?;
-    tx.machines(&rack, Some("m"), 5).await.map(drop)
+    tx.machines(&rack, Some("m"), 5).await?;
+    tx.machines_as_of(&rack, Some("m"), 5, here).await.map(drop)
 }
 
 async fn retention_statements(tx: &mut Tx) -> Result<()> {
@@ -231,7 +235,7 @@ async fn retention_statements(tx: &mut Tx) -> Result<()> {
     tx.aged_events(at(9), first, 5).await?;
     tx.nth_newest_event_time(5).await?;
     tx.remove_events(first, last).await?;
-    tx.newest_removed_event("run").await?;
+    tx.newest_removed_event(&WatchedKind::ALL).await?;
     // The statements that run only if there is something to delete.
     tx.delete_run_logs(&runs, 5).await?;
     tx.delete_run_events(&runs, 5).await?;

@@ -1,0 +1,97 @@
+//! The commands for credentials and hardware.
+
+use super::Terminal;
+use std::path::Path;
+
+/// Secrets can be set but never read.
+pub fn credentials(person: &Terminal, dir: &Path) {
+    person.line("credential list", 0);
+    let file = dir.join("password");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let path = file.to_str().unwrap();
+    let set = ["credential", "set", "bmc", "--user", "root", "--password-file", path];
+    assert!(person.run(&set, 0).contains("credential bmc set, password"));
+    person.run(&set, 0);
+    person.formats("credential list", "password");
+    let list = person.json("credential list");
+    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
+    assert!(!list.to_string().contains("s3cret"), "{list}");
+    // A MAAS key has three parts; the error repeats no part of the key.
+    let key = dir.join("maas.key");
+    let set = ["credential", "set", "maas", "--maas-key", key.to_str().unwrap()];
+    std::fs::write(&key, "c0nsumer:t0ken\n").unwrap();
+    let refused = person.run(&set, 2);
+    assert!(
+        refused.contains("maas_key.key") && refused.contains("consumer:token:secret"),
+        "{refused}"
+    );
+    assert!(!refused.contains("t0ken"), "{refused}");
+    std::fs::write(&key, "c0nsumer:t0ken:s3cret\n").unwrap();
+    assert!(person.run(&set, 0).contains("maas-key"));
+    assert!(!person.json("credential list").to_string().contains("t0ken"));
+    assert!(person.line("credential delete maas", 0).contains("maas deleted"));
+    let refused = person.run(&["credential", "set", "Bad Name", "--kubeconfig", path], 2);
+    assert!(refused.contains("lower-case letters"), "{refused}");
+    let missing =
+        person.run(&["credential", "set", "x", "--user", "u", "--ssh-key", "/no/file"], 2);
+    assert!(missing.contains("/no/file"), "{missing}");
+    assert!(person.line("credential delete bmc", 0).contains("bmc deleted"));
+    assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
+    let print = "ab".repeat(32);
+    let set = person.line(&format!("trust set https://10.0.0.9 {print}"), 0);
+    assert!(set.contains(&format!("https://10.0.0.9 is trusted as sha256:{print}")), "{set}");
+    assert!(person.line("trust set https://10.0.0.9 abcd", 2).contains("identity"));
+    assert!(person.line("trust list", 0).contains(&print));
+    // The pin of an address goes with the last machine that has the address.
+    for id in ["pinned-1", "pinned-2"] {
+        let register = format!("machine register {id} --provider datacenter");
+        person.line(&format!("{register} --bmc-endpoint https://10.0.0.9"), 0);
+    }
+    for (id, kept) in [("pinned-1", true), ("pinned-2", false)] {
+        person.line(&format!("machine delete {id}"), 0);
+        assert_eq!(person.line("trust list", 0).contains(&print), kept, "after {id}");
+    }
+    assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
+}
+
+/// A simulated machine has a BMC that reports its hardware; an address without a BMC is an error.
+pub fn hardware(person: &Terminal) {
+    assert!(person.line("machine inspect machine-1 -o wide", 0).contains("02:fa:00:00:00:01"));
+    let (one, again) =
+        (person.json("machine inspect machine-1"), person.json("machine inspect machine-1"));
+    assert_eq!((&one["serial"], &one["disks"]), (&again["serial"], &again["disks"]));
+    assert_eq!(one["serial"], "SIM000001");
+    recorded_hardware(person, &one);
+    person.formats("machine console-log machine-1", "operating system started");
+    assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
+    person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
+    assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
+    person.line("sim fault clear --all", 0);
+    let reported = person.line("bmc test http://127.0.0.1:9", 1);
+    assert!(reported.contains("✗ port") && reported.contains("- login"), "{reported}");
+    assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
+    assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
+}
+
+/// An inspection is recorded with the machine.
+fn recorded_hardware(person: &Terminal, inspected: &serde_json::Value) {
+    let never = person.json("machine get machine-2");
+    assert_eq!(never["status"]["hardware"], serde_json::Value::Null, "{never}");
+    let recorded = person.json("machine get machine-1")["status"]["hardware"].clone();
+    for field in ["vendor", "model", "serial", "bios_version", "memory_mib"] {
+        assert_eq!(recorded[field], inspected[field], "{field} {recorded}");
+    }
+    assert_eq!((&recorded["cpu_count"], &recorded["serial_differs"]), (&2.into(), &false.into()));
+    let list = person.json("list");
+    let mut listed = list.as_array().unwrap().iter();
+    let listed = listed.find(|one| one["machine_id"] == "machine-1").unwrap();
+    assert_eq!(listed["status"]["hardware"], recorded, "{list}");
+    assert!(person.line("get machine-1", 0).contains("2 CPUs"));
+    // Another serial number than the registered one is shown, and prevents nothing.
+    person.line("machine update machine-1 --serial OTHER", 0);
+    assert!(person.line("get machine-1", 0).contains("SIM000001 (registered as OTHER)"));
+    let why = person.line("why machine-1", 0);
+    assert!(why.contains("note") && why.contains("SIM000001; the spec says OTHER"), "{why}");
+    person.line("machine update machine-1 --serial SIM000001", 0);
+    assert!(!person.line("why machine-1", 0).contains("the spec says"));
+}

@@ -1,0 +1,303 @@
+"""Makes every call of the API at least once, with messages that reflection describes.
+
+The list of calls comes from the server's descriptors: a call that this client does not make fails it.
+"""
+
+import itertools
+import sys
+
+import grpc
+from foreign_client import TIMEOUT_SECONDS, Server, check, finished, word
+from google.protobuf import message_factory
+
+PACKAGE = "farrier.v1."
+SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+class Caller:
+    """Records which calls were made."""
+
+    def __init__(self, address):
+        self.server = Server(address)
+        self.made = set()
+        self.numbers = itertools.count(1)
+
+    def request_id(self):
+        return f"every-{next(self.numbers)}"
+
+    def ok(self, call, **fields):
+        """The answer of a call: one message, or the first one of a stream."""
+        service, method = call.split(".")
+        self.made.add(call)
+        answer = self.server.farrier(service, method, **fields)
+        if isinstance(answer, grpc.Call) and hasattr(answer, "__next__"):
+            first = next(answer, None)
+            answer.cancel()
+            return first
+        return answer
+
+    def refused(self, call, code, **fields):
+        try:
+            self.ok(call, **fields)
+        except grpc.RpcError as error:
+            check(f"{call} is refused", error.code(), getattr(grpc.StatusCode, code))
+            return
+        raise AssertionError(f"{call} was not refused")
+
+    def upload(self, data):
+        """The one call that sends a stream."""
+        self.made.add("Image.UploadArtifact")
+        found = self.server.pool.FindServiceByName(PACKAGE + "ImageService")
+        method = found.FindMethodByName("UploadArtifact")
+        request = message_factory.GetMessageClass(method.input_type)
+        stub = self.server.channel.stream_unary(
+            f"/{PACKAGE}ImageService/UploadArtifact",
+            request_serializer=request.SerializeToString,
+            response_deserializer=message_factory.GetMessageClass(
+                method.output_type
+            ).FromString,
+        )
+        return stub(iter([request(data=data)]), timeout=TIMEOUT_SECONDS)
+
+    def end(self, operation_id):
+        ended = finished(self.server, operation_id)
+        return word(ended, "phase")
+
+    def every_call(self):
+        calls = set()
+        for name in self.server.services():
+            if not name.startswith(PACKAGE):
+                continue
+            service = self.server.pool.FindServiceByName(name)
+            short = name[len(PACKAGE) :].removesuffix("Service")
+            calls |= {f"{short}.{method.name}" for method in service.methods}
+        return calls
+
+
+def machines(caller):
+    for name in ("m-1", "m-2", "m-3", "gpu-1", "gpu-2"):
+        caller.ok("Machine.RegisterMachine", machine={"machine_id": name})
+    caller.ok("Machine.GetMachine", machine_id="m-1")
+    caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY")
+    caller.ok("Machine.WatchMachines")
+    update = {"machine_id": "m-1", "labels": {"env": "test"}}
+    caller.ok("Machine.UpdateMachine", machine=update)
+    caller.ok("Machine.DeleteMachine", machine_id="m-3")
+    for call, fields in (
+        ("EnterMaintenance", {}),
+        ("ReimageMachine", {"image_ref": "ubuntu-2204"}),
+        ("RebootMachine", {}),
+        ("ExitMaintenance", {}),
+    ):
+        fields |= {"machine_id": "m-1", "request_id": caller.request_id()}
+        operation = caller.ok(f"Machine.{call}", **fields)
+        check(call, caller.end(operation.operation_id), "SUCCEEDED")
+
+
+def operations(caller):
+    caller.ok("Operation.ListOperations")
+    caller.ok("Operation.WatchOperations")
+    run = caller.ok(
+        "Run.StartRun", machine_id="m-1", type="REBOOT", request_id=caller.request_id()
+    )
+    caller.refused("Run.StartRun", "FAILED_PRECONDITION", machine_id="m-1", type="RMA",
+                   request_id=caller.request_id())
+    caller.end(run.run_id)
+    caller.ok("Operation.GetOperation", operation_id=run.run_id)
+    caller.ok("Operation.StreamOperationLogs", operation_id=run.run_id, no_follow=True)
+    caller.ok("Run.GetRun", run_id=run.run_id)
+    caller.ok("Run.ListRuns", filter="machine_id=m-1")
+    caller.ok("Run.WatchRuns")
+    caller.ok("Run.StreamRunLogs", run_id=run.run_id, no_follow=True)
+    ended = [
+        "Machine.CancelOperation", "Run.CancelRun", "Run.RetryStep", "Run.ResumeRun",
+        "Run.AdoptObservedState", "Run.MarkManual",
+    ]
+    for call in ended:
+        field = "operation_id" if call.startswith("Machine") else "run_id"
+        caller.refused(call, "FAILED_PRECONDITION", **{field: run.run_id, "reason": "a test"})
+    for call in ("Run.Rerun", "Run.RestartClean"):
+        again = caller.ok(call, run_id=run.run_id, request_id=caller.request_id())
+        check(call, caller.end(again.run_id), "SUCCEEDED")
+    caller.ok("Plan.ListPlans")
+    plan = caller.ok("Plan.GetPlan", plan_id="plan-reboot-v1")
+    own = {"plan_id": "plan-own-v1", "display_name": "Own", "steps": list(plan.steps)}
+    caller.ok("Plan.CreatePlan", plan=own)
+    caller.ok("Explain.Explain", id="m-1")
+    caller.ok("Explain.ListHistory", id="m-1")
+    caller.ok("Explain.GetFaultPage", code="bmc-unreachable")
+
+
+def administration(caller):
+    reason = {"machine_id": "m-2", "reason": "a test"}
+    caller.ok("Admin.SetRma", **reason)
+    caller.ok("Admin.ClearRma", **reason)
+    caller.ok("Admin.SetRetired", **reason)
+    caller.ok("Admin.ClearRetired", **reason)
+    caller.refused("Admin.ClearNeedsIntervention", "FAILED_PRECONDITION", **reason)
+    caller.ok("Admin.ListReplicas")
+    alert = {"id": "hot", "message": "too hot"}
+    report = {"id": "m-2", "source": "monitor"}
+    caller.ok("Health.MergeHealthReport", alerts=[alert], **report)
+    caller.ok("Health.ReplaceHealthReport", alerts=[alert], **report)
+    caller.ok("Health.GetHealth", id="m-2")
+    caller.ok("Health.ListHealth")
+    caller.ok("Health.RemoveHealthReport", **report)
+    password = {"user": "root", "password": "secret"}
+    caller.ok("Credential.SetCredential", name="bmc", password=password)
+    caller.ok("Credential.ListCredentials")
+    caller.ok("Credential.DeleteCredential", name="bmc")
+    pin = {"peer": "https://10.0.0.5", "identity": SHA256}
+    caller.ok("Credential.SetIdentity", **pin)
+    caller.ok("Credential.ListIdentities")
+    caller.ok("Credential.ForgetIdentity", peer=pin["peer"])
+
+
+def hardware(caller):
+    caller.ok("Hardware.GetPower", machine_id="m-1")
+    for call in ("InspectMachine", "GetConsoleLog"):
+        try:
+            caller.ok(f"Hardware.{call}", machine_id="m-1")
+        except grpc.RpcError as error:
+            check(call, error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+    for call, fields in (
+        ("TestBmc", {"endpoint": "https://127.0.0.1:9"}),
+        ("UnlockBmc", {"endpoint": "https://127.0.0.1:9"}),
+        ("Discover", {"addresses": ["127.0.0.1"]}),
+    ):
+        try:
+            caller.ok(f"Hardware.{call}", **fields)
+        except grpc.RpcError as error:
+            check(call, error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+    caller.ok("Host.GetHost", machine_id="m-1")
+    trigger = {"machine_id": "m-1", "request_id": caller.request_id(), "dry_run": True}
+    for call, fields in (
+        ("TriggerHostReprovisioning", trigger),
+        ("CancelHostReprovisioning", {"machine_id": "m-1"}),
+    ):
+        try:
+            caller.ok(f"Host.{call}", **fields)
+        except grpc.RpcError as error:
+            check(call, error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+
+
+def images(caller):
+    file = caller.upload(b"an image\n")
+    image = {"name": "own", "kind": 1, "file": {"sha256": file.sha256}}
+    caller.ok("Image.AddImage", image=image)
+    caller.ok("Image.GetImage", name="own")
+    caller.ok("Image.ListImages")
+    caller.ok("Image.DeleteImage", name="own")
+    try:
+        caller.ok("Image.GetNetbootConfig")
+    except grpc.RpcError as error:
+        check("GetNetbootConfig", error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+
+
+def racks(caller):
+    caller.ok("Rack.CreateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
+    shelf = {"power_shelf_id": "ps-1", "spec": {"rack_id": "rack-1"}}
+    caller.ok("PowerShelf.RegisterPowerShelf", power_shelf=shelf)
+    caller.ok("PowerShelf.UpdatePowerShelf", power_shelf=shelf)
+    caller.ok("PowerShelf.GetPowerShelf", power_shelf_id="ps-1")
+    caller.ok("PowerShelf.ListPowerShelves")
+    switch = {"switch_id": "sw-1", "spec": {"rack_id": "rack-1"}}
+    caller.ok("Switch.RegisterSwitch", switch=switch)
+    caller.ok("Switch.UpdateSwitch", switch=switch)
+    caller.ok("Switch.GetSwitch", switch_id="sw-1")
+    caller.ok("Switch.ListSwitches")
+    caller.ok("Rack.GetRack", rack_id="rack-1")
+    caller.ok("Rack.ListRacks")
+    caller.ok("Rack.WatchRacks")
+    caller.ok("Rack.UpdateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
+    firmware(caller)
+    maintenance = {"rack_id": {"id": "rack-1"}, "dry_run": True}
+    caller.ok("Rack.OnDemandRackMaintenance", **maintenance)
+    caller.ok("Rack.ReprovisionRack", rack_id="rack-1", dry_run=True)
+    caller.ok("Rack.GetRackMaintenanceStatus", id="rack-1")
+    power = {"power_shelf_ids": [{"id": "ps-1"}], "operation": 1, "dry_run": True}
+    caller.ok("PowerShelf.PreviewPowerShelfMaintenance", **power)
+    try:
+        caller.ok("PowerShelf.SetPowerShelfMaintenance", **power)
+    except grpc.RpcError as error:
+        check("SetPowerShelfMaintenance", error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+    caller.refused("PowerShelf.RetryPowerShelf", "FAILED_PRECONDITION", power_shelf_id="ps-1")
+    caller.refused("Switch.RetrySwitch", "FAILED_PRECONDITION", switch_id="sw-1")
+    caller.ok("PowerShelf.DeletePowerShelf", power_shelf_id="ps-1", dry_run=True)
+    caller.ok("Switch.DeleteSwitch", switch_id="sw-1", dry_run=True)
+    caller.ok("Rack.DeleteRack", rack_id="rack-1", force=True, dry_run=True)
+
+
+def firmware(caller):
+    component = {
+        "device_type": 3, "name": "PSU", "version": "2", "sha256": SHA256,
+        "url": "https://files.example/psu.bin",
+    }
+    record = {"firmware_id": "fw-1", "hardware_type": "gb200", "components": [component]}
+    caller.ok("Firmware.CreateFirmware", firmware=record)
+    caller.ok("Firmware.GetFirmware", firmware_id="fw-1")
+    caller.ok("Firmware.ListFirmware")
+    caller.ok("Firmware.SetDefaultFirmware", firmware_id="fw-1")
+    caller.ok("Firmware.SetFirmwareAvailable", firmware_id="fw-1", available=True)
+    caller.ok("Firmware.ListFirmwareHistory")
+    caller.refused("Firmware.DeleteFirmware", "FAILED_PRECONDITION", firmware_id="fw-1")
+    shelves = {"power_shelves": {"power_shelf_ids": ["ps-1"]}}
+    update = {"request_id": caller.request_id(), "dry_run": True, **shelves}
+    caller.ok("Component.UpdateComponentFirmware", **update)
+    caller.ok("Component.GetComponentFirmwareStatus", **shelves)
+    caller.ok("Component.ListComponentFirmwareVersions", **shelves)
+
+
+def nodes(caller):
+    site = {"site_id": "site-a", "spec": {"provider": "sim"}}
+    caller.ok("Site.PutSite", site=site)
+    caller.ok("Site.GetSite", site_id="site-a")
+    caller.ok("Site.ListSites")
+    caller.ok("Site.CheckSite", site_id="site-a")
+    onboard = {"machine_id": "gpu-1", "site_id": "site-a"}
+    onboarded = caller.ok("Node.OnboardNode", request_id=caller.request_id(), **onboard)
+    node = onboarded.node.node_id
+    caller.ok("Node.GetNode", node_id=node)
+    caller.ok("Node.ListNodes")
+    caller.ok("Node.WatchNodes")
+    caller.end(onboarded.run.run_id)
+    dry = {"node_id": node, "request_id": caller.request_id(), "dry_run": True}
+    for call, fields in (
+        ("DrainNode", dry),
+        ("RetireNode", dry),
+        ("DecommissionNode", {"mode": 1, **dry}),
+        ("ResumeNode", {"node_id": node}),
+        ("ReactivateNode", {"node_id": node, "reason": "a test"}),
+        ("QuarantineNode", {"node_id": node, "reason": "a test"}),
+        ("ReleaseNode", {"node_id": node, "reason": "a test"}),
+        ("BootstrapNode", {"machine_id": "gpu-2"}),
+        ("ReissueBootstrap", {"node_id": node}),
+    ):
+        try:
+            caller.ok(f"Node.{call}", **fields)
+        except grpc.RpcError as error:
+            check(call, error.code(), grpc.StatusCode.FAILED_PRECONDITION)
+    caller.refused("Site.DeleteSite", "FAILED_PRECONDITION", site_id="site-a")
+
+
+def simulator(caller):
+    fault = caller.ok("Simulator.AddFault", fault={"machine": "m-9", "action": 1})
+    caller.ok("Simulator.ListFaults")
+    caller.ok("Simulator.ClearFaults", fault_id=fault.fault_id)
+    caller.ok("Simulator.ListEffects")
+
+
+def main(address):
+    caller = Caller(address)
+    for part in (
+        machines, operations, administration, hardware, images, racks, nodes, simulator,
+    ):
+        part(caller)
+        print(f"ok {part.__name__}")
+    check("calls that were not made", caller.every_call() - caller.made, set())
+    check("calls that do not exist", caller.made - caller.every_call(), set())
+    print("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

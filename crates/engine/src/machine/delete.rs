@@ -1,0 +1,139 @@
+//! Deletes a machine. One transaction checks the gate and deletes the machine with its host record,
+//! its health reports, and the pins and lockouts of its addresses. Its history and its old
+//! operations stay.
+
+use super::{Machines, check_version};
+use crate::admission::{event, no_machine};
+use model::filter::Filter;
+use model::here;
+use model::host::Host;
+use model::id::{MachineId, RunId};
+use model::machine::Machine;
+use model::machine::delete::{MachineReferences, admit_deletion};
+use model::node::Node;
+use model::plan::RunType;
+use model::refusal::{Refusal, RefusalKind};
+use model::target::TargetId;
+use model::time::{Timestamp, format_duration};
+use providers::Providers;
+use std::collections::BTreeSet;
+use store::{Cause, REMOVED, Result, Tx};
+
+/// Machines and runs in one read.
+const PAGE: i64 = 500;
+
+impl Machines {
+    /// Deletes a machine that nothing uses, at this version if one is named. Returns it as it was.
+    pub async fn delete(
+        &self,
+        id: MachineId,
+        version: Option<i64>,
+        actor: String,
+    ) -> Result<Machine> {
+        let shared_peers = self.shared_peers(&id).await?;
+        let providers = self.0.providers().clone();
+        let delete = Delete { id, version, actor, providers, shared_peers, now: self.0.now() };
+        self.0
+            .store()
+            .retry_write("delete_machine", delete, |delete, tx| Box::pin(delete.run(tx)))
+            .await
+    }
+
+    /// The peers of a machine that another machine has too, such as the BMC of a chassis. Read
+    /// before the transaction, because it reads the whole fleet.
+    async fn shared_peers(&self, id: &MachineId) -> Result<BTreeSet<String>> {
+        let Some(machine) = self.0.store().machine(id).await? else { return Ok(BTreeSet::new()) };
+        let own = peers(self.0.providers(), &machine);
+        let mut shared = BTreeSet::new();
+        let mut after = None;
+        while !own.is_empty() {
+            let page = self.list(Filter::default(), after, PAGE).await?;
+            for other in page.machines.iter().filter(|other| other.id != *id) {
+                shared.extend(own.intersection(&peers(self.0.providers(), other)).cloned());
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        Ok(shared)
+    }
+
+    /// The refusal for an object that was deleted; none if no such object was ever there, or if
+    /// its history has expired.
+    pub(crate) async fn deleted(&self, id: &str) -> Result<Option<Refusal>> {
+        let last =
+            self.0.store().scan(id.to_string(), |id, tx| Box::pin(tx.last_event(id))).await?;
+        Ok(last.filter(|last| last.state == REMOVED).map(|last| {
+            let ago = format_duration(self.0.now().since(last.ts));
+            let message = format!("{id} was deleted {ago} ago by {}", last.actor);
+            Refusal::new(RefusalKind::NotFound, "NOT_FOUND", message)
+                .next(format!("farrier history {id}"))
+        }))
+    }
+}
+
+fn peers(providers: &Providers, machine: &Machine) -> BTreeSet<String> {
+    let provider = providers.get(&machine.spec.provider);
+    provider.map(|provider| provider.peers(&machine.spec)).unwrap_or_default().into_iter().collect()
+}
+
+struct Delete {
+    id: MachineId,
+    version: Option<i64>,
+    actor: String,
+    providers: Providers,
+    shared_peers: BTreeSet<String>,
+    now: Timestamp,
+}
+
+impl Delete {
+    async fn run(&self, tx: &mut Tx) -> Result<Machine> {
+        // Lock order: the host before its machine, as in the host's own turn.
+        let host = tx.record_locked::<Host>(self.id.as_str()).await?;
+        let found = tx.machine_locked(&self.id).await?;
+        let machine = found.ok_or_else(|| no_machine(&self.id))?;
+        check_version(&machine, self.version)?;
+        let target = TargetId::from(&machine.id);
+        let run = tx.active_runs_on(std::slice::from_ref(&target)).await?.remove(&target.key());
+        let rack_operation = pending_rack_operation(tx, &target).await?;
+        let node = match tx.live_node_of_machine(&machine.id).await? {
+            Some(node) => tx.record::<Node>(node.as_str()).await?,
+            None => None,
+        };
+        let by = MachineReferences {
+            run: run.as_ref(),
+            rack_operation: rack_operation.as_ref(),
+            host: host.as_ref(),
+            node: node.as_ref(),
+        };
+        admit_deletion(&machine, by)?;
+
+        let event = event(Cause::Request, &self.actor, "deleted".into(), here!(), self.now);
+        if let Some(host) = &host {
+            tx.remove_record(host, &event)?;
+        }
+        for peer in peers(&self.providers, &machine).difference(&self.shared_peers) {
+            tx.delete_lockout(peer).await?;
+            tx.delete_identity(peer).await?;
+        }
+        tx.delete_machine(&machine, &event)?;
+        Ok(machine)
+    }
+}
+
+/// An operation of a rack that has not ended and that is to hold the device. A device may have left
+/// the rack since the operation was accepted.
+async fn pending_rack_operation(tx: &mut Tx, device: &TargetId) -> Result<Option<RunId>> {
+    let mut after = String::new();
+    loop {
+        let runs = tx.active_runs_of(&[RunType::RackMaintenance], &after, PAGE).await?;
+        if let Some(run) = runs.iter().find(|run| run.spec.held_targets.contains(device)) {
+            return Ok(Some(run.spec.id.clone()));
+        }
+        match runs.last() {
+            Some(last) if runs.len() as i64 == PAGE => after = last.spec.id.to_string(),
+            Some(_) | None => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A watch of one kind of object: a snapshot of what exists at a cursor, then every later event.
+
+use super::{OutageRetry, POLL_INTERVAL, Watched, events_after};
+use crate::Engine;
+use crate::retention::{check_not_deleted, no_snapshot};
+use crate::watch::watched::{SnapshotPage, SnapshotQuery};
+use crate::watch_position::WatchPosition;
+use model::filter::Filter;
+use model::id::ObjectId;
+use model::run::Run;
+use model::time::Timestamp;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use store::{Cursor, Result, Tx};
+
+/// One update that a watch delivers.
+#[derive(Debug, Clone)]
+pub struct WatchUpdate<T> {
+    pub ts: Timestamp,
+    /// The object after the change, or as it was before its deletion. Shared by all watchers.
+    pub object: Arc<T>,
+    pub message: String,
+    /// The position to resume after this update.
+    pub position: WatchPosition,
+    pub initial: bool,
+    /// The object was deleted.
+    pub deleted: bool,
+}
+
+pub struct Watch<T> {
+    engine: Engine,
+    filter: Filter,
+    /// The filter of the snapshot.
+    snapshot_filter: Filter,
+    position: WatchPosition,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Drop for Watch<T> {
+    fn drop(&mut self) {
+        self.engine.hub().watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch<Run> {
+    /// Leaves ended runs out of the snapshot.
+    pub fn without_ended(mut self) -> Self {
+        self.snapshot_filter = self.snapshot_filter.clone().and(Filter::in_flight());
+        self
+    }
+}
+
+impl<T: Watched> Watch<T> {
+    /// The caller has counted the watcher.
+    pub(super) fn new(engine: Engine, filter: Filter, position: WatchPosition) -> Self {
+        Self { engine, snapshot_filter: filter.clone(), filter, position, kind: PhantomData }
+    }
+
+    /// The current position. A watch that resumes here misses nothing.
+    pub fn position(&self) -> &WatchPosition {
+        &self.position
+    }
+
+    /// Waits for the next updates, in order. Empty when the process stops.
+    pub async fn next(&mut self) -> Result<Vec<WatchUpdate<T>>> {
+        let mut failure = OutageRetry::default();
+        loop {
+            let observed = match self.position.clone() {
+                WatchPosition::Snapshot { at, last } => self.snapshot(at, last).await,
+                WatchPosition::After(cursor) => self.after(cursor).await,
+            };
+            match observed {
+                Ok(observed) if observed.is_empty() && !self.engine.is_stopping() => {
+                    failure = OutageRetry::default();
+                }
+                Ok(observed) => return Ok(observed),
+                Err(error) => failure.wait_or_fail(error).await?,
+            }
+        }
+    }
+
+    async fn snapshot(
+        &mut self,
+        at: Cursor,
+        last: Option<ObjectId>,
+    ) -> Result<Vec<WatchUpdate<T>>> {
+        let last = last.map(|id| id.to_string());
+        let query = SnapshotQuery { filter: self.snapshot_filter.clone(), last, at };
+        let page = self
+            .engine
+            .store()
+            .scan(query, |query, tx| Box::pin(snapshot_page::<T>(tx, query)))
+            .await?;
+        let mut observed = Vec::with_capacity(page.objects.len());
+        for object in page.objects {
+            let id = ObjectId::trusted(object.id());
+            if object.matches(&self.snapshot_filter, &self.engine).await? {
+                observed.push(WatchUpdate {
+                    ts: object.snapshot_time(),
+                    message: String::new(),
+                    position: WatchPosition::Snapshot { at, last: Some(id) },
+                    object: Arc::new(object),
+                    initial: true,
+                    deleted: false,
+                });
+            }
+        }
+        self.position = match page.next {
+            Some(next) => WatchPosition::Snapshot { at, last: Some(ObjectId::trusted(next)) },
+            None => WatchPosition::After(at),
+        };
+        if let (WatchPosition::After(_), Some(last)) = (&self.position, observed.last_mut()) {
+            last.position = self.position.clone();
+        }
+        Ok(observed)
+    }
+
+    async fn after(&mut self, cursor: Cursor) -> Result<Vec<WatchUpdate<T>>> {
+        let mut newest = self.engine.hub().newest.subscribe();
+        let events = match self.engine.hub().read_ring(cursor) {
+            Some(events) => events,
+            None => {
+                let events = events_after(self.engine.store(), cursor, T::KIND).await?;
+                events.into_iter().map(Arc::new).collect()
+            }
+        };
+        let Some(last) = events.last() else {
+            tokio::select! {
+                biased;
+                changed = newest.changed() => drop(changed),
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = self.engine.stopped() => {}
+            }
+            return Ok(Vec::new());
+        };
+        let after = WatchPosition::After(last.cursor);
+        let mut observed = Vec::new();
+        for event in events.iter().filter(|event| event.kind == Some(T::KIND)) {
+            let Some(object) = event.object.as_ref().and_then(T::of_event) else {
+                return Err(no_snapshot(cursor, T::KIND).into());
+            };
+            if object.matches(&self.filter, &self.engine).await? {
+                observed.push(WatchUpdate {
+                    ts: event.ts,
+                    object: Arc::clone(object),
+                    message: event.message.clone(),
+                    position: WatchPosition::After(event.cursor),
+                    initial: false,
+                    deleted: event.is_deletion() || object.is_deleted(),
+                });
+            }
+        }
+        // Set last: after an error in `matches` the same events are read again.
+        self.position = after;
+        Ok(observed)
+    }
+}
+
+async fn snapshot_page<T: Watched>(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<T>> {
+    check_not_deleted(tx, query.at, T::KIND).await?;
+    T::page(tx, query).await
+}

@@ -1,0 +1,141 @@
+//! The words for the values of Farrier's own enums: the names of the documents, which people read
+//! and filters take, such as `active` for `NODE_STATE_ACTIVE`.
+//!
+//! A value's number is the position of its word, counted from 1; 0 is always unspecified. So a new
+//! value is appended. A test compares this table with the proto files.
+
+use crate::v1;
+
+/// An enum whose values have words.
+pub trait WireEnum: Copy + Into<i32> {
+    /// The full name of the enum.
+    const NAME: &'static str;
+    const WORDS: &'static [&'static str];
+
+    /// Its word; empty for unspecified.
+    fn word(self) -> &'static str {
+        word_in(Self::WORDS, self.into())
+    }
+}
+
+/// The number of a word; 0, which is unspecified, for any other text.
+pub fn value<E: WireEnum>(word: &str) -> i32 {
+    let at = E::WORDS.iter().position(|known| *known == word);
+    at.and_then(|at| i32::try_from(at + 1).ok()).unwrap_or_default()
+}
+
+/// The word of a number; empty for 0 and for a number that this version does not know.
+pub fn word<E: WireEnum>(value: i32) -> &'static str {
+    word_in(E::WORDS, value)
+}
+
+/// The words of the enum with this full name. None: its values are named by their proto names.
+pub fn words_of(name: &str) -> Option<&'static [&'static str]> {
+    TABLE.iter().find(|(known, _)| *known == name).map(|(_, words)| *words)
+}
+
+/// The word of a number in a list of words.
+pub fn word_in(words: &'static [&'static str], value: i32) -> &'static str {
+    let at = usize::try_from(value).ok().and_then(|value| value.checked_sub(1));
+    at.and_then(|at| words.get(at)).copied().unwrap_or_default()
+}
+
+macro_rules! words {
+    ($($name:ident: $($word:literal)+;)*) => {
+        $(impl WireEnum for v1::$name {
+            const NAME: &'static str = concat!("farrier.v1.", stringify!($name));
+            const WORDS: &'static [&'static str] = &[$($word),+];
+        })*
+
+        /// Every enum with words.
+        pub const TABLE: &[(&str, &[&str])] = &[
+            $((<v1::$name as WireEnum>::NAME, <v1::$name as WireEnum>::WORDS),)*
+        ];
+    };
+}
+
+words! {
+    CredentialKind: "password" "ssh-key" "kubeconfig" "maas-key";
+    DecommissionMode: "soft_reset" "reimage" "full_decommission" "storage_cleanup";
+    DeviceState: "Created" "Initializing" "FetchingData" "Configuring" "Validating" "Ready"
+        "ReProvisioning" "Maintenance" "Error" "Deleting";
+    DeviceWork: "firmware" "read" "configure" "check" "fabric";
+    FaultClass: "retryable" "needs-intervention" "rejected" "bug";
+    HardwareHealth: "OK" "Warning" "Critical" "Unknown";
+    HistoryCause: "request" "engine" "probe" "admin";
+    HostState: "Ready" "CheckingFirmwareV2" "WaitingForRackFirmwareUpgrade" "FailedFirmwareUpgrade";
+    ImageKind: "raw" "qcow2" "tar" "kernel" "iso";
+    NodeState: "bootstrap_issued" "enrolling" "active" "offline" "quarantined" "draining" "retired"
+        "removing" "deleted";
+    NodeTransitionOwner: "admin" "onboarding" "decommission" "heartbeat" "reconciler" "operator";
+    NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
+        "retire" "reactivate";
+    PowerSequence: "on" "off" "reset";
+    PowerState: "ON" "OFF" "CHANGING";
+    ProviderVerb: "perform" "follow" "get_status" "observe" "stop";
+    QuarantineCause: "drift" "onboarding" "cleanup" "operator";
+    RackActivity: "FirmwareUpgrade" "ConfigureNmxCluster" "PowerSequence" "Validation";
+    RackChildRunState: "WAITING" "PENDING" "RUNNING" "SUCCEEDED" "FAILED" "CANCELED";
+    RackErrorPhase: "Discovery" "FirmwareUpgrade" "ConfigureNmxCluster" "PowerSequence"
+        "Validation";
+    RackMaintenanceStage: "FirmwareUpgrade" "ConfigureNmxCluster" "PowerSequence" "Completed";
+    RackState: "Created" "Discovering" "Maintenance" "Validating" "Ready" "Error" "Deleting";
+    ResumedTask: "fresh" "live" "requeued" "none";
+    SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
+    SiteState: "New" "Connected" "Unreachable" "CutOff";
+    TargetKind: "machine" "switch" "power_shelf" "rack";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
+
+    /// `FetchingData` and `ssh-key` as `FETCHING_DATA` and `SSH_KEY`.
+    fn upper_snake(word: &str) -> String {
+        let mut name = String::new();
+        let mut after_lower = false;
+        for c in word.chars() {
+            if c.is_ascii_uppercase() && after_lower {
+                name.push('_');
+            }
+            after_lower = c.is_ascii_lowercase() || c.is_ascii_digit();
+            name.push(if c == '-' { '_' } else { c.to_ascii_uppercase() });
+        }
+        name
+    }
+
+    #[test]
+    fn the_words_are_the_values_of_the_proto_files() {
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap();
+        let enums = set.file.iter().filter(|file| file.package() == "farrier.v1");
+        let enums: Vec<_> = enums.flat_map(|file| &file.enum_type).collect();
+        for (name, words) in TABLE {
+            let short = name.trim_start_matches("farrier.v1.");
+            let found = enums.iter().find(|found| found.name() == short).unwrap();
+            let prefix = upper_snake(short);
+            let expected = words.iter().enumerate().map(|(at, word)| {
+                (format!("{prefix}_{}", upper_snake(word)), i32::try_from(at + 1).unwrap())
+            });
+            let expected: Vec<_> =
+                std::iter::once((format!("{prefix}_UNSPECIFIED"), 0)).chain(expected).collect();
+            let values = found.value.iter().map(|value| (value.name().to_string(), value.number()));
+            assert_eq!(values.collect::<Vec<_>>(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_word_and_its_number_belong_together() {
+        assert_eq!(value::<v1::NodeState>("active"), v1::NodeState::Active as i32);
+        assert_eq!(v1::NodeState::Active.word(), "active");
+        assert_eq!(v1::NodeState::Unspecified.word(), "");
+        assert_eq!(word::<v1::NodeState>(v1::NodeState::Active as i32), "active");
+        assert_eq!(value::<v1::NodeState>("Active"), 0);
+        for unknown in [0, -1, 99] {
+            assert_eq!(word::<v1::NodeState>(unknown), "");
+        }
+        assert_eq!(words_of("farrier.v1.TargetKind").map(<[_]>::len), Some(4));
+        assert_eq!(words_of("farrier.v1.OperationType"), None);
+    }
+}
