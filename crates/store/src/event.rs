@@ -238,10 +238,12 @@ impl Tx {
         version: i64,
         at: Cursor,
     ) -> Result<ObjectAsOf> {
-        let sql = "SELECT version, body FROM events WHERE object_id = $1 AND version <= $2 \
+        let sql = "SELECT version, body, word FROM events WHERE object_id = $1 AND version <= $2 \
                    AND (tx, seq) <= ($3, $4) ORDER BY version DESC LIMIT 1";
         match self.query_one(sql, values![id, version, at.tx, at.seq]).await? {
             Some(then) if then.int(0)? == version => Ok(ObjectAsOf::Unchanged),
+            // It was deleted then, and was created again later.
+            Some(then) if then.text(2)? == REMOVED => Ok(ObjectAsOf::Later),
             Some(then) => match then.text(1)? {
                 // An older version wrote the event without a body.
                 "" => Ok(ObjectAsOf::Later),
@@ -275,7 +277,7 @@ impl Tx {
              WHERE {after_cursor} ORDER BY e.tx, e.seq LIMIT $3",
         );
         let rows = self.query(&sql, values![cursor.tx, cursor.seq, limit]).await?;
-        rows.iter().map(|row| event(row, event_object(row)?)).collect()
+        rows.iter().map(|row| event(row, readable_object(row))).collect()
     }
 
     /// The cursor of the last final event.
@@ -338,6 +340,16 @@ fn insert(
             Value::from(body),
         ],
     }
+}
+
+/// The object of an event; none if it cannot be decoded, such as one of a newer version. The
+/// watches of other kinds continue.
+fn readable_object(row: &Row) -> Option<EventObject> {
+    event_object(row).unwrap_or_else(|error| {
+        let object = row.text(3).unwrap_or_default();
+        tracing::error!(object, %error, "the object of an event cannot be read");
+        None
+    })
 }
 
 /// The object in the body of an event: the columns 10 (kind) and 11 (body), and 12, the spec of a
