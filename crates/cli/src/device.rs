@@ -2,11 +2,12 @@
 
 use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
 use crate::exit::{Failure, Result};
+use crate::filter::FilterText;
 use crate::health;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use proto::v1::{DeviceFilter, DeviceSpec, DeviceState, DeviceStatus, PowerState};
+use proto::v1::{DeviceSpec, DeviceState, DeviceStatus, PowerState};
 use proto::words::WireEnum;
 use std::collections::HashMap;
 use tonic_types::StatusExt;
@@ -19,12 +20,11 @@ pub struct DeviceView<'a> {
     pub status: Option<&'a DeviceStatus>,
 }
 
-pub fn filter(args: &DeviceListArgs) -> DeviceFilter {
-    DeviceFilter {
-        rack_id: args.rack.clone(),
-        states: args.states.clone(),
-        labels: args.labels.iter().cloned().collect(),
-    }
+pub fn filter(args: &DeviceListArgs) -> String {
+    let filter =
+        FilterText::typed(&args.filter).equal("rack", &args.rack).any_of("state", &args.states);
+    let labelled = args.labels.iter();
+    labelled.fold(filter, |filter, (key, value)| filter.label(key, value)).build()
 }
 
 /// Overwrites the spec fields and labels that are given.

@@ -13,6 +13,7 @@ mod credential;
 mod device;
 mod discover;
 mod exit;
+mod filter;
 mod firmware;
 mod follow;
 mod hardware;

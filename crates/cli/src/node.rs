@@ -9,6 +9,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
+use crate::filter::FilterText;
 use crate::operation::{
     AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report,
     request_id_unless_dry_run,
@@ -74,20 +75,18 @@ pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail> {
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<()> {
+    let filter = FilterText::typed(&args.filter)
+        .any_of("state", &args.states)
+        .equal("site_id", &args.site)
+        .equal("machine_id", &args.machine)
+        .build();
     let nodes = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListNodesRequest {
-            page_size,
-            page_token,
-            states: args.states.clone(),
-            site_id: args.site.clone(),
-            machine_id: args.machine.clone(),
-        };
+        let request = ListNodesRequest { filter: filter.clone(), page_size, page_token };
         let page = client.call(client.nodes().list_nodes(request)).await?;
         Ok((page.nodes, page.next_page_token))
     })
     .await?;
-    let everywhere = args.states.is_empty() && args.site.is_empty() && args.machine.is_empty();
-    let none = match everywhere {
+    let none = match filter.is_empty() {
         true => "no nodes; make one with `farrier node onboard MACHINE --site SITE`",
         false => "no nodes match",
     };

@@ -80,7 +80,7 @@ async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf> {
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let shelves = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListPowerShelvesRequest { filter: Some(filter(args)), page_size, page_token };
+        let request = ListPowerShelvesRequest { filter: filter(args), page_size, page_token };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
         Ok((page.power_shelves, page.next_page_token))
     })
@@ -171,7 +171,7 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
         let status = match (shelf.state().word(), shelf.power().word()) {
             ("", _) => "not known".to_string(),
             (state, "") => format!("{state}, power not known"),
-            (state, power) => format!("{state}, power {power}"),
+            (state, power) => format!("{state}, power {}", power.to_lowercase()),
         };
         text.push_str(&format!("  {id} ({status}): {}\n", one_line(&steps)));
     }
@@ -252,7 +252,7 @@ mod tests {
 Dry run: nothing is changed.
 
 Power shelves:
-  ps-1 (Ready, power ON): power-off
+  ps-1 (Ready, power on): power-off
 
 Affected machines:
   m-1  (m-1 is READY)

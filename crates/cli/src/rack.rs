@@ -6,6 +6,7 @@ mod maintenance;
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
+use crate::filter::FilterText;
 use crate::health;
 use crate::machine::is_version_conflict;
 use crate::output::Screen;
@@ -19,7 +20,6 @@ use proto::v1::{
     RackDevice, RackLocation, RackStatus, TargetKind, UpdateRackRequest,
 };
 use proto::words::WireEnum;
-use std::collections::BTreeMap;
 
 /// The maximum number of attempts when other clients change the rack concurrently.
 const MAX_UPDATE_ATTEMPTS: u32 = 50;
@@ -100,20 +100,13 @@ fn format_location(rack: &Rack) -> String {
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<()> {
-    let labels: BTreeMap<String, String> = args
-        .labels
-        .iter()
-        .map(|label| label.split_once('=').unwrap_or((label, "")))
-        .map(|(key, value)| (key.to_string(), value.to_string()))
-        .collect();
+    let filter = FilterText::typed(&args.filter)
+        .any_of("state", &args.states)
+        .any_of("hardware_type", &args.hardware_types);
+    let labels = args.labels.iter().map(|label| label.split_once('=').unwrap_or((label, "")));
+    let filter = labels.fold(filter, |filter, (key, value)| filter.label(key, value)).build();
     let racks = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListRacksRequest {
-            states: args.states.clone(),
-            hardware_types: args.hardware_types.clone(),
-            labels: labels.clone().into_iter().collect(),
-            page_size,
-            page_token,
-        };
+        let request = ListRacksRequest { filter: filter.clone(), page_size, page_token };
         let page = client.call(client.racks().list_racks(request)).await?;
         Ok((page.racks, page.next_page_token))
     })

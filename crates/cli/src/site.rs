@@ -117,7 +117,7 @@ fn format_change(site: &Site, what: &str) -> String {
 
 async fn list(client: &Client, screen: &mut Screen) -> Result<()> {
     let sites = fetch_pages(None, async |page_size, page_token| {
-        let request = ListSitesRequest { page_size, page_token };
+        let request = ListSitesRequest { page_size, page_token, ..Default::default() };
         let page = client.call(client.sites().list_sites(request)).await?;
         Ok((page.sites, page.next_page_token))
     })

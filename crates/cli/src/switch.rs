@@ -67,7 +67,7 @@ async fn fetch(client: &Client, switch_id: String) -> Result<Switch> {
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let switches = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListSwitchesRequest { filter: Some(filter(args)), page_size, page_token };
+        let request = ListSwitchesRequest { filter: filter(args), page_size, page_token };
         let page = client.call(client.switches().list_switches(request)).await?;
         Ok((page.switches, page.next_page_token))
     })

@@ -9,6 +9,7 @@ use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
 use model::device::{Device, predict_steps, retry};
+use model::filter::Filter;
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
 use model::lifecycle::{DeviceContext, DeviceFailure, DeviceSpec, RecordHeader};
@@ -24,7 +25,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
-use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, StoreError, Tx};
+use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
 
 /// The most devices of a kind that are counted for the metric of overdue ones.
 const MAX_OVERDUE: usize = 1_000;
@@ -117,7 +118,7 @@ impl Devices {
     /// Devices by id, after `after`.
     pub async fn list<D: Device>(
         &self,
-        filter: RecordFilter,
+        filter: Filter,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<D>> {
@@ -202,11 +203,7 @@ impl Devices {
     }
 
     async fn overdue_of<D: Device>(&self) -> Result<OverdueDevices> {
-        let filter = RecordFilter {
-            states: D::WAITING.iter().map(|name| (*name).to_string()).collect(),
-            ..RecordFilter::default()
-        };
-        let page = self.list::<D>(filter, None, MAX_OVERDUE).await?;
+        let page = self.list::<D>(Filter::in_states(D::WAITING), None, MAX_OVERDUE).await?;
         let now = self.0.now();
         let count = page.records.iter().filter(|one| device_overdue(*one, now)).count();
         Ok(OverdueDevices { kind: D::KIND.as_str(), count })

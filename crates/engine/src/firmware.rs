@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::admission::event;
+use model::filter::Filter;
 use model::firmware::{AppliedFirmware, Firmware};
 use model::here;
 use model::host::{Host, HostState};
@@ -12,7 +13,7 @@ use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
-use store::{AppliedPosition, Cause, NewEvent, RecordFilter, Result, Tx};
+use store::{AppliedPosition, Cause, NewEvent, Result, Tx};
 
 /// Operations or hosts per page.
 const PAGE: i64 = 500;
@@ -201,8 +202,7 @@ async fn applying(tx: &mut Tx, firmware: &Firmware) -> Result<Option<String>> {
             Some(_) | None => break,
         }
     }
-    let states = HostState::UNDER_WAY.map(String::from).to_vec();
-    let filter = RecordFilter { states, ..RecordFilter::default() };
+    let filter = Filter::in_states(&HostState::UNDER_WAY);
     let mut after = None;
     loop {
         let page = tx.records::<Host>(&filter, after.as_deref(), PAGE as usize).await?;

@@ -17,6 +17,7 @@ use crate::explain::Explained;
 use crate::fan_out::{failed_child, has_active_children};
 use crate::holds::unknown;
 use crate::topology::take_out_devices;
+use model::filter::Filter;
 use model::firmware::{FirmwareResolution, resolve};
 use model::here;
 use model::id::{RackId, RunId};
@@ -30,7 +31,7 @@ use model::rack::{
 use model::refusal::{Refusal, RefusalKind};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{Cause, RecordFilter, RecordPage, Result, Tx};
+use store::{Cause, RecordPage, Result, Tx};
 
 /// A rack as the operator describes it.
 #[derive(Debug, Clone)]
@@ -48,14 +49,6 @@ pub struct RackView {
     pub devices: Vec<RackDevice>,
     pub operations: Vec<RackOperation>,
     pub waits_for: String,
-}
-
-/// The filter of a list.
-#[derive(Debug, Clone, Default)]
-pub struct RackFilter {
-    pub records: RecordFilter,
-    /// Any of these; empty: all.
-    pub hardware_types: Vec<String>,
 }
 
 /// Racks: their inventory and their operations.
@@ -97,13 +90,13 @@ impl Racks {
     /// A page of racks in the order of their ids, after the id `after`.
     pub async fn list(
         &self,
-        filter: RackFilter,
+        filter: Filter,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Rack>> {
         let input = (filter, after, limit);
-        let found = self.0.store().read(input, |(filter, after, limit), tx| {
-            Box::pin(list(tx, filter, after.clone(), *limit))
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.records(filter, after.as_deref(), *limit))
         });
         found.await
     }
@@ -283,38 +276,6 @@ async fn build_view(
     let waits_for = rack.waits_for(&observed, now);
     let RackTurnInput { devices, operations, .. } = observed;
     Ok(RackView { rack, devices, operations, waits_for })
-}
-
-async fn list(
-    tx: &mut Tx,
-    filter: &RackFilter,
-    mut after: Option<String>,
-    limit: usize,
-) -> Result<RecordPage<Rack>> {
-    let has_type = |rack: &Rack| {
-        let types = &filter.hardware_types;
-        types.is_empty() || types.contains(&rack.spec.hardware_type)
-    };
-    let mut records: Vec<Rack> = Vec::new();
-    // The hardware type is filtered here, so pages are read until the result is full.
-    loop {
-        let page = tx.records::<Rack>(&filter.records, after.as_deref(), limit).await?;
-        let more = page.next.is_some();
-        for rack in page.records {
-            after = Some(rack.head.id.clone());
-            if !has_type(&rack) {
-                continue;
-            }
-            if records.len() == limit {
-                let next = records.last().map(|last| last.head.id.clone());
-                return Ok(RecordPage { records, next });
-            }
-            records.push(rack);
-        }
-        if !more {
-            return Ok(RecordPage { records, next: None });
-        }
-    }
 }
 
 async fn update(

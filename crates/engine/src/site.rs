@@ -3,6 +3,7 @@
 use crate::Engine;
 use crate::admission::event;
 use crate::node::no_site;
+use model::filter::Filter;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
@@ -11,7 +12,7 @@ use model::run::actions::Requester;
 use model::site::{Site, SiteSpec};
 use model::text;
 use model::time::Timestamp;
-use store::{Cause, RecordFilter, RecordPage, Result, Tx};
+use store::{Cause, RecordPage, Result, Tx};
 
 /// A site as the operator describes it.
 #[derive(Debug, Clone)]
@@ -62,10 +63,15 @@ impl Sites {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.last_site_answer(id))).await
     }
 
-    pub async fn list(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
-        let input = (RecordFilter::default(), after, limit);
-        let found = self.0.store().scan(input, |(all, after, limit), tx| {
-            Box::pin(tx.records(all, after.as_deref(), *limit))
+    pub async fn list(
+        &self,
+        filter: Filter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<Site>> {
+        let input = (filter, after, limit);
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.records(filter, after.as_deref(), *limit))
         });
         found.await
     }

@@ -7,6 +7,7 @@
 mod parse;
 
 use crate::condition::ConditionType;
+use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::refusal::Refusal;
@@ -25,6 +26,11 @@ pub enum FilterSubject {
     Machine,
     Run,
     Plan,
+    Rack,
+    Switch,
+    PowerShelf,
+    Node,
+    Site,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +52,18 @@ pub enum FilterField {
     PlanId,
     RequestId,
     WorkflowState,
+    /// The id of a record: a rack, a switch, a power shelf, a node or a site.
+    RecordId,
+    /// The state of a record.
+    State,
+    /// The hardware type of a rack.
+    HardwareType,
+    /// The site of a node.
+    Site,
 }
 
-/// One comparison: the field has one of the values, or none of them when `negated`.
+/// One comparison: the field has one of the values, or none of them when `negated`. Without values:
+/// it has any value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterTerm {
     pub field: FilterField,
@@ -105,6 +120,37 @@ impl Filter {
         parse::parse(text, subject)
     }
 
+    /// Matches records in one of these states.
+    pub fn in_states(states: &[&str]) -> Self {
+        Self::of_states(states, false)
+    }
+
+    /// Matches records in any other state.
+    pub fn not_in_states(states: &[&str]) -> Self {
+        Self::of_states(states, true)
+    }
+
+    fn of_states(states: &[&str], negated: bool) -> Self {
+        let values = states.iter().map(ToString::to_string).collect();
+        Self { terms: vec![FilterTerm { field: FilterField::State, negated, values }] }
+    }
+
+    /// The rack that every match must be in, if the filter names one.
+    pub fn rack(&self) -> Option<&str> {
+        let racks = self.terms.iter().filter(|term| term.field == FilterField::Rack);
+        let mut racks = racks.filter(|term| !term.negated && term.values.len() == 1);
+        racks.find_map(|term| term.values.first().map(String::as_str))
+    }
+
+    /// True if a term is about the state of a record.
+    pub fn names_state(&self) -> bool {
+        self.terms.iter().any(|term| term.field == FilterField::State)
+    }
+
+    pub fn matches_record<R: Lifecycle>(&self, record: &R) -> bool {
+        self.terms.iter().all(|term| term.compare(record.filter_value(&term.field)))
+    }
+
     pub fn matches(&self, item: FilterItem<'_>) -> bool {
         self.terms.iter().all(|term| term.holds(item))
     }
@@ -117,7 +163,14 @@ impl Filter {
 
 impl FilterTerm {
     fn holds(&self, item: FilterItem<'_>) -> bool {
-        let value = self.field.read(item);
+        self.compare(self.field.read(item))
+    }
+
+    /// Without values the field only has to have one.
+    fn compare(&self, value: Option<String>) -> bool {
+        if self.values.is_empty() {
+            return value.is_some() != self.negated;
+        }
         let found = value.is_some_and(|value| self.values.contains(&value));
         found != self.negated
     }
@@ -140,7 +193,36 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
-            | Self::WorkflowState => false,
+            | Self::WorkflowState
+            | Self::RecordId
+            | Self::State
+            | Self::HardwareType
+            | Self::Site => false,
+        }
+    }
+
+    /// The value of a field that every record has.
+    pub fn of_record<R: Lifecycle>(&self, record: &R) -> Option<String> {
+        let head = record.head();
+        match self {
+            Self::RecordId => Some(head.id.clone()),
+            Self::State => Some(record.state_name().into()),
+            Self::Rack => head.rack.as_ref().map(ToString::to_string),
+            Self::Label(key) => head.labels.get(key).cloned(),
+            Self::MachineId
+            | Self::Phase
+            | Self::RunPhase
+            | Self::EffectiveState
+            | Self::LifecycleState
+            | Self::Provider
+            | Self::Condition(_)
+            | Self::Type
+            | Self::RunId
+            | Self::PlanId
+            | Self::RequestId
+            | Self::WorkflowState
+            | Self::HardwareType
+            | Self::Site => None,
         }
     }
 
@@ -167,7 +249,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
-            | Self::WorkflowState => None,
+            | Self::WorkflowState
+            | Self::RecordId
+            | Self::State
+            | Self::HardwareType
+            | Self::Site => None,
         }
     }
 
@@ -186,7 +272,11 @@ impl FilterField {
             | Self::Provider
             | Self::Rack
             | Self::Label(_)
-            | Self::Condition(_) => None,
+            | Self::Condition(_)
+            | Self::RecordId
+            | Self::State
+            | Self::HardwareType
+            | Self::Site => None,
         }
     }
 
@@ -205,7 +295,11 @@ impl FilterField {
             | Self::Condition(_)
             | Self::RunId
             | Self::RequestId
-            | Self::WorkflowState => None,
+            | Self::WorkflowState
+            | Self::RecordId
+            | Self::State
+            | Self::HardwareType
+            | Self::Site => None,
         }
     }
 }

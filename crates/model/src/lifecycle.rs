@@ -7,6 +7,7 @@
 //! lifecycle is one transaction, and a crash cannot leave half of it behind.
 
 use crate::effect::{DeviceFacts, Effect};
+use crate::filter::FilterField;
 use crate::health::HealthSummary;
 use crate::host::Host;
 use crate::id::{PlanId, PowerShelfId, RackId, RunId};
@@ -359,6 +360,11 @@ pub trait Lifecycle:
     /// write. None means any.
     fn legal_source_states(&self) -> Option<Vec<&'static str>> {
         None
+    }
+
+    /// The value of a field in a filter; none if the record has no such field, or no value there.
+    fn filter_value(&self, field: &FilterField) -> Option<String> {
+        field.of_record(self)
     }
 
     /// Merges what a run has read from the device into the record.

@@ -38,6 +38,7 @@ pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
 pub use wire::node::TaskKind;
 
 use crate::effect::DeviceFacts;
+use crate::filter::FilterField;
 use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
@@ -228,6 +229,16 @@ impl Lifecycle for Node {
     type TurnInput = NodeTurnInput;
 
     head_in_field!();
+
+    fn filter_value(&self, field: &FilterField) -> Option<String> {
+        if *field == FilterField::MachineId {
+            return Some(self.machine.to_string());
+        }
+        if *field == FilterField::Site {
+            return self.site.as_ref().map(ToString::to_string);
+        }
+        field.of_record(self)
+    }
 
     fn state_name(&self) -> &'static str {
         self.state.as_str()

@@ -16,6 +16,7 @@ pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
 pub use why::explain;
 
+use crate::filter::FilterField;
 use crate::id::{RackId, RunId};
 use crate::lifecycle::{
     DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
@@ -418,6 +419,11 @@ impl Lifecycle for Rack {
     type TurnInput = RackTurnInput;
 
     head_in_field!();
+
+    fn filter_value(&self, field: &FilterField) -> Option<String> {
+        let own = *field == FilterField::HardwareType;
+        own.then(|| self.spec.hardware_type.clone()).or_else(|| field.of_record(self))
+    }
 
     fn state_name(&self) -> &'static str {
         match self.state {

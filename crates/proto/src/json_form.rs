@@ -72,6 +72,7 @@ impl Index {
         let values = described.value.iter().map(|value| {
             let name = value.name();
             let word = match words::word_in(known, value.number()) {
+                "" if value.number() == 0 => "",
                 "" => name.strip_prefix(&prefix).unwrap_or(name),
                 word => word,
             };

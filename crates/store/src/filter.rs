@@ -95,12 +95,20 @@ fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
         | FilterField::Type
         | FilterField::RunId
         | FilterField::PlanId
-        | FilterField::RequestId => None,
+        | FilterField::RequestId
+        | FilterField::RecordId
+        | FilterField::State
+        | FilterField::HardwareType
+        | FilterField::Site => None,
     }
 }
 
 fn term_sql(term: &FilterTerm, select: &mut Select) -> String {
     let column = column(&term.field, select);
+    if term.values.is_empty() {
+        let sign = if term.negated { "IS" } else { "IS NOT" };
+        return format!("{column} {sign} NULL");
+    }
     let values: Vec<String> = term.values.iter().map(|one| select.bind(one.as_str())).collect();
     let values = values.join(", ");
     if term.negated {
@@ -132,6 +140,11 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         FilterField::PlanId => "r.plan_id".into(),
         FilterField::RequestId => "r.request_id".into(),
         FilterField::WorkflowState => "s.workflow".into(),
+        // Records are matched after they are read; no query of machines or runs has these fields.
+        FilterField::RecordId
+        | FilterField::State
+        | FilterField::HardwareType
+        | FilterField::Site => "NULL".into(),
     }
 }
 

@@ -46,7 +46,7 @@ pub use lockout::LockoutRow;
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
 pub use node::{NodeHeartbeat, TaskRow};
-pub use record::{RecordClaim, RecordFilter, RecordPage};
+pub use record::{RecordClaim, RecordPage};
 pub use replica::{Replica, ReplicaHeartbeat, ReplicaStatus};
 pub use retention::{
     AgedEvent, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH, MAX_RUNS_PER_BATCH,

@@ -10,6 +10,7 @@ use crate::event::{Cursor, NewEvent, ObjectAsOf, REMOVED};
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::filter::Filter;
 use model::id::{ObjectId, RackId};
 use model::lifecycle::{Lifecycle, SubjectId};
 use model::time::Timestamp;
@@ -20,15 +21,6 @@ pub struct RecordClaim {
     pub epoch: i64,
     /// The number of wake-ups that the turn has handled.
     pub wakes_handled: i64,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RecordFilter {
-    pub rack: Option<RackId>,
-    /// The names of the selected states; empty selects all.
-    pub states: Vec<String>,
-    /// Required labels; an empty value matches any value.
-    pub labels: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,13 +204,13 @@ impl Tx {
     /// One page of the records that match a filter, ordered by id.
     pub async fn records<R: Lifecycle>(
         &mut self,
-        filter: &RecordFilter,
+        filter: &Filter,
         after: Option<&str>,
         limit: usize,
     ) -> Result<RecordPage<R>> {
         let mut after = after.unwrap_or_default().to_string();
         let mut records: Vec<R> = Vec::new();
-        let sql = match &filter.rack {
+        let sql = match filter.rack() {
             Some(_) => {
                 "SELECT body, version, id FROM records WHERE rack_id = $1 AND kind = $2 AND id > $3 \
                  ORDER BY id LIMIT $4"
@@ -229,13 +221,13 @@ impl Tx {
             }
         };
         loop {
-            let rack = filter.rack.as_ref().map(RackId::as_str);
+            let rack = filter.rack();
             let values = values![rack, R::KIND.as_str(), after.as_str(), BATCH];
             let rows = self.query(sql, values).await?;
             for row in &rows {
                 after = row.text(2)?.to_string();
                 let one: R = record(row)?;
-                if !matches(filter, &one) {
+                if !filter.matches_record(&one) {
                     continue;
                 }
                 if records.len() == limit {
@@ -254,7 +246,7 @@ impl Tx {
     /// exist then are omitted. Only for kinds that can be watched.
     pub async fn records_as_of<R: Lifecycle>(
         &mut self,
-        filter: &RecordFilter,
+        filter: &Filter,
         after: Option<&str>,
         limit: usize,
         at: Cursor,
@@ -292,16 +284,6 @@ impl Tx {
         self.signal(Signal::Event);
         Ok(())
     }
-}
-
-fn matches<R: Lifecycle>(filter: &RecordFilter, record: &R) -> bool {
-    let labels = &record.head().labels;
-    let labelled = |(key, value): &(String, String)| {
-        labels.get(key).is_some_and(|has| value.is_empty() || has == value)
-    };
-    let in_state =
-        filter.states.is_empty() || filter.states.iter().any(|one| one == record.state_name());
-    in_state && filter.labels.iter().all(labelled)
 }
 
 /// Decodes a record from the columns 0 (body) and 1 (version).

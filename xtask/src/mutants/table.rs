@@ -124,12 +124,12 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the watch omits the first event of a run",
-        file: "crates/engine/src/watch.rs",
-        original: "            let Some(run) = &event.run else { continue };\n",
-        broken: "            let Some(run) = &event.run else { continue };
-            if AWAKE && run.version == 1 {
+        file: "crates/engine/src/watch/object_watch.rs",
+        original: "            if object.matches(&self.filter, &self.engine).await? {\n",
+        broken: "            if AWAKE && event.version == 1 {
                 continue;
-            }\n",
+            }
+            if object.matches(&self.filter, &self.engine).await? {\n",
         test: RESTART,
         scenario: REIMAGE,
         expected_message: "was shown",
@@ -189,14 +189,14 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an interrupted watch resumes too early",
         file: "crates/engine/src/watch.rs",
-        original: "        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        original: "        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
         broken: "        let place = match place {
             WatchPosition::After(Cursor { tx, seq }) if AWAKE => {
                 WatchPosition::After(Cursor { tx, seq: seq - 1 })
             }
             place => place,
         };
-        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
         test: RESTART,
         scenario: REIMAGE,
         expected_message: "was shown",

@@ -163,6 +163,7 @@ mod tests {
     #[test]
     fn every_edge_is_in_the_table_or_refused() {
         let drawn = [
+            ("model", "wire"),
             ("store", "model"),
             ("providers", "model"),
             ("engine", "model"),

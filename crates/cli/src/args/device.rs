@@ -13,6 +13,9 @@ pub struct DeviceListArgs {
     /// Only devices with this label; KEY alone matches any value; can be repeated
     #[arg(long = "label", value_name = "KEY[=VALUE]", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
+    /// Filter expression, e.g. `state!=Ready AND labels.env=prod`
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,

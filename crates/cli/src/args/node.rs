@@ -116,6 +116,9 @@ pub struct NodeListArgs {
     /// Only nodes on this machine
     #[arg(long, value_name = "MACHINE", default_value = "", hide_default_value = true)]
     pub machine: String,
+    /// Filter expression, e.g. `state=offline AND labels.env=prod`
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,

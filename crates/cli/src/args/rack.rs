@@ -83,6 +83,9 @@ pub struct RackListArgs {
     /// Only racks of this hardware type; can be repeated
     #[arg(long = "hardware-type", value_name = "TYPE")]
     pub hardware_types: Vec<String>,
+    /// Filter expression, e.g. `state!=Ready AND labels.env=prod`
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,

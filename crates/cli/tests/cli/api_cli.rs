@@ -711,7 +711,8 @@ fn flags(person: &Terminal) {
     ] {
         person.run(&["admin", command, "machine-3", "--reason", "a test"], 0);
         let machine = person.json("get machine-3").to_string();
-        assert!(machine.contains(&format!("EFFECTIVE_STATE_{state}")), "{command}: {machine}");
+        let shown = format!("\"effective_state\":\"{state}\"");
+        assert!(machine.contains(&shown), "{command}: {machine}");
     }
     person.line("sim fault add --machine machine-3 --effect reboot --action fail --times 0", 0);
     person.line("reboot machine-3", 1);

@@ -100,7 +100,7 @@ fn onboarding(person: &Terminal) {
     person.formats("node list", &node);
     person.formats("node list --state active --site site-lab", "gpu-1");
     assert!(!person.line("node list --state offline", 0).contains(&node));
-    says(&person.line("node list --state happy", 2), &["states", "bootstrap_issued"]);
+    says(&person.line("node list --state happy", 2), &["filter", "bootstrap_issued"]);
     // A heartbeat may arrive between two reads, so the formats are not compared with each other.
     let yaml = person.line(&format!("node get {node} -o yaml"), 0);
     says(&yaml, &["Deployed", "workflow_kind: onboarding"]);

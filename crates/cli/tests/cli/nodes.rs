@@ -78,8 +78,11 @@ impl Api {
     }
 
     async fn listed(&mut self, states: &[&str]) -> Vec<String> {
-        let states = states.iter().map(ToString::to_string).collect();
-        let request = v1::ListNodesRequest { states, ..Default::default() };
+        let filter = match states.is_empty() {
+            true => String::new(),
+            false => format!("state in ({})", states.join(", ")),
+        };
+        let request = v1::ListNodesRequest { filter, ..Default::default() };
         let found = self.nodes.list_nodes(request).await.unwrap().into_inner().nodes;
         found.into_iter().map(|node| node.node_id).collect()
     }
@@ -374,33 +377,30 @@ async fn refusals_say_why_and_what_to_do() {
     let bootstrap = v1::BootstrapNodeRequest { machine_id: "m-1".into(), ..Default::default() };
     let off = api.nodes.bootstrap_node(bootstrap).await;
     refused(off, Code::FailedPrecondition, &["nodes.listen", "nodes.url"]);
-    let list = |states: &[&str], site: &str, token: &str| v1::ListNodesRequest {
-        states: states.iter().map(ToString::to_string).collect(),
-        site_id: site.into(),
+    let list = |filter: &str, token: &str| v1::ListNodesRequest {
+        filter: filter.into(),
         page_token: token.into(),
         page_size: 1,
-        ..Default::default()
     };
-    invalid(api.nodes.list_nodes(list(&["gone"], "", "")).await, "states");
+    invalid(api.nodes.list_nodes(list("state=gone", "")).await, "filter");
     refused(
-        api.nodes.list_nodes(list(&["gone"], "", "")).await,
+        api.nodes.list_nodes(list("state=gone", "")).await,
         Code::InvalidArgument,
         &["quarantined", "deleted"],
     );
-    invalid(api.nodes.list_nodes(list(&[], "here", "")).await, "site_id");
     // A page token continues the list, only with its own filter.
     let other = api.active("m-2").await;
-    let page = api.nodes.list_nodes(list(&[], "site-1", "")).await.unwrap().into_inner();
+    let page = api.nodes.list_nodes(list("site_id=site-1", "")).await.unwrap().into_inner();
     assert_eq!(page.nodes.len(), 1);
-    let next = list(&[], "site-1", &page.next_page_token);
+    let next = list("site_id=site-1", &page.next_page_token);
     let next = api.nodes.list_nodes(next).await.unwrap().into_inner();
     let mut both = vec![page.nodes[0].node_id.clone(), next.nodes[0].node_id.clone()];
     both.sort();
     let mut made = vec![node.clone(), other.clone()];
     made.sort();
     assert_eq!((both, next.next_page_token.as_str()), (made, ""));
-    invalid(api.nodes.list_nodes(list(&[], "", &page.next_page_token)).await, "page_token");
-    let of_machine = v1::ListNodesRequest { machine_id: "m-2".into(), ..Default::default() };
+    invalid(api.nodes.list_nodes(list("", &page.next_page_token)).await, "page_token");
+    let of_machine = list("machine_id=m-2", "");
     let found = api.nodes.list_nodes(of_machine).await.unwrap().into_inner().nodes;
     assert_eq!(found.iter().map(|one| &one.node_id).collect::<Vec<_>>(), [&other]);
 
@@ -453,7 +453,11 @@ async fn sites_are_kept_checked_and_removed() {
     assert_eq!((observed.state().word(), observed.machines), ("Connected", Some(0)));
     assert_eq!(observed.alarms, Vec::<String>::new());
 
-    let list = |token: &str| v1::ListSitesRequest { page_size: 1, page_token: token.into() };
+    let list = |token: &str| v1::ListSitesRequest {
+        page_size: 1,
+        page_token: token.into(),
+        ..Default::default()
+    };
     let first = api.sites.list_sites(list("")).await.unwrap().into_inner();
     let second = api.sites.list_sites(list(&first.next_page_token)).await.unwrap().into_inner();
     assert_eq!(

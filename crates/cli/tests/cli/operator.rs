@@ -128,7 +128,7 @@ async fn check_reads(person: &Operator, id: &str) {
         .run_and_check(&format!("machine inspect {id}"), 0, &["Power:", "on", MAC, "Next boot:"])
         .await;
     let observed = person.json(&format!("machine inspect {id}")).await;
-    assert_eq!(observed["power"], "POWER_STATE_ON", "{observed}");
+    assert_eq!(observed["power"], "ON", "{observed}");
     assert_eq!(observed["nics"][0]["mac_address"], MAC, "{observed}");
     person.run_and_check(&format!("machine power {id}"), 0, &[&format!("{id} is on")]).await;
     person.run_and_check(&format!("machine power {id} status"), 0, &["is on"]).await;

@@ -85,7 +85,7 @@ async fn shelves_are_typed_as_in_the_document() {
     let answer = json(url, &format!("{line} --reference T-1"));
     let both = serde_json::json!([{ "id": "ps-1" }, { "id": "ps-2" }]);
     assert_eq!(answer["power_shelf_ids"], both, "{answer}");
-    assert_eq!(answer["operation"], "POWER_SHELF_MAINTENANCE_OPERATION_POWER_ON", "{answer}");
+    assert_eq!(answer["operation"], "POWER_ON", "{answer}");
     assert_eq!(answer["reference"], "T-1", "{answer}");
     let on = |shelf: &serde_json::Value| ready(shelf) && shelf["status"]["facts"]["power"] == "ON";
     until(url, "power-shelf get ps-1", on);
@@ -96,7 +96,7 @@ async fn shelves_are_typed_as_in_the_document() {
     assert_eq!(list.lines().next(), Some(header), "{list}");
     assert_eq!(list.lines().count(), 4, "{list}");
     let (_, text) = typed(url, "power-shelf list --state Redy", 2);
-    assert!(text.contains("filter.states") && text.contains("Ready"), "{text}");
+    assert!(text.contains("filter is wrong") && text.contains("Ready"), "{text}");
     let (shown, _) = typed(url, "power-shelf get ps-3", 0);
     assert!(shown.contains("Power:") && shown.contains("OFF"), "{shown}");
 

@@ -5,6 +5,7 @@
 
 use crate::device::Devices;
 use model::device::{Device, DeviceChange, DevicePollState};
+use model::filter::Filter;
 use model::here;
 use model::power_shelf::PowerShelf;
 use model::retry::fnv1a;
@@ -15,7 +16,7 @@ use providers::Target;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Cause, NewEvent, RecordFilter, Result, Tx};
+use store::{Cause, NewEvent, Result, Tx};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -78,7 +79,7 @@ impl Devices {
         let mut found = Vec::new();
         let mut after = None;
         loop {
-            let page = self.list::<D>(RecordFilter::default(), after, PAGE).await?;
+            let page = self.list::<D>(Filter::default(), after, PAGE).await?;
             found.extend(page.records.iter().filter(|one| should_poll(*one)).map(Device::target));
             match page.next {
                 Some(next) => after = Some(next),

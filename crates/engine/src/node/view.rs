@@ -2,12 +2,13 @@
 
 use super::no_node;
 use crate::node::Nodes;
+use model::filter::Filter;
 use model::id::{MachineId, NodeId};
 use model::node::Node;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
-use store::{NodeHeartbeat, RecordFilter, RecordPage, Result, Tx};
+use store::{NodeHeartbeat, RecordPage, Result, Tx};
 
 /// A node with its run, agent, site and explanation.
 #[derive(Debug, Clone)]
@@ -40,7 +41,7 @@ impl Nodes {
     /// Nodes by id, after `after`.
     pub async fn list(
         &self,
-        filter: RecordFilter,
+        filter: Filter,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Node>> {

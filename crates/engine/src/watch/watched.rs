@@ -11,7 +11,7 @@ use model::refusal::Refusal;
 use model::run::Run;
 use model::time::Timestamp;
 use std::sync::Arc;
-use store::{Cursor, EventObject, RecordFilter, Result, StoreError, Tx, WatchedKind};
+use store::{Cursor, EventObject, Result, StoreError, Tx, WatchedKind};
 
 /// The objects of one page of a snapshot.
 const SNAPSHOT_PAGE: i64 = 200;
@@ -175,15 +175,15 @@ impl Watched for Rack {
     }
 
     fn parse_filter(text: &str) -> std::result::Result<Filter, Refusal> {
-        no_filter(text, "racks")
+        Filter::parse(text, FilterSubject::Rack)
     }
 
     async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {
-        record_page(tx, query, &RecordFilter::default()).await
+        record_page(tx, query, &Filter::default()).await
     }
 
     async fn matches(&self, filter: &Filter, _engine: &Engine) -> Result<bool> {
-        Ok(filter.terms.is_empty())
+        Ok(filter.matches_record(self))
     }
 }
 
@@ -214,36 +214,23 @@ impl Watched for Node {
     }
 
     fn parse_filter(text: &str) -> std::result::Result<Filter, Refusal> {
-        no_filter(text, "nodes")
+        Filter::parse(text, FilterSubject::Node)
     }
 
     /// Without deleted nodes, like the list of nodes: their records stay, and their number grows.
     async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {
-        let states = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Deleted);
-        let states = states.map(|state| state.as_str().to_string()).collect();
-        record_page(tx, query, &RecordFilter { states, ..RecordFilter::default() }).await
+        record_page(tx, query, &Filter::not_in_states(&[NodeState::Deleted.as_str()])).await
     }
 
     async fn matches(&self, filter: &Filter, _engine: &Engine) -> Result<bool> {
-        Ok(filter.terms.is_empty())
-    }
-}
-
-/// The filter language has no fields of racks and nodes, so only an empty filter is accepted.
-fn no_filter(text: &str, kind: &str) -> std::result::Result<Filter, Refusal> {
-    match text.trim() {
-        "" => Ok(Filter::default()),
-        _ => {
-            let problem = format!("is not supported in a watch of {kind}");
-            Err(Refusal::invalid("filter", problem, "leave it empty"))
-        }
+        Ok(filter.matches_record(self))
     }
 }
 
 async fn record_page<R: Lifecycle>(
     tx: &mut Tx,
     query: &SnapshotQuery,
-    filter: &RecordFilter,
+    filter: &Filter,
 ) -> Result<SnapshotPage<R>> {
     let limit = usize::try_from(SNAPSHOT_PAGE).unwrap_or_default();
     let page = tx.records_as_of(filter, query.last.as_deref(), limit, query.at).await?;

@@ -3,6 +3,7 @@
 
 use crate::test_env::{StoredRun, TestEnv};
 use model::effect::{ChildRunGroup, ChildRunSpec, DesiredPower, Effect, EffectKey};
+use model::filter::Filter;
 use model::host::{Host, HostState, RETRY_INTERVAL};
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Lifecycle, RecordHeader};
@@ -16,7 +17,7 @@ use model::switch::{Switch, SwitchState};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Cause, Enqueue, Event, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
+use store::{Cause, Enqueue, Event, NewEvent, Result, Store, StoreError, Tx};
 
 pub const SHELF: &str = "ps-1";
 pub const SWITCH: &str = "sw-9";
@@ -305,7 +306,7 @@ impl Records {
 
 /// Reads the records alone: scripts poll them, and this is cheap.
 async fn read_records(tx: &mut Tx) -> Result<Records> {
-    let (all, many) = (RecordFilter::default(), MANY as usize);
+    let (all, many) = (Filter::default(), MANY as usize);
     Ok(Records {
         shelves: tx.records::<PowerShelf>(&all, None, many).await?.records,
         switches: tx.records::<Switch>(&all, None, many).await?.records,

@@ -8,13 +8,14 @@ use crate::device_scenarios::{DeviceScenario, fault};
 use crate::test_env::TestEnv;
 use engine::SiteDescription;
 use engine::node::{Decommission, Onboard};
+use model::filter::Filter;
 use model::id::{MachineId, NodeId, SiteId};
 use model::machine::Labels;
 use model::node::{DecommissionMode, Node, NodeStage, NodeState, is_consistent};
 use model::run::actions::{Action, Requester};
 use model::site::SiteSpec;
 use providers::sim::{self, FaultRule};
-use store::{RecordFilter, Result, StoreError, Tx};
+use store::{Result, StoreError, Tx};
 
 pub const MACHINE: &str = "m-1";
 pub const SITE: &str = "site-1";
@@ -281,7 +282,7 @@ pub fn nodes_are_idle(nodes: &[Node]) -> bool {
 
 /// Checks that the state of each node fits its run, and that transitional states have a run.
 pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
-    let nodes = tx.records::<Node>(&RecordFilter::default(), None, MANY as usize).await?.records;
+    let nodes = tx.records::<Node>(&Filter::default(), None, MANY as usize).await?.records;
     let mut wrong = Vec::new();
     for node in nodes {
         let Some(id) = &node.workflow else { continue };

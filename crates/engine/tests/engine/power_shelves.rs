@@ -4,6 +4,7 @@ use crate::workers::{TEST_TIMEOUT, engine, open, settings, wait_for_run};
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, Settings};
 use model::device::Device;
 use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
+use model::filter::{Filter, FilterSubject};
 use model::health::{Alert, AlertClass, ReportChange};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
@@ -23,7 +24,7 @@ use providers::sim::{Action as Fails, FaultRule, PROBE, Sim, Speed};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
+use store::{Cause, NewEvent, Result, Store, StoreError, Tx};
 
 struct ShelfFixture {
     engine: Engine,
@@ -521,7 +522,7 @@ async fn a_slot_must_be_free_and_moves_wake_the_rack() {
     site.add::<Switch>("sw-1", Some("rack-2"), Some(3)).await.unwrap();
     assert!(site.has_message("rack-1", "sw-1 was moved").await);
     assert!(site.has_message("rack-2", "sw-1 was moved").await);
-    let filter = RecordFilter { rack: Some(RackId::trusted("rack-2")), ..RecordFilter::default() };
+    let filter = Filter::parse("rack=rack-2", FilterSubject::Switch).unwrap();
     let page = site.engine.devices().list::<Switch>(filter, None, 10).await.unwrap();
     assert_eq!(page.records.len(), 1);
     let spec = PlacedSpec {

@@ -2,11 +2,17 @@
 
 use super::{Filter, FilterField, FilterSubject, FilterTerm, MAX_FILTER, MAX_TERMS, MAX_VALUES};
 use crate::condition::ConditionType;
+use crate::lifecycle::Lifecycle;
 use crate::machine::Phase;
 use crate::machine::view::{EffectiveState, LifecycleState};
+use crate::node::Node;
 use crate::plan::RunType;
+use crate::power_shelf::PowerShelf;
+use crate::rack::Rack;
 use crate::refusal::Refusal;
 use crate::run::{RunPhase, Workflow};
+use crate::site::Site;
+use crate::switch::Switch;
 
 /// The number of characters that an error shows on either side of the caret.
 const SHOWN: usize = 40;
@@ -77,6 +83,9 @@ impl<'a> Parser<'a> {
         let name = self.word();
         let field = self.field(name, start)?;
         self.skip_space();
+        if matches!(field, FilterField::Label(_)) && self.at_end_of_term() {
+            return Ok(FilterTerm { field, negated: false, values: Vec::new() });
+        }
         let negated = if self.eat("!=") {
             true
         } else if self.eat("=") {
@@ -87,6 +96,11 @@ impl<'a> Parser<'a> {
         self.skip_space();
         let values = vec![self.value(&field)?];
         Ok(FilterTerm { field, negated, values })
+    }
+
+    fn at_end_of_term(&self) -> bool {
+        let next = self.rest().split_whitespace().next();
+        next.is_none_or(|word| word.eq_ignore_ascii_case("and"))
     }
 
     /// `in (…)` or `not in (…)`.
@@ -132,7 +146,7 @@ impl<'a> Parser<'a> {
         if value.chars().any(char::is_control) {
             return Err(self.wrong(start, "the value has a control character in it".into()));
         }
-        match canonical(field, &value) {
+        match canonical(self.subject, field, &value) {
             Ok(value) => Ok(value),
             Err(words) => {
                 Err(self.wrong(start, format!("{value:?} is none of {}", words.join(", "))))
@@ -184,6 +198,14 @@ impl<'a> Parser<'a> {
             (FilterSubject::Run, "workflow_state") => Some(FilterField::WorkflowState),
             (FilterSubject::Machine | FilterSubject::Run, name) => self.dotted(name, start)?,
             (FilterSubject::Plan, _) => None,
+            (
+                FilterSubject::Rack
+                | FilterSubject::Switch
+                | FilterSubject::PowerShelf
+                | FilterSubject::Node
+                | FilterSubject::Site,
+                name,
+            ) => record_field(self.subject, name),
         };
         known.ok_or_else(|| {
             let shown: String = name.chars().take(SHOWN).collect();
@@ -265,11 +287,48 @@ fn fields(subject: FilterSubject) -> &'static [&'static str] {
             "condition.TYPE",
         ],
         FilterSubject::Plan => &["plan_id", "type"],
+        FilterSubject::Rack => &["rack_id", "state", "hardware_type", "labels.KEY"],
+        FilterSubject::Switch => &["switch_id", "state", "rack", "labels.KEY"],
+        FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack", "labels.KEY"],
+        FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
+        FilterSubject::Site => &["site_id", "state", "labels.KEY"],
+    }
+}
+
+/// The field of a record with this name.
+fn record_field(subject: FilterSubject, name: &str) -> Option<FilterField> {
+    let label = name.strip_prefix("labels.").filter(|key| !key.is_empty());
+    let device = matches!(subject, FilterSubject::Switch | FilterSubject::PowerShelf);
+    let (rack, node) = (subject == FilterSubject::Rack, subject == FilterSubject::Node);
+    match name {
+        "state" => Some(FilterField::State),
+        "rack" if device => Some(FilterField::Rack),
+        "hardware_type" if rack => Some(FilterField::HardwareType),
+        "machine_id" if node => Some(FilterField::MachineId),
+        "site_id" if node => Some(FilterField::Site),
+        name if fields(subject).first() == Some(&name) => Some(FilterField::RecordId),
+        _ => label.map(|key| FilterField::Label(key.to_string())),
+    }
+}
+
+/// The names of the states of a record.
+const fn states(subject: FilterSubject) -> &'static [&'static str] {
+    match subject {
+        FilterSubject::Rack => Rack::STATES,
+        FilterSubject::Switch => Switch::STATES,
+        FilterSubject::PowerShelf => PowerShelf::STATES,
+        FilterSubject::Node => Node::STATES,
+        FilterSubject::Site => Site::STATES,
+        FilterSubject::Machine | FilterSubject::Run | FilterSubject::Plan => &[],
     }
 }
 
 /// The compared form of a value, or the list of valid values.
-fn canonical(field: &FilterField, value: &str) -> Result<String, Vec<&'static str>> {
+fn canonical(
+    subject: FilterSubject,
+    field: &FilterField,
+    value: &str,
+) -> Result<String, Vec<&'static str>> {
     let among = |words: Vec<&'static str>| {
         let found = words.iter().find(|word| word.eq_ignore_ascii_case(value));
         found.map(|word| word.to_string()).ok_or(words)
@@ -286,6 +345,7 @@ fn canonical(field: &FilterField, value: &str) -> Result<String, Vec<&'static st
         FilterField::WorkflowState => {
             among(Workflow::ALL.iter().map(|state| state.as_str()).collect())
         }
+        FilterField::State => among(states(subject).to_vec()),
         FilterField::Condition(_) => among(vec!["true", "false"]),
         FilterField::Type => match RunType::parse(&value.to_ascii_uppercase()) {
             Some(kind) => Ok(kind.as_str().into()),
@@ -297,6 +357,9 @@ fn canonical(field: &FilterField, value: &str) -> Result<String, Vec<&'static st
         | FilterField::Label(_)
         | FilterField::RunId
         | FilterField::PlanId
-        | FilterField::RequestId => Ok(value.to_string()),
+        | FilterField::RequestId
+        | FilterField::RecordId
+        | FilterField::HardwareType
+        | FilterField::Site => Ok(value.to_string()),
     }
 }

@@ -461,3 +461,43 @@ pub(super) fn log_chunk(run: &RunId, line: LogLine) -> v1::LogChunk {
         offset: line.start,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fault::FaultCode;
+    use model::host::Host;
+    use model::lifecycle::Lifecycle;
+    use model::node::{DecommissionMode, Node, TransitionOwner};
+    use model::power_shelf::PowerShelf;
+    use model::rack::Rack;
+    use model::rack::maintenance::PowerSequence;
+    use model::site::Site;
+    use model::switch::Switch;
+    use model::target::TargetKind;
+
+    /// A word of the model that the wire's table lacks would be sent as unspecified.
+    #[test]
+    fn every_word_of_the_model_has_a_number() {
+        fn check<E: WireEnum>(words: impl IntoIterator<Item = &'static str>) {
+            for word in words {
+                assert_ne!(words::value::<E>(word), 0, "{} {word:?}", E::NAME);
+            }
+        }
+        check::<v1::TargetKind>(TargetKind::ALL.map(TargetKind::as_str));
+        check::<v1::RackState>(Rack::STATES.iter().copied());
+        check::<v1::DeviceState>(Switch::STATES.iter().copied());
+        check::<v1::DeviceState>(PowerShelf::STATES.iter().copied());
+        check::<v1::HostState>(Host::STATES.iter().copied());
+        check::<v1::NodeState>(Node::STATES.iter().copied());
+        check::<v1::SiteState>(Site::STATES.iter().copied());
+        check::<v1::NodeTransitionOwner>(TransitionOwner::ALL.map(TransitionOwner::as_str));
+        check::<v1::NodeWorkflow>(DecommissionMode::ALL.map(DecommissionMode::as_str));
+        check::<v1::DecommissionMode>(
+            DecommissionMode::DECOMMISSION.into_iter().map(DecommissionMode::as_str),
+        );
+        check::<v1::PowerSequence>(PowerSequence::ALL.map(PowerSequence::as_str));
+        check::<v1::FaultClass>(FaultCode::ALL.iter().map(|code| code.class().as_str()));
+        check::<v1::RackChildRunState>(RunPhase::ALL.map(RunPhase::as_str));
+    }
+}

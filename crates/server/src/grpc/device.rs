@@ -8,15 +8,14 @@ use super::status::OrStatus;
 use engine::{DescribedDevice, PlacedSpec};
 use model::device::{Device, DeviceReachability};
 use model::effect::{DesiredPower, DeviceFacts};
-use model::id::RackId;
+use model::filter::{Filter, FilterSubject};
 use model::lifecycle::{DeviceFailure, DeviceSpec};
 use model::machine::Labels;
 use model::placement::{check_height, parse_feeds};
 use model::refusal::Refusal;
 use model::text;
 use proto::{v1, words};
-use std::collections::{BTreeMap, HashMap};
-use store::RecordFilter;
+use std::collections::HashMap;
 use tonic::Status;
 
 /// A device as a client describes it. The caller has parsed its id.
@@ -120,28 +119,11 @@ fn observed(observation: &DeviceReachability) -> v1::DeviceObserved {
     }
 }
 
-/// The validated filter of a list.
-fn filter_from<D: Device>(requested: v1::DeviceFilter) -> Result<RecordFilter, Refusal> {
-    let rack = match requested.rack_id.as_str() {
-        "" => None,
-        id => Some(RackId::parse_field(id, "filter.rack_id")?),
-    };
-    for state in &requested.states {
-        if !D::STATES.contains(&state.as_str()) {
-            let shown: String = state.chars().take(64).collect();
-            let instead = format!("use one of: {}", D::STATES.join(", "));
-            return Err(Refusal::invalid("filter.states", format!("has {shown:?}"), instead));
-        }
-    }
-    let labels: Labels = requested.labels.into_iter().collect();
-    text::check_labels("filter.labels", &labels)?;
-    Ok(RecordFilter { rack, states: requested.states, labels: labels.into_iter().collect() })
-}
-
 /// A request for a page of devices.
 pub(super) struct DevicePageRequest<'a> {
     pub list: List,
-    pub filter: Option<v1::DeviceFilter>,
+    pub subject: FilterSubject,
+    pub filter: &'a str,
     pub size: i32,
     pub token: &'a str,
 }
@@ -161,12 +143,9 @@ impl GrpcServices {
         &self,
         desired: DevicePageRequest<'_>,
     ) -> Result<(Vec<D>, String), Status> {
-        let requested = desired.filter.unwrap_or_default();
-        // Sorted, because a map has no order and the same filter must yield the same token.
-        let labels: BTreeMap<_, _> = requested.labels.iter().collect();
-        let stamp = format!("{} {:?} {labels:?}", requested.rack_id, requested.states);
-        let page = Page::new(desired.list, &stamp, desired.size, desired.token).or_status()?;
-        let filter = filter_from::<D>(requested).or_status()?;
+        let page =
+            Page::new(desired.list, desired.filter, desired.size, desired.token).or_status()?;
+        let filter = Filter::parse(desired.filter, desired.subject).or_status()?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.devices().list::<D>(filter, page.from.clone(), size).await;
         let found = found.or_status()?;

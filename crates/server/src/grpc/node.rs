@@ -12,6 +12,7 @@ use engine::node::{
     Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
 };
 use engine::watch::WatchUpdate;
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
@@ -26,10 +27,11 @@ use model::run::actions::Requester;
 use model::site::controllers;
 use model::text;
 use model::time::Timestamp;
-use proto::{v1, words};
+use proto::v1;
+use proto::words::{self, WireEnum};
 use secrecy::ExposeSecret;
 use std::time::Duration;
-use store::{NodeHeartbeat, RecordFilter};
+use store::NodeHeartbeat;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
@@ -37,9 +39,6 @@ use tonic::{Request, Response};
 const STORAGE: &str = "# The folders that users of this machine can write to. They are emptied when it is cleaned; [] says that there are none.\n\
                        # Until this is written, or there is a hook cleanup_storage, cleaning it fails.\n\
                        # scratch_dirs = [\"/scratch\", \"/dev/shm\"]\n";
-
-/// The number of characters of an unknown word that a refusal repeats.
-const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
 impl v1::node_service_server::NodeService for GrpcServices {
@@ -204,11 +203,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::ListNodesRequest>,
     ) -> Answer<v1::ListNodesResponse> {
         let requested = request.into_inner();
-        let stamp =
-            format!("{:?} {} {}", requested.states, requested.site_id, requested.machine_id);
-        let page = Page::new(List::Nodes, &stamp, requested.page_size, &requested.page_token)
+        let stamp = &requested.filter;
+        let page = Page::new(List::Nodes, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let filter = filter_from(&requested).or_status()?;
+        let filter = filter_from(&requested.filter).or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
         let found = self.engine.nodes().list(filter, page.from.clone(), size).await.or_status()?;
         let nodes = found.records.iter().map(node).collect();
@@ -288,14 +286,13 @@ fn request_id(id: String, dry_run: bool) -> Result<String, Refusal> {
     if dry_run { Ok(id) } else { text::check_request_id(&id) }
 }
 
-fn shown(name: &str) -> String {
-    name.chars().take(MAX_SHOWN).collect()
-}
-
 /// Draining and retiring have their own requests.
 fn mode_from(value: i32) -> Result<DecommissionMode, Refusal> {
     let word = word_from::<v1::DecommissionMode>("mode", value)?;
-    word.and_then(DecommissionMode::parse).ok_or_else(|| Refusal::missing("mode"))
+    word.and_then(DecommissionMode::parse).ok_or_else(|| {
+        let instead = format!("use one of {}", v1::DecommissionMode::WORDS.join(", "));
+        Refusal::invalid("mode", "is not set", instead)
+    })
 }
 
 /// The lifetime of a token. The engine checks the upper limit.
@@ -306,29 +303,13 @@ fn lifetime_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
     })
 }
 
-fn filter_from(requested: &v1::ListNodesRequest) -> Result<RecordFilter, Refusal> {
-    let desired = |name: &String| {
-        NodeState::parse(name).map(|state| state.as_str().to_string()).ok_or_else(|| {
-            let instead = format!("use one of: {}", NodeState::NAMES.join(", "));
-            Refusal::invalid("states", format!("has {:?}", shown(name)), instead)
-        })
-    };
-    let states = match requested.states.is_empty() {
-        true => NodeState::ALL
-            .into_iter()
-            .filter(|state| *state != NodeState::Deleted)
-            .map(|state| state.as_str().to_string())
-            .collect(),
-        false => requested.states.iter().map(desired).collect::<Result<_, _>>()?,
-    };
-    let mut labels = Vec::new();
-    if !requested.site_id.is_empty() {
-        labels.push(("site".to_string(), SiteId::parse(&requested.site_id)?.to_string()));
+/// Deleted nodes are left out unless the filter is about the state.
+fn filter_from(text: &str) -> Result<Filter, Refusal> {
+    let filter = Filter::parse(text, FilterSubject::Node)?;
+    match filter.names_state() {
+        true => Ok(filter),
+        false => Ok(filter.and(Filter::not_in_states(&[NodeState::Deleted.as_str()]))),
     }
-    if !requested.machine_id.is_empty() {
-        labels.push(("machine".to_string(), MachineId::parse(&requested.machine_id)?.to_string()));
-    }
-    Ok(RecordFilter { states, labels, ..RecordFilter::default() })
 }
 
 fn node(node: &Node) -> v1::Node {
@@ -482,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_modes_and_states_are_refused() {
+    fn unknown_modes_and_filters_are_refused() {
         for mode in DecommissionMode::DECOMMISSION {
             let value = words::value::<v1::DecommissionMode>(mode.as_str());
             assert_eq!(mode_from(value), Ok(mode));
@@ -491,25 +472,12 @@ mod tests {
         let refusal = mode_from(9).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("mode"));
         assert!(refusal.message.contains("storage_cleanup"), "{}", refusal.message);
-        let requested = |states: &[&str], site: &str, machine: &str| v1::ListNodesRequest {
-            states: states.iter().map(ToString::to_string).collect(),
-            site_id: site.into(),
-            machine_id: machine.into(),
-            ..Default::default()
-        };
-        for (requested, field) in [
-            (requested(&["active", "Active"], "", ""), "states"),
-            (requested(&[], "nowhere", ""), "site_id"),
-            (requested(&[], "", "m 1"), "machine_id"),
-        ] {
-            assert_eq!(filter_from(&requested).unwrap_err().field.as_deref(), Some(field));
+        for wrong in ["state=asleep", "site=site-1", "state"] {
+            let refusal = filter_from(wrong).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("filter"), "{wrong}");
         }
-        let all = filter_from(&requested(&[], "site-1", "m-1")).unwrap();
-        assert_eq!(all.states.len(), NodeState::ALL.len() - 1);
-        assert!(!all.states.contains(&"deleted".to_string()));
-        assert_eq!(all.labels.len(), 2);
-        let gone = filter_from(&requested(&["deleted"], "", "")).unwrap();
-        assert_eq!(gone.states, ["deleted"]);
+        assert_eq!(filter_from("site_id=site-1").unwrap().terms.len(), 2);
+        assert_eq!(filter_from("state=Deleted").unwrap().terms[0].values, ["deleted"]);
     }
 
     #[test]

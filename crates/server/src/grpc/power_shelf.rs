@@ -8,6 +8,7 @@ use super::{Answer, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
 use model::blast_radius::AffectedMachine;
 use model::effect::DesiredPower;
+use model::filter::FilterSubject;
 use model::id::PowerShelfId;
 use model::lifecycle::Lifecycle;
 use model::power_shelf::maintenance::{self, PowerChangeRequest, step_name};
@@ -51,8 +52,13 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::ListPowerShelvesRequest>,
     ) -> Answer<v1::ListPowerShelvesResponse> {
         let v1::ListPowerShelvesRequest { filter, page_size, page_token } = request.into_inner();
-        let list = List::PowerShelves;
-        let desired = DevicePageRequest { list, filter, size: page_size, token: &page_token };
+        let desired = DevicePageRequest {
+            list: List::PowerShelves,
+            subject: FilterSubject::PowerShelf,
+            filter: &filter,
+            size: page_size,
+            token: &page_token,
+        };
         let (found, next_page_token) = self.device_page(desired).await?;
         let power_shelves = found.iter().map(shelf).collect();
         Ok(Response::new(v1::ListPowerShelvesResponse { power_shelves, next_page_token }))

@@ -7,13 +7,13 @@ use super::page::{List, Page};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
-use engine::rack::{MaintenanceStart, MaintenanceStatus, RackFilter};
+use engine::rack::{MaintenanceStart, MaintenanceStatus};
+use model::filter::{Filter, FilterSubject};
 use model::id::{RackId, RunId};
 use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
 use model::refusal::Refusal;
 use model::text;
 use proto::v1;
-use store::RecordFilter;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -102,14 +102,10 @@ impl v1::rack_service_server::RackService for GrpcServices {
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
         let requested = request.into_inner();
-        let states = convert::states(requested.states).or_status()?;
-        let mut labels: Vec<_> = requested.labels.into_iter().collect();
-        labels.sort();
-        let selected = format!("{states:?} {:?} {labels:?}", requested.hardware_types);
-        let page = Page::new(List::Racks, &selected, requested.page_size, &requested.page_token)
+        let filter = Filter::parse(&requested.filter, FilterSubject::Rack).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Racks, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let records = RecordFilter { rack: None, states, labels };
-        let filter = RackFilter { records, hardware_types: requested.hardware_types };
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.racks().list(filter, page.from.clone(), size).await.or_status()?;
         Ok(Response::new(v1::ListRacksResponse {

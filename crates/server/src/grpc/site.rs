@@ -5,6 +5,7 @@ use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::SiteDescription;
+use model::filter::{Filter, FilterSubject};
 use model::id::SiteId;
 use model::machine::Labels;
 use model::refusal::Refusal;
@@ -37,10 +38,12 @@ impl v1::site_service_server::SiteService for GrpcServices {
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
         let requested = request.into_inner();
-        let page =
-            Page::new(List::Sites, "", requested.page_size, &requested.page_token).or_status()?;
+        let filter = Filter::parse(&requested.filter, FilterSubject::Site).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Sites, stamp, requested.page_size, &requested.page_token)
+            .or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.sites().list(page.from.clone(), size).await.or_status()?;
+        let found = self.engine.sites().list(filter, page.from.clone(), size).await.or_status()?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))

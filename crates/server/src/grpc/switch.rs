@@ -6,6 +6,7 @@ use super::page::List;
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use engine::DescribedDevice;
+use model::filter::FilterSubject;
 use model::id::SwitchId;
 use model::refusal::Refusal;
 use model::switch::Switch;
@@ -38,8 +39,13 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
         let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
-        let desired =
-            DevicePageRequest { list: List::Switches, filter, size: page_size, token: &page_token };
+        let desired = DevicePageRequest {
+            list: List::Switches,
+            subject: FilterSubject::Switch,
+            filter: &filter,
+            size: page_size,
+            token: &page_token,
+        };
         let (found, next_page_token) = self.device_page(desired).await?;
         let switches = found.iter().map(switch).collect();
         Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))

@@ -59,10 +59,8 @@ fn random_field(dice: &mut Dice, subject: FilterSubject) -> (String, Vec<String>
     let phases = Phase::ALL.map(Phase::as_str);
     let effective = EffectiveState::ALL.map(EffectiveState::as_str);
     let lifecycle = LifecycleState::ALL.map(LifecycleState::as_str);
-    let common = match subject {
-        FilterSubject::Machine => ("phase", words(&phases)),
-        FilterSubject::Run | FilterSubject::Plan => ("machine_phase", words(&phases)),
-    };
+    let phase = if subject == FilterSubject::Machine { "phase" } else { "machine_phase" };
+    let common = (phase, words(&phases));
     let condition = format!("condition.{}", dice.pick(ConditionType::ALL).as_str());
     let label = format!("labels.{}", dice.pick(&KEYS));
     let mut fields = vec![

@@ -3,6 +3,7 @@
 
 use crate::harness::{Db, at, ended, event, run, within_timeout};
 use model::effect::EffectKey;
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Labels;
@@ -14,9 +15,7 @@ use model::run::Workflow;
 use model::site::{Site, SiteReport, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{
-    EndedRunPosition, NodeHeartbeat, RecordClaim, RecordFilter, Result, StoreError, TaskRow,
-};
+use store::{EndedRunPosition, NodeHeartbeat, RecordClaim, Result, StoreError, TaskRow};
 
 on_both!(
     a_machine_has_one_live_node,
@@ -698,9 +697,8 @@ async fn nodes_are_found_by_state_and_label(db: Db) {
         });
         db.write(insert).await.unwrap();
     }
-    let states = vec!["active".to_string(), "offline".into(), "deleted".into()];
-    let labels = vec![("site".to_string(), "site-a".to_string())];
-    let filter = RecordFilter { states, labels, ..RecordFilter::default() };
+    let text = "state in (active, offline, deleted) AND labels.site=site-a";
+    let filter = Filter::parse(text, FilterSubject::Node).unwrap();
     let page = db.read(tx!([filter], |tx| tx.records::<Node>(&filter, None, 9).await)).await;
     let found: Vec<_> = page.unwrap().records.into_iter().map(|node| node.state).collect();
     assert_eq!(found, [NodeState::Active, NodeState::Deleted]);

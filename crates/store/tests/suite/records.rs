@@ -1,6 +1,7 @@
 //! Records with a lifecycle: their queue rows, history, claims and pages.
 
 use crate::harness::{Db, at, event, run, within_timeout};
+use model::filter::{Filter, FilterSubject};
 use model::id::{ObjectId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Lifecycle, RecordHeader, SubjectId, SubjectKind};
 use model::machine::Labels;
@@ -11,8 +12,7 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::time::Duration;
 use store::{
-    ClaimedObject, EndedRunPosition, Enqueue, RecordClaim, RecordFilter, RemovedRows, Result,
-    StoreError,
+    ClaimedObject, EndedRunPosition, Enqueue, RecordClaim, RemovedRows, Result, StoreError,
 };
 
 on_both!(
@@ -185,11 +185,7 @@ async fn a_removed_record_keeps_its_history_and_frees_its_id(db: Db) {
     assert_eq!(history(&db, "ps-1").await[2].1, "removed");
 }
 
-async fn page(
-    db: &Db,
-    filter: &RecordFilter,
-    after: Option<&str>,
-) -> (Vec<String>, Option<String>) {
+async fn page(db: &Db, filter: &Filter, after: Option<&str>) -> (Vec<String>, Option<String>) {
     let (filter, after) = (filter.clone(), after.map(String::from));
     let read =
         tx!([filter, after], |tx| tx.records::<PowerShelf>(&filter, after.as_deref(), 2).await);
@@ -215,7 +211,8 @@ async fn records_are_paged_and_filtered(db: Db) {
     )
     .await
     .unwrap();
-    let all = RecordFilter::default();
+    let all = Filter::default();
+    let parsed = |text: &str| Filter::parse(text, FilterSubject::PowerShelf).unwrap();
     let mut observed = Vec::new();
     let mut after: Option<String> = None;
     loop {
@@ -227,17 +224,17 @@ async fn records_are_paged_and_filtered(db: Db) {
         }
     }
     assert_eq!(observed, ["ps-1", "ps-2", "ps-3", "ps-4", "ps-5"]);
-    let in_rack = RecordFilter { rack: Some(RackId::trusted("rack-1")), ..all.clone() };
+    let in_rack = parsed("rack=rack-1");
     assert_eq!(
         page(&db, &in_rack, None).await,
         (vec!["ps-1".into(), "ps-3".into()], Some("ps-3".into()))
     );
     assert_eq!(page(&db, &in_rack, Some("ps-3")).await, (vec!["ps-4".into()], None));
-    let labelled = RecordFilter { labels: vec![("site".into(), "y".into())], ..all.clone() };
+    let labelled = parsed("labels.site=y");
     assert_eq!(page(&db, &labelled, None).await, (vec!["ps-2".into(), "ps-4".into()], None));
-    let any = RecordFilter { labels: vec![("none".into(), String::new())], ..all.clone() };
-    assert_eq!(page(&db, &any, None).await, (Vec::new(), None));
-    let ready = RecordFilter { states: vec!["Ready".into()], ..all };
+    assert_eq!(page(&db, &parsed("labels.none"), None).await, (Vec::new(), None));
+    assert_eq!(page(&db, &parsed("labels.site"), None).await.0.len(), 2);
+    let ready = parsed("state=ready");
     assert_eq!(page(&db, &ready, None).await, (Vec::new(), None));
     let rack = RackId::trusted("rack-1");
     let together = async || {

@@ -10,7 +10,7 @@ use model::rack::{Rack, RackSpec};
 use model::run::{Run, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Cursor, EventObject, MachinePage, RecordFilter, RunPage, WatchedKind};
+use store::{Cursor, EventObject, MachinePage, RunPage, WatchedKind};
 use tokio::sync::watch;
 
 on_both!(
@@ -20,6 +20,8 @@ on_both!(
     a_snapshot_of_machines_shows_the_past,
     a_snapshot_of_records_shows_the_past,
     an_event_of_an_older_version_has_no_snapshot,
+    an_event_that_cannot_be_read_stops_no_other,
+    what_was_deleted_at_a_cursor_is_not_in_its_snapshot,
 );
 
 async fn horizon(db: &Db) -> Cursor {
@@ -127,7 +129,7 @@ async fn a_snapshot_of_records_shows_the_past(db: Db) {
     });
     let now = db.write(update).await.unwrap();
     db.write(insert(rack("rack-2"))).await.unwrap();
-    let all = RecordFilter::default();
+    let all = Filter::default();
     let page = tx!([all], |tx| tx.records_as_of::<Rack>(&all, None, 10, before).await);
     assert_eq!(db.read(page).await.unwrap().records, [then]);
     let events = db.events(3).await;
@@ -148,6 +150,27 @@ async fn an_event_of_an_older_version_has_no_snapshot(db: Db) {
     assert!(events[..2].iter().all(|one| one.object.is_none()));
     assert!(matches!(&events[2].object, Some(EventObject::Machine(found)) if **found == changed));
     assert_eq!(events[0].kind, Some(WatchedKind::Machine));
+}
+
+async fn an_event_that_cannot_be_read_stops_no_other(db: Db) {
+    db.add_machine("m-1").await;
+    db.add_machine("m-2").await;
+    let newer = "UPDATE events SET body = '{}' WHERE object_id = 'm-1'";
+    db.execute_sql(newer, newer).await;
+    let events = db.events(2).await;
+    assert!(events[0].object.is_none());
+    assert!(matches!(&events[1].object, Some(EventObject::Machine(_))));
+}
+
+async fn what_was_deleted_at_a_cursor_is_not_in_its_snapshot(db: Db) {
+    let first = db.add_machine("m-1").await;
+    let delete = tx!([first], |tx| tx.delete_machine(&first, &event()));
+    db.write(delete).await.unwrap();
+    let at = settled_horizon(&db, 2).await;
+    let again = Machine { version: 3, ..first.clone() };
+    let insert = tx!([again], |tx| tx.insert_machine(&again, &event()));
+    db.write(insert).await.unwrap();
+    assert_eq!(machines(&db, None, 10, at).await.machines, []);
 }
 
 const WRITERS: usize = 4;

@@ -14,7 +14,7 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     person.run(&set, 0);
     person.formats("credential list", "password");
     let list = person.json("credential list");
-    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
+    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &2.into()), "{list}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
     // A MAAS key has three parts; the error repeats no part of the key.
     let key = dir.join("maas.key");

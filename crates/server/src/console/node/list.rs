@@ -11,12 +11,13 @@ use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
+use model::filter::Filter;
 use model::id::NodeId;
 use model::lifecycle::Lifecycle;
 use model::node::{Node, NodeState};
 use model::site::Site;
 use model::time::Timestamp;
-use store::{RecordFilter, RecordPage};
+use store::RecordPage;
 
 pub(in crate::console) async fn show(
     State(console): State<Console>,
@@ -28,7 +29,7 @@ pub(in crate::console) async fn show(
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
     let page = engine.nodes().list(not_deleted(), after, PAGE_SIZE as usize).await?;
-    let sites = engine.sites().list(None, PAGE_SIZE as usize).await?;
+    let sites = engine.sites().list(Filter::default(), None, PAGE_SIZE as usize).await?;
     let now = engine.now();
     let body = html! {
         h1 { "Nodes" }
@@ -83,10 +84,8 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
 }
 
 /// All nodes except deleted ones.
-fn not_deleted() -> RecordFilter {
-    let states = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Deleted);
-    let states = states.map(|state| state.as_str().to_string()).collect();
-    RecordFilter { states, ..RecordFilter::default() }
+fn not_deleted() -> Filter {
+    Filter::not_in_states(&[NodeState::Deleted.as_str()])
 }
 
 fn row(node: &Node, now: Timestamp) -> Markup {

@@ -10,8 +10,8 @@ use crate::console::text::{clean_text, encode_query};
 use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use engine::rack::RackFilter;
 use maud::{Markup, html};
+use model::filter::Filter;
 use model::id::RackId;
 use model::lifecycle::Lifecycle;
 use model::rack::{Rack, RackState};
@@ -26,7 +26,7 @@ pub(in crate::console) async fn show(
     let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
-    let page = engine.racks().list(RackFilter::default(), after, PAGE_SIZE as usize).await?;
+    let page = engine.racks().list(Filter::default(), after, PAGE_SIZE as usize).await?;
     let now = engine.now();
     let body = html! {
         h1 { "Racks" }

@@ -50,21 +50,6 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<RackDescription, Refus
     Ok(RackDescription { id, labels, spec })
 }
 
-/// The states that a list selects. Case is ignored.
-pub(super) fn states(words: Vec<String>) -> Result<Vec<String>, Refusal> {
-    let known = |name: &String| Rack::STATES.iter().find(|one| one.eq_ignore_ascii_case(name));
-    let mut states = Vec::with_capacity(words.len());
-    for (index, name) in words.iter().enumerate() {
-        let found = known(name).ok_or_else(|| {
-            let shown: String = name.chars().take(64).collect();
-            let instead = format!("use one of {}", Rack::STATES.join(", "));
-            Refusal::invalid(&format!("states[{index}]"), format!("is {shown:?}"), instead)
-        })?;
-        states.push((*found).to_string());
-    }
-    Ok(states)
-}
-
 pub(super) fn maintenance_from(
     scope: v1::RackMaintenanceScope,
 ) -> Result<RackMaintenanceRequest, Refusal> {

@@ -1,0 +1,72 @@
+//! Builds filters from the options of list commands. All terms must hold.
+
+/// The text of a filter.
+#[derive(Default)]
+pub struct FilterText(Vec<String>);
+
+impl FilterText {
+    /// Adds the filter that the user typed.
+    pub fn typed(text: &str) -> Self {
+        Self::default().push(text.trim().to_string())
+    }
+
+    /// The field has one of the values. Without values it may have any.
+    pub fn any_of(self, field: &str, values: &[String]) -> Self {
+        let quoted: Vec<String> = values.iter().map(|value| quote(value)).collect();
+        match quoted.is_empty() {
+            true => self,
+            false => self.push(format!("{field} in ({})", quoted.join(", "))),
+        }
+    }
+
+    /// The field has the value. An empty value adds nothing.
+    pub fn equal(self, field: &str, value: &str) -> Self {
+        match value {
+            "" => self,
+            value => self.push(format!("{field}={}", quote(value))),
+        }
+    }
+
+    /// The label has the value; any value if it is empty.
+    pub fn label(self, key: &str, value: &str) -> Self {
+        match value {
+            "" => self.push(format!("labels.{key}")),
+            value => self.push(format!("labels.{key}={}", quote(value))),
+        }
+    }
+
+    fn push(mut self, term: String) -> Self {
+        if !term.is_empty() {
+            self.0.push(term);
+        }
+        self
+    }
+
+    pub fn build(self) -> String {
+        self.0.join(" AND ")
+    }
+}
+
+fn quote(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_terms() {
+        let built = FilterText::typed(" state!=Ready ")
+            .any_of("state", &["Error".into(), "a\"b".into()])
+            .any_of("hardware_type", &[])
+            .equal("rack", "rack-7")
+            .equal("site_id", "")
+            .label("env", "prod")
+            .label("spare", "")
+            .build();
+        let expected = r#"state!=Ready AND state in ("Error", "a\"b") AND rack="rack-7" AND labels.env="prod" AND labels.spare"#;
+        assert_eq!(built, expected);
+        assert_eq!(FilterText::typed("").build(), "");
+    }
+}
