@@ -108,7 +108,7 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_string() } else { text.to_string() }
 }
 
-/// What the last inspection found, in one line, with its age; empty if there was none.
+/// The hardware that the last inspection recorded, in one line with its age; empty: none.
 pub fn summarize(found: Option<&MachineHardware>, clock: &Clock) -> String {
     let Some(found) = found else { return String::new() };
     let part = |count: i32, noun: &str, model: &str| match (count, model) {

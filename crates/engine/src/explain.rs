@@ -27,7 +27,7 @@ struct Found {
     claimed_by: Option<String>,
     /// The node on the machine, or the node of the run.
     node: Option<Node>,
-    /// What the last inspection of the machine found.
+    /// The hardware that the last inspection recorded.
     hardware: Option<RecordedHardware>,
 }
 

@@ -141,8 +141,7 @@ impl Reading {
         }
     }
 
-    /// What could be updated, by which name and by which way. Every component is found by its own
-    /// id.
+    /// Reports the components that can be updated, and how. Each must be found again by its id.
     async fn firmware(&mut self, system: &System) {
         let reported = system.components().await.and_then(|all| {
             for one in &all.list {

@@ -1,4 +1,4 @@
-//! Who executes a call of a run: a provider, the engine's fan-out, or a stage of a node.
+//! Selects the executor of a run's call: a provider, the engine's fan-out, or a stage of a node.
 
 use super::{DATABASE_RETRY, Turn, TurnResult};
 use crate::fan_out::{Parent, no_provider};

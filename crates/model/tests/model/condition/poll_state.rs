@@ -1,4 +1,4 @@
-//! What a series of probes makes of a machine, and when its parts are probed.
+//! Tables of probe results: the conditions that follow from them, and the next probe of each part.
 
 use ConditionType::{BmcReachable, Degraded, Reachable};
 use model::condition::hysteresis::HysteresisLimits;
