@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: tests that take too long for every change.
 //!
-//! First the test programs that wait for processes, peers or databases run several times while
-//! other threads keep every core busy: a test that depends on the speed of the host fails here.
-//! Then the chaos scenarios run for some minutes.
+//! Other threads keep every core busy while the whole suite runs once and the test programs that
+//! wait for processes, peers or databases run several times: a test that depends on the speed of
+//! the host fails here. Then the chaos scenarios run for some minutes.
 
 use crate::chaos;
 use crate::shell::Failure;
@@ -14,15 +14,8 @@ const ROUNDS: u32 = 10;
 /// Spinning threads for each core: the tests get about a third of the machine.
 const SPINNERS_PER_CORE: usize = 2;
 
-/// The test programs that depend on real time: package and test target.
-const REAL_TIME_TESTS: [(&str, &str); 6] = [
-    ("farrier", "cli"),
-    ("farrier-agent", "deploy"),
-    ("farrier-agent", "node"),
-    ("farrier-engine", "engine"),
-    ("farrier-providers", "peers"),
-    ("farrier-store", "suite"),
-];
+/// The test programs that depend on real time.
+const REAL_TIME_TESTS: [&str; 6] = ["cli", "deploy", "engine", "node", "peers", "suite"];
 
 /// The options of the command line.
 pub struct SoakOptions {
@@ -45,16 +38,18 @@ impl SoakOptions {
 
 pub fn run(options: &SoakOptions) -> Result<(), Failure> {
     let peers = Peers::prepare()?;
+    let programs = stage("build and lints", test::build)?;
     let mut failures = Vec::new();
     under_load(|| {
+        let whole = "the whole suite";
+        let ran = stage(whole, || test::run_programs(&programs, &peers, &[]));
+        failures.extend(ran.err().map(|failure| format!("{whole}: {failure}")));
         for round in 1..=options.rounds {
-            for (package, program) in REAL_TIME_TESTS {
-                let name = format!("round {round} of {}: {program} of {package}", options.rounds);
-                let mut suite = test::linted(["test", "--locked", "--no-fail-fast"]);
-                peers.set_variables(suite.args(["-p", package, "--test", program]));
+            for program in programs.iter().filter(|one| REAL_TIME_TESTS.contains(&one.name())) {
+                let name = format!("round {round} of {}: {}", options.rounds, program.name());
                 // The crash matrix runs in simulated time: load cannot change it.
-                suite.args(["--", "--skip", "matrix"]);
-                let ran = stage(&name, || test::run_tests(&mut suite));
+                let mut tests = program.command(&peers, &["--skip", "matrix"]);
+                let ran = stage(&name, || test::run_tests(&mut tests));
                 failures.extend(ran.err().map(|failure| format!("{name}: {failure}")));
             }
         }

@@ -85,7 +85,7 @@ impl Peers {
 
 /// A compiled test program, and the folder of its package: cargo would run it there.
 #[derive(Debug, PartialEq, Eq)]
-struct TestProgram {
+pub struct TestProgram {
     path: PathBuf,
     package: PathBuf,
 }
@@ -101,16 +101,21 @@ impl TestProgram {
         Some(Self { path, package: manifest.parent()?.to_path_buf() })
     }
 
+    /// The name of the test target.
+    pub fn name(&self) -> &str {
+        file_stem(&self.path).unwrap_or_default()
+    }
+
     fn is_simulated(&self) -> bool {
-        file_stem(&self.path).is_some_and(|name| name == SIMULATED)
+        self.name() == SIMULATED
     }
 
     /// The message of a failure with the name of the program.
     fn blame(&self, failure: &Failure) -> String {
-        format!("{}: {}", file_stem(&self.path).unwrap_or_default(), failure.message)
+        format!("{}: {}", self.name(), failure.message)
     }
 
-    fn command(&self, peers: &Peers, filter: &[&str]) -> Command {
+    pub fn command(&self, peers: &Peers, filter: &[&str]) -> Command {
         let mut command = match self.is_simulated() {
             true => Command::new("nice"),
             false => Command::new(&self.path),
@@ -129,7 +134,11 @@ const SIMULATED: &str = "engine";
 
 /// Runs the crash matrix beside the other programs: it never waits, and they mostly do. It has the
 /// lower priority, because time does not matter to it. Its output follows that of the others.
-fn run_programs(programs: &[TestProgram], peers: &Peers, filter: &[&str]) -> Result<(), Failure> {
+pub fn run_programs(
+    programs: &[TestProgram],
+    peers: &Peers,
+    filter: &[&str],
+) -> Result<(), Failure> {
     let (simulated, others): (Vec<_>, Vec<_>) =
         programs.iter().partition(|program| program.is_simulated());
     thread::scope(|scope| {
@@ -213,7 +222,7 @@ const LINTS: &str =
     "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
 
 /// A cargo command that compiles our crates with clippy in place of rustc.
-pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
+fn linted<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = shell::cargo(arguments);
     // How `cargo clippy -- -D warnings` hands its lint levels to the compiler.
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
@@ -222,7 +231,7 @@ pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
 }
 
 /// Builds every test program, the benchmarks and the examples. Returns the programs to run.
-fn build() -> Result<Vec<TestProgram>, Failure> {
+pub fn build() -> Result<Vec<TestProgram>, Failure> {
     let mut tests = linted(["test", "--workspace", "--locked", "--no-run"]);
     let messages =
         shell::read_output(tests.arg("--message-format=json-render-diagnostics"), LINTS)?;
