@@ -161,8 +161,12 @@ fn huge_logs_keep_beginning_and_end() {
     node_env.server.give("t-1", "node.validate", json!({}));
     let _agent = node_env.run();
     assert_eq!(node_env.server.report("t-1")["ok"], true);
-    assert!(node_env.server.count("renew") <= 5, "{} renewals", node_env.server.count("renew"));
     let state = node_env.server.state();
+    // The number of renewals depends on the speed of the host, their size does not.
+    for (path, body) in &state.heard {
+        let length = body["log"].as_str().map_or(0, str::len);
+        assert!(length <= 64 * 1024, "a {path} has {length} bytes of the log");
+    }
     let log = &state.logs["t-1"];
     assert!(log.len() <= 3 * 64 * 1024, "{}", log.len());
     for words in ["the beginning\n1\n2\n", " bytes left out]\n", "\n1000000\nthe end\n"] {
