@@ -1,4 +1,4 @@
-//! Compiles the protos without protoc: protox parses, tonic generates, pbjson adds the JSON form.
+//! Compiles the protos without protoc: protox parses, tonic generates.
 
 use prost::Message;
 use std::path::PathBuf;
@@ -40,14 +40,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut config = prost_build::Config::new();
     config.enable_type_names();
-    tonic_prost_build::configure()
-        .compile_well_known_types(true)
-        .extern_path(".google.protobuf", "::pbjson_types")
-        .compile_fds_with_config(descriptors, config)?;
-    pbjson_build::Builder::new()
-        .register_descriptors(&bytes)?
-        .preserve_proto_field_names()
-        .emit_fields()
-        .build(&[".farrier.v1"])?;
+    tonic_prost_build::configure().compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

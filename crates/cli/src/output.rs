@@ -7,7 +7,6 @@
 use crate::exit::{Failure, Result, eprintln_quietly};
 use crate::table::{ColorMode, Table, Tone};
 use clap::ValueEnum;
-use erased_serde::Serialize;
 use proto::{Name, json_form};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
@@ -97,21 +96,21 @@ impl Screen {
     }
 
     /// Prints one result: as text for people, or as the full message for programs.
-    pub fn print_record<T: serde::Serialize + Name>(
+    pub fn print_record<T: Name>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
     ) -> Result<()> {
-        self.print_either(|| own_form(&T::full_name(), value), || words(value))
+        self.print_either(|| Ok(json_form::to_json(value)), || words(value))
     }
 
     /// Like `print_record`, for several results that are shown as one text.
-    pub fn print_records<T: serde::Serialize + Name>(
+    pub fn print_records<T: Name>(
         &mut self,
         values: &[T],
         words: impl FnOnce(&[T]) -> String,
     ) -> Result<()> {
-        self.print_either(|| own_forms(values), || words(values))
+        self.print_either(|| Ok(own_forms(values)), || words(values))
     }
 
     /// Like `print_record`, for a value that is no message of the API.
@@ -120,7 +119,7 @@ impl Screen {
         value: &T,
         words: impl FnOnce(&T) -> String,
     ) -> Result<()> {
-        self.print_either(|| own_form("", value), || words(value))
+        self.print_either(|| serde_json::to_value(value).map_err(unserializable), || words(value))
     }
 
     fn print_either(
@@ -137,14 +136,14 @@ impl Screen {
     }
 
     /// Prints a list of results. If a table is empty, prints the hint `none` on stderr.
-    pub fn print_list<T: serde::Serialize + Name>(
+    pub fn print_list<T: Name>(
         &mut self,
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
         none: &str,
     ) -> Result<()> {
         let (wide, colors) = (self.is_wide(), self.colors);
-        self.print_either(|| own_forms(values), || table(values, wide).render(colors))?;
+        self.print_either(|| Ok(own_forms(values)), || table(values, wide).render(colors))?;
         if values.is_empty() && self.is_human() {
             eprintln_quietly(none);
         }
@@ -152,7 +151,7 @@ impl Screen {
     }
 
     /// Prints one event of a stream: a text line, one JSON object per line, or one YAML document.
-    pub fn print_event<T: serde::Serialize + Name>(
+    pub fn print_event<T: Name>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -160,29 +159,20 @@ impl Screen {
         match self.format {
             Format::Table | Format::Wide => self.print_line(&words(value)),
             Format::Json => {
-                let line = own_form(&T::full_name(), value)?;
+                let line = json_form::to_json(value);
                 self.print_raw(&format!("{line}\n"))
             }
             Format::Yaml => {
-                let text = yaml(&own_form(&T::full_name(), value)?)?;
+                let text = yaml(&json_form::to_json(value))?;
                 self.print_raw(&format!("---\n{text}"))
             }
         }
     }
 }
 
-/// The form of a message in JSON and YAML: keys in alphabetical order, enum values by their words.
-/// It takes any message through a trait object: one copy of the serializer in the binary.
-fn own_form(name: &str, value: &dyn Serialize) -> Result<Value> {
-    let mut value = serde_json::to_value(value).map_err(unserializable)?;
-    json_form::to_words(name, &mut value);
-    Ok(value)
-}
-
-fn own_forms<T: serde::Serialize + Name>(values: &[T]) -> Result<Value> {
-    let name = T::full_name();
-    let values: Result<Vec<Value>> = values.iter().map(|value| own_form(&name, value)).collect();
-    Ok(Value::Array(values?))
+/// The form of a list of messages in JSON and YAML.
+fn own_forms<T: Name>(values: &[T]) -> Value {
+    values.iter().map(json_form::to_json).collect()
 }
 
 fn json(value: &Value) -> Result<String> {
@@ -226,7 +216,7 @@ mod tests {
 
     #[test]
     fn json_has_the_field_names_of_the_protos_and_the_words_of_filters() {
-        let text = json(&own_forms(&[machine()]).unwrap()).unwrap();
+        let text = json(&own_forms(&[machine()])).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value[0]["machine_id"], "machine-1");
         assert_eq!(value[0]["spec"]["ssh_endpoint"], "10.0.0.1:22");
@@ -237,7 +227,7 @@ mod tests {
 
     #[test]
     fn keys_are_in_alphabetical_order() {
-        let text = json(&own_form("farrier.v1.Machine", &machine()).unwrap()).unwrap();
+        let text = json(&json_form::to_json(&machine())).unwrap();
         let keys = ["\"labels\"", "\"machine_id\"", "\"spec\"", "\"status\"", "\"version\""];
         let at = keys.map(|key| text.find(key).unwrap());
         assert!(at.is_sorted(), "{text}");
@@ -245,7 +235,7 @@ mod tests {
 
     #[test]
     fn yaml_has_the_same_form() {
-        let text = yaml(&own_forms(&[machine()]).unwrap()).unwrap();
+        let text = yaml(&own_forms(&[machine()])).unwrap();
         assert!(text.contains("machine_id: machine-1\n"), "{text}");
         assert!(text.contains("effective_state: IDLE\n"), "{text}");
     }

@@ -22,7 +22,6 @@ use proto::v1::{
     WatchRunsRequest, run::Phase,
 };
 use proto::words::WireEnum;
-use serde::Serialize;
 
 /// The width of the longest operation type, which aligns the phases.
 const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
@@ -89,7 +88,7 @@ async fn print_stream<S: FeedSource>(
     format_event: impl Fn(&S::Item) -> String,
 ) -> Result<Exit>
 where
-    S::Item: Serialize + Name,
+    S::Item: Name,
 {
     if screen.is_human() && screen.is_terminal() {
         screen.print_toned_line(Tone::Dim, WATCH_NOTICE)?;

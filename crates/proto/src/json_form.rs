@@ -1,203 +1,170 @@
-//! The JSON form that people and scripts read: enum values by their words, as filters take them,
-//! and 64-bit numbers as numbers. The canonical JSON of protobuf has neither.
+//! The JSON form that people and scripts read and write: enum values by their words, as filters
+//! take them, and 64-bit numbers as numbers. The canonical JSON of protobuf has neither.
 //!
-//! [`to_words`] changes a message that was serialized canonically; [`to_names`] is its inverse, for
-//! files. Both follow the descriptors, so a text of a user that looks like an enum value is left
-//! alone.
+//! Both directions follow the descriptors, so no code is generated for any message.
+
+mod read;
 
 use crate::words;
-use prost::Message;
-use prost_types::field_descriptor_proto::Type;
-use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use prost::Name;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, EnumDescriptor, Kind, MapKey, MessageDescriptor,
+    ReflectMessage, Value as Field,
+};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
-static INDEX: LazyLock<Index> = LazyLock::new(Index::new);
+pub use read::FromJson;
 
-/// The fields that need a change, by message, and the values of enums, by enum. All names are full.
-#[derive(Default)]
-struct Index {
-    messages: HashMap<String, HashMap<String, Field>>,
-    enums: HashMap<String, Vec<EnumValue>>,
+const TIMESTAMP: &str = "google.protobuf.Timestamp";
+
+// The descriptors are compiled in; a test reads them.
+static POOL: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(crate::DESCRIPTORS).unwrap_or_default());
+
+/// The message of this type as the generic messages of the descriptors have it. None: the
+/// descriptors have no such message.
+pub fn descriptor<M: Name>() -> Option<MessageDescriptor> {
+    POOL.get_message_by_name(&M::full_name())
 }
 
-/// The type of a field. All maps are of texts, so they are left alone.
-enum Field {
-    Enum(String),
-    Message(String),
-    Number,
+/// The JSON form of a message. A field that can be absent is left out when it is; all others are
+/// there, also with their default.
+pub fn to_json<M: Name>(message: &M) -> Value {
+    let bytes = message.encode_to_vec();
+    let read = descriptor::<M>().map(|known| DynamicMessage::decode(known, bytes.as_slice()));
+    read.and_then(Result::ok).map_or(Value::Null, |message| message_value(&message))
 }
 
-struct EnumValue {
-    name: String,
-    word: String,
+fn message_value(message: &DynamicMessage) -> Value {
+    let descriptor = message.descriptor();
+    if descriptor.full_name() == TIMESTAMP {
+        let time = message.transcode_to::<prost_types::Timestamp>().unwrap_or_default();
+        return time.to_string().into();
+    }
+    let fields = descriptor.fields();
+    let given = fields.filter(|field| !field.supports_presence() || message.has_field(field));
+    let value = |field: &_| field_value(&message.get_field(field), &field.kind());
+    Value::Object(given.map(|field| (field.name().to_string(), value(&field))).collect())
 }
 
-/// Replaces the names of enum values by their words, and 64-bit numbers in texts by numbers.
-pub fn to_words(message: &str, value: &mut Value) {
-    INDEX.convert(message, value, Direction::ToWords);
-}
-
-/// Replaces the words of enum values by their names. A word that is not known stays as it is.
-pub fn to_names(message: &str, value: &mut Value) {
-    INDEX.convert(message, value, Direction::ToNames);
-}
-
-#[derive(Clone, Copy)]
-enum Direction {
-    ToWords,
-    ToNames,
-}
-
-impl Index {
-    fn new() -> Self {
-        let mut index = Self::default();
-        // The descriptors are compiled in; a test reads them.
-        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap_or_default();
-        for file in &set.file {
-            let package = file.package();
-            file.enum_type.iter().for_each(|one| index.add_enum(package, one));
-            file.message_type.iter().for_each(|one| index.add_message(package, one));
+fn field_value(field: &Field, kind: &Kind) -> Value {
+    match field {
+        Field::Bool(value) => (*value).into(),
+        Field::I32(value) => (*value).into(),
+        Field::I64(value) => (*value).into(),
+        Field::U32(value) => (*value).into(),
+        Field::U64(value) => (*value).into(),
+        Field::F32(value) => (*value).into(),
+        Field::F64(value) => (*value).into(),
+        Field::String(value) => value.as_str().into(),
+        Field::Bytes(value) => BASE64_STANDARD.encode(value).into(),
+        Field::EnumNumber(number) => enum_value(*number, kind),
+        Field::Message(message) => message_value(message),
+        Field::List(items) => items.iter().map(|item| field_value(item, kind)).collect(),
+        Field::Map(entries) => {
+            let entry = kind.as_message().map(|entry| entry.map_entry_value_field().kind());
+            let value = |one| field_value(one, entry.as_ref().unwrap_or(kind));
+            Value::Object(entries.iter().map(|(key, one)| (key_text(key), value(one))).collect())
         }
-        index
     }
+}
 
-    fn add_enum(&mut self, scope: &str, described: &EnumDescriptorProto) {
-        let full = format!("{scope}.{}", described.name());
-        let zero = described.value.iter().find(|value| value.number() == 0);
-        let prefix = zero.and_then(|zero| zero.name().strip_suffix("UNSPECIFIED"));
-        let prefix = prefix.unwrap_or_default().to_string();
-        let known = words::words_of(&full).unwrap_or_default();
-        let values = described.value.iter().map(|value| {
-            let name = value.name();
-            let word = match words::word_in(known, value.number()) {
-                "" if value.number() == 0 => "",
-                "" => name.strip_prefix(&prefix).unwrap_or(name),
-                word => word,
-            };
-            EnumValue { name: name.into(), word: word.into() }
-        });
-        self.enums.insert(full, values.collect());
-    }
+/// The word of an enum value. A value that is newer than this program is printed as its number.
+fn enum_value(number: i32, kind: &Kind) -> Value {
+    let word = kind.as_enum().and_then(|of| words_in(of).find(|(known, _)| *known == number));
+    word.map_or_else(|| number.into(), |(_, word)| word.into())
+}
 
-    fn add_message(&mut self, scope: &str, described: &DescriptorProto) {
-        let full = format!("{scope}.{}", described.name());
-        described.enum_type.iter().for_each(|one| self.add_enum(&full, one));
-        described.nested_type.iter().for_each(|one| self.add_message(&full, one));
-        let fields = described.field.iter();
-        let fields = fields.filter_map(|field| Some((field.name().into(), field_kind(field)?)));
-        self.messages.insert(full, fields.collect());
-    }
-
-    fn convert(&self, message: &str, value: &mut Value, direction: Direction) {
-        let (Some(fields), Some(object)) = (self.messages.get(message), value.as_object_mut())
-        else {
-            return;
+/// The numbers of an enum with their words: those of the documents, or the names without their
+/// common prefix. Unspecified is empty.
+fn words_in(of: &EnumDescriptor) -> impl Iterator<Item = (i32, String)> + '_ {
+    let known = words::words_of(of.full_name()).unwrap_or_default();
+    let zero = of.get_value(0).map(|zero| zero.name().to_string());
+    let prefix = zero.as_deref().and_then(|zero| zero.strip_suffix("UNSPECIFIED"));
+    let prefix = prefix.unwrap_or_default().to_string();
+    of.values().map(move |value| {
+        let name = value.name();
+        let word = match words::word_in(known, value.number()) {
+            "" if value.number() == 0 => "",
+            "" => name.strip_prefix(&prefix).unwrap_or(name),
+            word => word,
         };
-        for (name, field) in fields {
-            let values = match object.get_mut(name) {
-                Some(Value::Array(items)) => items.iter_mut().collect(),
-                Some(value) => vec![value],
-                None => continue,
-            };
-            for value in values {
-                match field {
-                    Field::Enum(inner) => self.convert_enum(inner, value, direction),
-                    Field::Message(inner) => self.convert(inner, value, direction),
-                    Field::Number => number(value),
-                }
-            }
-        }
-    }
-
-    fn convert_enum(&self, full: &str, value: &mut Value, direction: Direction) {
-        let Value::String(text) = value else { return };
-        let values = self.enums.get(full).map(Vec::as_slice).unwrap_or_default();
-        let found = match direction {
-            Direction::ToWords => values.iter().find(|one| one.name == *text).map(|one| &one.word),
-            Direction::ToNames => {
-                let word = values.iter().find(|one| one.word.eq_ignore_ascii_case(text));
-                word.filter(|_| !values.iter().any(|one| one.name == *text)).map(|one| &one.name)
-            }
-        };
-        if let Some(found) = found {
-            text.clone_from(found);
-        }
-    }
+        (value.number(), word.to_string())
+    })
 }
 
-fn field_kind(field: &FieldDescriptorProto) -> Option<Field> {
-    let full = || field.type_name().trim_start_matches('.').to_string();
-    match field.r#type() {
-        Type::Enum => Some(Field::Enum(full())),
-        Type::Message => Some(Field::Message(full())),
-        Type::Int64 | Type::Uint64 | Type::Sint64 | Type::Fixed64 | Type::Sfixed64 => {
-            Some(Field::Number)
-        }
-        Type::Double
-        | Type::Float
-        | Type::Int32
-        | Type::Fixed32
-        | Type::Bool
-        | Type::String
-        | Type::Group
-        | Type::Bytes
-        | Type::Uint32
-        | Type::Sfixed32
-        | Type::Sint32 => None,
-    }
-}
-
-/// A 64-bit number, which canonical JSON writes as a text.
-fn number(value: &mut Value) {
-    if let Some(number) = value.as_str().and_then(|text| text.parse::<i64>().ok()) {
-        *value = number.into();
+fn key_text(key: &MapKey) -> String {
+    match key {
+        MapKey::Bool(key) => key.to_string(),
+        MapKey::I32(key) => key.to_string(),
+        MapKey::I64(key) => key.to_string(),
+        MapKey::U32(key) => key.to_string(),
+        MapKey::U64(key) => key.to_string(),
+        MapKey::String(key) => key.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::v1;
     use serde_json::json;
 
-    #[test]
-    fn values_become_words_and_return() {
-        let canonical = json!({
-            "node": { "state": "NODE_STATE_BOOTSTRAP_ISSUED", "version": "7",
-                      "labels": { "state": "NODE_STATE_ACTIVE", "version": "7" } },
-            "workflow": { "phase": "RUNNING", "workflow_state": "WORKFLOW_STATE_FAILED_RETRYABLE",
-                          "steps": [{ "state": "WAITING" }], "created_at": "2026-01-01T00:00:00Z" },
-            "failure": "NODE_STATE_ACTIVE", "unknown": { "state": "NODE_STATE_ACTIVE" },
-        });
-        let expected = json!({
-            "node": { "state": "bootstrap_issued", "version": 7,
-                      "labels": { "state": "NODE_STATE_ACTIVE", "version": "7" } },
-            "workflow": { "phase": "RUNNING", "workflow_state": "FAILED_RETRYABLE",
-                          "steps": [{ "state": "WAITING" }], "created_at": "2026-01-01T00:00:00Z" },
-            "failure": "NODE_STATE_ACTIVE", "unknown": { "state": "NODE_STATE_ACTIVE" },
-        });
-        let mut value = canonical.clone();
-        to_words("farrier.v1.NodeDetail", &mut value);
-        assert_eq!(value, expected);
-        to_names("farrier.v1.NodeDetail", &mut value);
-        value["node"]["version"] = "7".into();
-        assert_eq!(value, canonical);
-        to_words("farrier.v1.Nothing", &mut value);
-        assert_eq!(value, canonical);
+    fn detail() -> v1::NodeDetail {
+        v1::NodeDetail {
+            node: Some(v1::Node {
+                state: v1::NodeState::BootstrapIssued.into(),
+                version: 7,
+                ..Default::default()
+            }),
+            workflow: Some(v1::Run {
+                phase: v1::run::Phase::Running.into(),
+                workflow_state: v1::WorkflowState::FailedRetryable.into(),
+                created_at: Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 1_000 }),
+                ..Default::default()
+            }),
+            failure: "NODE_STATE_ACTIVE".into(),
+            ..Default::default()
+        }
     }
 
     #[test]
-    fn a_file_may_use_words_in_any_case_and_names() {
-        for (written, name) in [
-            ("enter_maintenance", "ON_FAILURE_ENTER_MAINTENANCE"),
-            ("ENTER_MAINTENANCE", "ON_FAILURE_ENTER_MAINTENANCE"),
-            ("ON_FAILURE_ENTER_MAINTENANCE", "ON_FAILURE_ENTER_MAINTENANCE"),
-            ("sideways", "sideways"),
-        ] {
-            let mut value = json!({ "on_failure": written });
-            to_names("farrier.v1.Plan", &mut value);
-            assert_eq!(value["on_failure"], name);
+    fn values_are_words_and_numbers_are_numbers() {
+        let value = to_json(&detail());
+        assert_eq!(value["node"]["state"], "bootstrap_issued");
+        assert_eq!(value["node"]["version"], 7);
+        assert_eq!(value["workflow"]["phase"], "RUNNING");
+        assert_eq!(value["workflow"]["workflow_state"], "FAILED_RETRYABLE");
+        assert_eq!(value["workflow"]["created_at"], "2026-01-01T00:00:00.000001Z");
+        assert_eq!(value["failure"], "NODE_STATE_ACTIVE", "a text is left alone");
+    }
+
+    #[test]
+    fn absent_messages_are_left_out_and_defaults_are_there() {
+        let value = to_json(&v1::Machine {
+            labels: [("state".to_string(), "NODE_STATE_ACTIVE".to_string())].into(),
+            spec: Some(v1::MachineSpec::default()),
+            ..Default::default()
+        });
+        assert_eq!(value["machine_id"], "");
+        assert_eq!(value["labels"], json!({ "state": "NODE_STATE_ACTIVE" }));
+        assert_eq!(value["spec"]["mac_addresses"], json!([]));
+        assert_eq!(value.get("status"), None);
+    }
+
+    #[test]
+    fn unspecified_is_empty_and_a_newer_value_is_its_number() {
+        for (number, printed) in [(0, json!("")), (9_999, json!(9_999))] {
+            let node = v1::Node { state: number, ..Default::default() };
+            assert_eq!(to_json(&node)["state"], printed);
         }
+    }
+
+    #[test]
+    fn bytes_are_base64() {
+        let chunk = v1::LogChunk { data: b"ab\xff".to_vec(), ..Default::default() };
+        assert_eq!(to_json(&chunk)["data"], "YWL/");
     }
 }

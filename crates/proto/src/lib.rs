@@ -1,7 +1,7 @@
 //! The wire format: `farrier.v1`, its generated code, and the descriptor set that reflection
 //! serves. No logic lives here; `server` converts these types to and from the model's.
 
-/// The package `farrier.v1`, with gRPC clients and servers and the JSON form of each message.
+/// The package `farrier.v1`, with gRPC clients and servers.
 #[allow(
     clippy::all,
     clippy::expect_used,
@@ -12,14 +12,13 @@
 )]
 pub mod v1 {
     tonic::include_proto!("farrier.v1");
-    include!(concat!(env!("OUT_DIR"), "/farrier.v1.serde.rs"));
 }
 
 pub mod json_form;
 pub mod words;
 
-pub use pbjson_types::{Empty, Timestamp};
 pub use prost::Name;
+pub use prost_types::{FieldMask, Timestamp};
 
 /// The compiled descriptors of every proto file, with their comments.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/farrier.bin"));

@@ -9,6 +9,7 @@ use engine::node::Agents;
 use engine::secret::{Cipher, SecretStore};
 use engine::{Engine, clock, random};
 use futures_util::future::BoxFuture;
+use proto::json_form::FromJson;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
@@ -317,7 +318,7 @@ async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> 
         };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let toml = path.extension().is_some_and(|extension| extension == "toml");
-        let plan: proto::v1::Plan = if toml {
+        let FromJson(plan) = if toml {
             toml::from_str(&text).map_err(|error| wrong(error.to_string()))?
         } else {
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?

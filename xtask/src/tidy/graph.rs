@@ -38,7 +38,7 @@ const RESERVED: [Reserved; 3] = [
         todo: "only `store` talks to a database; ask it instead",
     },
     Reserved {
-        names: &["tonic", "prost", "pbjson", "protox"],
+        names: &["tonic", "prost", "protox"],
         crates: &["proto", "server", "cli"],
         todo: "the wire ends in `server`; use the model's types",
     },

@@ -8,11 +8,11 @@ use super::ImportRow;
 use super::csv;
 use crate::exit::{Failure, Result};
 use crate::text::printable;
+use proto::Name;
+use proto::json_form::FromJson;
 use proto::v1::Machine;
-use proto::{Name, json_form};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::path::Path;
 
 /// The maximum file size, in bytes.
@@ -41,7 +41,7 @@ impl FileSyntax {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Machines {
-    machines: Vec<Machine>,
+    machines: Vec<FromJson<Machine>>,
 }
 
 /// All machines of a file, or its error.
@@ -69,11 +69,11 @@ pub fn read_file(path: &Path) -> Result<String> {
 }
 
 fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>> {
-    let machines: Vec<Machine> = match is_list(text) {
-        true => parse_messages(path, text, syntax, &Machine::full_name())?,
-        false => parse_messages::<Machines>(path, text, syntax, &Machine::full_name())?.machines,
+    let machines: Vec<FromJson<Machine>> = match is_list(text) {
+        true => parse_file(path, text, syntax)?,
+        false => parse_file::<Machines>(path, text, syntax)?.machines,
     };
-    let rows = machines.into_iter().enumerate().map(|(at, mut machine)| {
+    let rows = machines.into_iter().enumerate().map(|(at, FromJson(mut machine))| {
         let position = format!("{}, machine {}", path.display(), at + 1);
         if machine.machine_id.is_empty() {
             let hint = "name it, so that importing again changes nothing";
@@ -96,77 +96,22 @@ fn is_list(text: &str) -> bool {
 }
 
 /// Parses the whole file as one message.
-pub fn parse_as<T>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T>
-where
-    T: DeserializeOwned + Name,
-{
-    parse_messages(path, text, syntax, &T::full_name())
+pub fn parse_as<T: Name + Default>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T> {
+    parse_file::<FromJson<T>>(path, text, syntax).map(|read| read.0)
 }
 
-/// Parses a file whose values are messages of this name: one, a list, or the list of `machines`.
-fn parse_messages<T: DeserializeOwned>(
-    path: &Path,
-    text: &str,
-    syntax: FileSyntax,
-    message: &str,
-) -> Result<T> {
-    parse_names(text, syntax)
-        .or_else(|problem| parse_words(text, syntax, message, problem))
-        .map_err(|problem| {
-            let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
-            let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
-            Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
-        })
-}
-
-/// Parses enum values by their names. An error has the position in the file.
-fn parse_names<T: DeserializeOwned>(text: &str, syntax: FileSyntax) -> Result<T, String> {
-    match syntax {
-        FileSyntax::Yaml => from_yaml(text),
-        FileSyntax::Json | FileSyntax::Csv => from_json(text),
-    }
-}
-
-/// Parses enum values by their words, as `-o json` and `-o yaml` print them. `problem` is the error
-/// of the parser that knows no words.
-fn parse_words<T: DeserializeOwned>(
-    text: &str,
-    syntax: FileSyntax,
-    message: &str,
-    problem: String,
-) -> Result<T, String> {
-    let Ok(mut value) = parse_names::<Value>(text, syntax) else { return Err(problem) };
-    let list = match &mut value {
-        Value::Array(items) => Some(items),
-        Value::Object(fields) => fields.get_mut("machines").and_then(Value::as_array_mut),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+fn parse_file<T: DeserializeOwned>(path: &Path, text: &str, syntax: FileSyntax) -> Result<T> {
+    let parsed = match syntax {
+        FileSyntax::Yaml => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
+        FileSyntax::Json | FileSyntax::Csv => {
+            serde_json::from_str(text).map_err(|error| error.to_string())
+        }
     };
-    match list {
-        Some(items) => items.iter_mut().for_each(|item| json_form::to_names(message, item)),
-        None => json_form::to_names(message, &mut value),
-    }
-    let known_only_by_its_word = problem.contains("unknown variant");
-    T::deserialize(value).map_err(|error| match known_only_by_its_word {
-        true => error.to_string(),
-        false => problem,
+    parsed.map_err(|problem| {
+        let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
+        let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
+        Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
     })
-}
-
-// Messages are read through a trait object: one copy of each parser's code per message, not two.
-
-fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let read = |parser: serde_saphyr::Deserializer<'_, '_>| {
-        erased_serde::deserialize(&mut <dyn erased_serde::Deserializer>::erase(parser))
-            .map_err(serde::de::Error::custom)
-    };
-    serde_saphyr::with_deserializer_from_str(text, read).map_err(|error| error.to_string())
-}
-
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let mut parser = serde_json::Deserializer::from_str(text);
-    let read = erased_serde::deserialize(&mut <dyn erased_serde::Deserializer>::erase(&mut parser));
-    let ended = |value| parser.end().map(|()| value).map_err(|error| error.to_string());
-    read.map_err(|error| error.to_string()).and_then(ended)
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
     async fn set_power_shelf_maintenance(
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
-    ) -> Answer<proto::Empty> {
+    ) -> Answer<()> {
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
         let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let foreseen = if dry_run {
@@ -117,7 +117,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         } else {
             self.engine.power_shelves().maintain(requested).await.or_status()?
         };
-        let mut answer = Response::new(proto::Empty {});
+        let mut answer = Response::new(());
         for warning in &foreseen.warnings {
             // Metadata values are ASCII. Ids and our sentences are; a warning that is not is left
             // out.
