@@ -119,7 +119,7 @@ fn step_summary(step: &Step) -> (&'static str, String) {
         }
         Some(Kind::Ssh(ssh)) => ("ssh", ssh.command),
         Some(Kind::Reboot(reboot)) => {
-            ("reboot", format_power_off(reboot.mode, reboot.graceful_seconds, reboot.force))
+            ("reboot", format_power_off(&reboot.mode, reboot.graceful_seconds, reboot.force))
         }
         Some(Kind::Netboot(netboot)) => ("netboot", netboot.mode),
         Some(Kind::Repave(repave)) => ("repave", repave.image),
@@ -127,7 +127,7 @@ fn step_summary(step: &Step) -> (&'static str, String) {
         Some(Kind::Verify(verify)) => ("verify", format_verify(&verify)),
         Some(Kind::Net(net)) => ("net", net.document),
         Some(Kind::Rma(rma)) => {
-            ("rma", format_power_off(rma.action, rma.graceful_seconds, rma.force))
+            ("rma", format_power_off(rma.action().word(), rma.graceful_seconds, rma.force))
         }
         Some(Kind::Drain(drain)) => {
             let deadline = drain.deadline_seconds.map(|seconds| format!("within {seconds}s"));
@@ -135,7 +135,7 @@ fn step_summary(step: &Step) -> (&'static str, String) {
         }
         Some(Kind::Uncordon(uncordon)) => ("uncordon", uncordon.cluster_ref),
         Some(Kind::Power(power)) => {
-            ("power", format_power_off(power.to, power.graceful_seconds, power.force))
+            ("power", format_power_off(power.to().word(), power.graceful_seconds, power.force))
         }
         Some(Kind::Device(device)) => {
             let mut details: Vec<String> =
@@ -153,11 +153,11 @@ fn step_summary(step: &Step) -> (&'static str, String) {
 
 fn format_verify(verify: &VerifyInCluster) -> String {
     let advisory = if verify.advisory { "advisory" } else { "" };
-    join_words(&[&verify.cluster_ref, &verify.expect, advisory])
+    join_words(&[&verify.cluster_ref, verify.expect().word(), advisory])
 }
 
 /// The action, and the power-off policy if the step sets one.
-fn format_power_off(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
+fn format_power_off(what: &str, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
     let graceful = match graceful_seconds {
         None => String::new(),
         Some(0) => "at once".into(),
@@ -168,7 +168,7 @@ fn format_power_off(what: String, graceful_seconds: Option<i32>, force: Option<b
         Some(true) => "force",
         Some(false) => "no force",
     };
-    join_words(&[&what, &graceful, force])
+    join_words(&[what, &graceful, force])
 }
 
 /// The cluster, and the labels and taints of the node.

@@ -1,5 +1,5 @@
 //! The wire format: `farrier.v1`, its generated code, and the descriptor set that reflection
-//! serves. No logic lives here; `server` converts these types to and from the model's.
+//! serves. No rules live here; `server` converts these types to and from the model's.
 
 /// The package `farrier.v1`, with gRPC clients and servers.
 #[allow(
@@ -14,6 +14,7 @@ pub mod v1 {
     tonic::include_proto!("farrier.v1");
 }
 
+pub mod field_mask;
 pub mod json_form;
 pub mod words;
 

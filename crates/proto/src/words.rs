@@ -55,8 +55,10 @@ macro_rules! words {
 }
 
 words! {
+    ClusterExpectation: "READY" "DRAINED";
     CredentialKind: "password" "ssh-key" "kubeconfig" "maas-key";
     DecommissionMode: "soft_reset" "reimage" "full_decommission" "storage_cleanup";
+    DesiredPower: "ON" "OFF";
     DeviceState: "Created" "Initializing" "FetchingData" "Configuring" "Validating" "Ready"
         "ReProvisioning" "Maintenance" "Error" "Deleting";
     DeviceWork: "firmware" "read" "configure" "check" "fabric";
@@ -81,6 +83,7 @@ words! {
     RackMaintenanceStage: "FirmwareUpgrade" "ConfigureNmxCluster" "PowerSequence" "Completed";
     RackState: "Created" "Discovering" "Maintenance" "Validating" "Ready" "Error" "Deleting";
     ResumedTask: "fresh" "live" "requeued" "none";
+    RmaActionKind: "RECORD" "POWER_OFF" "MARK";
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";

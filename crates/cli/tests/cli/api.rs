@@ -127,7 +127,7 @@ pub fn reboot() -> Kind {
     Kind::Reboot(v1::Reboot { mode: "bmc".into(), ..Default::default() })
 }
 
-pub fn rma(action: &str) -> Kind {
+pub fn rma(action: v1::RmaActionKind) -> Kind {
     Kind::Rma(v1::RmaAction { action: action.into(), ..Default::default() })
 }
 

@@ -23,8 +23,13 @@ fn tainted(key: &str, effect: &str) -> v1::KubeadmJoin {
     v1::KubeadmJoin { taints: vec![taint(key, effect)], ..Default::default() }
 }
 
-fn power(to: &str, graceful_seconds: Option<i32>, force: Option<bool>) -> Kind {
-    Kind::Power(v1::SetPower { to: to.into(), graceful_seconds, force })
+/// A value that no enum has.
+const UNKNOWN: i32 = 99;
+const ON: i32 = v1::DesiredPower::On as i32;
+const OFF: i32 = v1::DesiredPower::Off as i32;
+
+fn power(to: i32, graceful_seconds: Option<i32>, force: Option<bool>) -> Kind {
+    Kind::Power(v1::SetPower { to, graceful_seconds, force })
 }
 
 fn drain(deadline_seconds: Option<i32>) -> Kind {
@@ -68,16 +73,13 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
             in_step("join.cluster_ref"),
         ),
         (
-            kind(Kind::Verify(v1::VerifyInCluster {
-                expect: "HAPPY".into(),
-                ..Default::default()
-            })),
+            kind(Kind::Verify(v1::VerifyInCluster { expect: UNKNOWN, ..Default::default() })),
             in_step("verify.expect"),
         ),
         (kind(Kind::Net(v1::NetReconfig { document: "\u{7}".into() })), in_step("net.document")),
         (kind(Kind::Rma(v1::RmaAction::default())), in_step("rma.action")),
         (
-            kind(Kind::Rma(v1::RmaAction { action: "BURN".into(), ..Default::default() })),
+            kind(Kind::Rma(v1::RmaAction { action: UNKNOWN, ..Default::default() })),
             in_step("rma.action"),
         ),
         (kind(Kind::Join(labelled("zo ne", "a"))), in_step("join.labels")),
@@ -85,12 +87,12 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
         (kind(Kind::Join(tainted("gpu", ""))), in_step("join.taints[0].effect")),
         (kind(Kind::Join(tainted("gpu", "NoFun"))), in_step("join.taints[0].effect")),
         (kind(Kind::Join(tainted("-gpu", "NoExecute"))), in_step("join.taints[0].key")),
-        (kind(power("", None, None)), in_step("power.to")),
-        (kind(power("SIDEWAYS", None, None)), in_step("power.to")),
-        (kind(power("OFF", Some(-1), None)), in_step("power.graceful_seconds")),
-        (kind(power("OFF", Some(0), Some(false))), in_step("power.graceful_seconds")),
-        (kind(power("OFF", Some(4_000), None)), in_step("power.graceful_seconds")),
-        (kind(power("ON", Some(5), None)), in_step("power.graceful_seconds")),
+        (kind(power(0, None, None)), in_step("power.to")),
+        (kind(power(UNKNOWN, None, None)), in_step("power.to")),
+        (kind(power(OFF, Some(-1), None)), in_step("power.graceful_seconds")),
+        (kind(power(OFF, Some(0), Some(false))), in_step("power.graceful_seconds")),
+        (kind(power(OFF, Some(4_000), None)), in_step("power.graceful_seconds")),
+        (kind(power(ON, Some(5), None)), in_step("power.graceful_seconds")),
         (
             kind(Kind::Reboot(v1::Reboot {
                 mode: "in_band".into(),
@@ -101,7 +103,7 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
         ),
         (
             kind(Kind::Rma(v1::RmaAction {
-                action: "RECORD".into(),
+                action: v1::RmaActionKind::Record.into(),
                 force: Some(true),
                 ..Default::default()
             })),
@@ -158,14 +160,14 @@ async fn immutable(_world: &TestServer, mut api: Clients) {
         }),
         Kind::Verify(v1::VerifyInCluster {
             cluster_ref: "cluster-b".into(),
-            expect: "READY".into(),
+            expect: v1::ClusterExpectation::Ready.into(),
             advisory: false,
         }),
         Kind::Net(v1::NetReconfig { document: "network: {}\n".into() }),
-        Kind::Rma(v1::RmaAction { action: "RECORD".into(), ..Default::default() }),
+        Kind::Rma(v1::RmaAction { action: v1::RmaActionKind::Record.into(), ..Default::default() }),
         drain(Some(60)),
-        power("OFF", Some(30), Some(false)),
-        power("ON", None, None),
+        power(OFF, Some(30), Some(false)),
+        power(ON, None, None),
         Kind::Uncordon(v1::UncordonNode { cluster_ref: "cluster-b".into() }),
         Kind::Reboot(v1::Reboot {
             mode: "bmc".into(),

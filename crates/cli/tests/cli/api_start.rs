@@ -367,8 +367,8 @@ async fn no_plan_carries_a_destructive_step_past_the_gate() {
     let kinds = [
         ("repaves", Kind::Repave(v1::RepaveImage { image: "rhel-9".into() })),
         ("nets", Kind::Net(v1::NetReconfig { document: "network: {}".into() })),
-        ("marks", rma("MARK")),
-        ("powers-off", rma("POWER_OFF")),
+        ("marks", rma(v1::RmaActionKind::Mark)),
+        ("powers-off", rma(v1::RmaActionKind::PowerOff)),
     ];
     let mut plans = vec!["plan-repave-v1", "plan-rma-v1"];
     for (id, kind) in kinds {

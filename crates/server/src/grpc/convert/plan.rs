@@ -1,5 +1,6 @@
 //! Conversion of plans and their steps.
 
+use super::word_from;
 use model::effect::{
     ClusterExpectation, DesiredPower, DeviceWork, Effect, NetbootMode, PowerOffPolicy, RebootMode,
     RmaAction, Taint, TaintEffect,
@@ -7,6 +8,7 @@ use model::effect::{
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunStep, Step};
 use model::refusal::Refusal;
+use proto::words::WireEnum;
 use proto::{v1, words};
 
 pub(in crate::grpc) fn plan(plan: &Plan) -> v1::Plan {
@@ -65,17 +67,17 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         }),
         Effect::Verify { cluster_ref, expect, advisory } => {
             let expect = match expect {
-                ClusterExpectation::Ready => "READY",
-                ClusterExpectation::Drained => "DRAINED",
+                ClusterExpectation::Ready => v1::ClusterExpectation::Ready,
+                ClusterExpectation::Drained => v1::ClusterExpectation::Drained,
             };
             K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
         }
         Effect::Net { document } => K::Net(v1::NetReconfig { document }),
         Effect::Rma { action, power_off } => {
             let action = match action {
-                RmaAction::Record => "RECORD",
-                RmaAction::PowerOff => "POWER_OFF",
-                RmaAction::Mark => "MARK",
+                RmaAction::Record => v1::RmaActionKind::Record,
+                RmaAction::PowerOff => v1::RmaActionKind::PowerOff,
+                RmaAction::Mark => v1::RmaActionKind::Mark,
             };
             let (graceful_seconds, force) = power_off_fields(power_off);
             K::Rma(v1::RmaAction { action: action.into(), graceful_seconds, force })
@@ -87,7 +89,8 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
         Effect::Power { to, power_off } => {
             let (graceful_seconds, force) = power_off_fields(power_off);
-            K::Power(v1::SetPower { to: to.as_str().into(), graceful_seconds, force })
+            let to = words::value::<v1::DesiredPower>(to.as_str());
+            K::Power(v1::SetPower { to, graceful_seconds, force })
         }
         Effect::Device { work } => K::Device(v1::DeviceStep {
             work: words::value::<v1::DeviceWork>(work.word()),
@@ -218,11 +221,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             taints: taints_from(&format!("{field}.join.taints"), join.taints)?,
         },
         K::Verify(verify) => Effect::Verify {
-            expect: parse_choice(
-                &format!("{field}.verify.expect"),
-                &verify.expect,
-                &[("READY", ClusterExpectation::Ready), ("DRAINED", ClusterExpectation::Drained)],
-            )?,
+            expect: expectation_from(&format!("{field}.verify.expect"), verify.expect)?,
             cluster_ref: verify.cluster_ref,
             advisory: verify.advisory,
         },
@@ -248,7 +247,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
 fn power_from(field: &str, power: &v1::SetPower) -> Result<Effect, Refusal> {
     let words = [("ON", DesiredPower::On), ("OFF", DesiredPower::Off)];
     Ok(Effect::Power {
-        to: parse_required(&format!("{field}.to"), &power.to, &words)?,
+        to: parse_value::<v1::DesiredPower, _>(&format!("{field}.to"), power.to, &words)?,
         power_off: power_off_policy_from(field, power.graceful_seconds, power.force)?,
     })
 }
@@ -260,7 +259,11 @@ fn rma_from(field: &str, rma: &v1::RmaAction) -> Result<Effect, Refusal> {
         ("MARK", RmaAction::Mark),
     ];
     Ok(Effect::Rma {
-        action: parse_required(&format!("{field}.action"), &rma.action, &words)?,
+        action: parse_value::<v1::RmaActionKind, _>(
+            &format!("{field}.action"),
+            rma.action,
+            &words,
+        )?,
         power_off: power_off_policy_from(field, rma.graceful_seconds, rma.force)?,
     })
 }
@@ -281,6 +284,21 @@ fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Re
         Ok(Taint { key: taint.key, value: taint.value, effect })
     });
     taints.collect()
+}
+
+fn expectation_from(field: &str, expect: i32) -> Result<ClusterExpectation, Refusal> {
+    let words = [("READY", ClusterExpectation::Ready), ("DRAINED", ClusterExpectation::Drained)];
+    let word = word_from::<v1::ClusterExpectation>(field, expect)?;
+    parse_choice(field, word.unwrap_or_default(), &words)
+}
+
+/// The model's value of an enum value that must be set.
+fn parse_value<E: WireEnum, T: Copy>(
+    field: &str,
+    value: i32,
+    words: &[(&str, T)],
+) -> Result<T, Refusal> {
+    parse_required(field, word_from::<E>(field, value)?.unwrap_or_default(), words)
 }
 
 /// The value of a word that must not be empty.
