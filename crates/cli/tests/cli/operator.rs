@@ -188,3 +188,24 @@ async fn what_cannot_be_looked_at_says_why_and_what_to_type() {
         .run_and_check("bmc unlock ftp://h", 2, &["error: endpoint cannot be used", "https://"])
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_keeps_the_pin_of_an_address_that_a_switch_uses() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Setup::new(dir.path(), "zero"));
+    let person = Operator(server.url());
+    let [shared, own] = ["https://127.0.0.1:1", "https://127.0.0.1:2"];
+    let fingerprint = "ab".repeat(32);
+    for (object, bmc) in [("machine register m-1", shared), ("machine register m-2", own)] {
+        person.run(&format!("{object} --provider datacenter --bmc-endpoint {bmc}"), 0).await;
+        person.run(&format!("trust set {bmc} {fingerprint}"), 0).await;
+    }
+    person
+        .run(&format!("switch register sw-1 --provider datacenter --bmc-endpoint {shared}"), 0)
+        .await;
+    for machine in ["m-1", "m-2"] {
+        person.run(&format!("machine delete {machine}"), 0).await;
+    }
+    let pins = person.run("trust list", 0).await;
+    assert!(pins.contains(shared) && !pins.contains(own), "{pins}");
+}

@@ -4,15 +4,18 @@
 
 use super::{Machines, check_version};
 use crate::admission::{event, no_machine};
+use model::device::Device;
 use model::filter::Filter;
 use model::here;
 use model::host::Host;
 use model::id::{MachineId, RunId};
-use model::machine::Machine;
 use model::machine::delete::{MachineReferences, admit_deletion};
+use model::machine::{Machine, MachineSpec};
 use model::node::Node;
 use model::plan::RunType;
+use model::power_shelf::PowerShelf;
 use model::refusal::{Refusal, RefusalKind};
+use model::switch::Switch;
 use model::target::TargetId;
 use model::time::{Timestamp, format_duration};
 use providers::Providers;
@@ -39,24 +42,43 @@ impl Machines {
             .await
     }
 
-    /// The peers of a machine that another machine has too, such as the BMC of a chassis. Read
-    /// before the transaction, because it reads the whole fleet.
+    /// The peers of a machine that another machine or device has too, such as the BMC of a chassis.
+    /// Read before the transaction, because it reads the whole fleet.
     async fn shared_peers(&self, id: &MachineId) -> Result<BTreeSet<String>> {
         let Some(machine) = self.0.store().machine(id).await? else { return Ok(BTreeSet::new()) };
-        let own = peers(self.0.providers(), &machine);
-        let mut shared = BTreeSet::new();
+        let own = peers(self.0.providers(), &machine.spec);
+        if own.is_empty() {
+            return Ok(own);
+        }
+        let mut others = self.device_peers::<Switch>().await?;
+        others.append(&mut self.device_peers::<PowerShelf>().await?);
         let mut after = None;
-        while !own.is_empty() {
+        loop {
             let page = self.list(Filter::default(), after, PAGE).await?;
             for other in page.machines.iter().filter(|other| other.id != *id) {
-                shared.extend(own.intersection(&peers(self.0.providers(), other)).cloned());
+                others.append(&mut peers(self.0.providers(), &other.spec));
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => break,
+                None => return Ok(own.intersection(&others).cloned().collect()),
             }
         }
-        Ok(shared)
+    }
+
+    async fn device_peers<D: Device>(&self) -> Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        let mut after = None;
+        loop {
+            let page = self.0.devices().list::<D>(Filter::default(), after, PAGE as usize).await?;
+            for device in &page.records {
+                let spec = MachineSpec::from(device.spec().clone());
+                found.append(&mut peers(self.0.providers(), &spec));
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(found),
+            }
+        }
     }
 
     /// The refusal for an object that was deleted; none if no such object was ever there, or if
@@ -73,9 +95,9 @@ impl Machines {
     }
 }
 
-fn peers(providers: &Providers, machine: &Machine) -> BTreeSet<String> {
-    let provider = providers.get(&machine.spec.provider);
-    provider.map(|provider| provider.peers(&machine.spec)).unwrap_or_default().into_iter().collect()
+fn peers(providers: &Providers, spec: &MachineSpec) -> BTreeSet<String> {
+    let provider = providers.get(&spec.provider);
+    provider.map(|provider| provider.peers(spec)).unwrap_or_default().into_iter().collect()
 }
 
 struct Delete {
@@ -113,7 +135,7 @@ impl Delete {
         if let Some(host) = &host {
             tx.remove_record(host, &event)?;
         }
-        for peer in peers(&self.providers, &machine).difference(&self.shared_peers) {
+        for peer in peers(&self.providers, &machine.spec).difference(&self.shared_peers) {
             tx.delete_lockout(peer).await?;
             tx.delete_identity(peer).await?;
         }
