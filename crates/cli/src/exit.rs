@@ -5,6 +5,7 @@
 
 use crate::output::Format;
 use crate::text::printable;
+use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tonic::{Code, Status};
@@ -228,6 +229,44 @@ fn describe_status(status: &Status) -> String {
     lines.join("\n")
 }
 
+/// Prints the help, or the error of a command line that cannot be parsed: in the format that the
+/// line asks for.
+pub fn report_usage(error: &clap::Error, arguments: impl Iterator<Item = String>) -> Exit {
+    if !error.use_stderr() {
+        // A reader that closes the pipe is no failure.
+        let _ = error.print();
+        return Exit::Success;
+    }
+    match requested_format(arguments) {
+        Format::Table | Format::Wide => {
+            let _ = error.print();
+            Exit::Refused
+        }
+        format @ (Format::Json | Format::Yaml) => {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            Failure::refused(text.trim_end()).report(format)
+        }
+    }
+}
+
+/// The value of `-o` or `--output`; a value that is not known counts as a table.
+fn requested_format(arguments: impl Iterator<Item = String>) -> Format {
+    let mut format = None;
+    let mut is_value = false;
+    for argument in arguments {
+        let value = match argument.as_str() {
+            value if is_value => Some(value),
+            long if long.starts_with("--") => long.strip_prefix("--output="),
+            short => short.strip_prefix("-o").filter(|value| !value.is_empty()),
+        };
+        let value = value.map(|value| value.trim_start_matches('='));
+        format = value.and_then(|value| Format::from_str(value, true).ok()).or(format);
+        is_value = !is_value && (argument == "-o" || argument == "--output");
+    }
+    format.unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,5 +343,22 @@ mod tests {
     fn a_broken_pipe_is_no_error() {
         let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         assert_eq!((failure.exit, failure.message.as_str()), (Exit::Success, ""));
+    }
+
+    #[test]
+    fn the_format_of_a_line_that_cannot_be_parsed_is_known() {
+        for (line, expected) in [
+            ("farrier lst", Format::Table),
+            ("farrier lst -o json", Format::Json),
+            ("farrier -ojson lst", Format::Json),
+            ("farrier lst -o=yaml", Format::Yaml),
+            ("farrier --output yaml lst", Format::Yaml),
+            ("farrier --output=json lst", Format::Json),
+            ("farrier lst -o xml", Format::Table),
+            ("farrier lst -o", Format::Table),
+        ] {
+            let arguments = line.split(' ').map(str::to_string);
+            assert_eq!(requested_format(arguments), expected, "{line}");
+        }
     }
 }

@@ -53,7 +53,10 @@ use std::process::ExitCode;
 const OPERATION_PREFIX: &str = "op-";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::report_usage(&error, std::env::args()).into(),
+    };
     let format = cli.output;
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {

@@ -114,14 +114,19 @@ fn parse(text: &str) -> (String, Vec<Block>) {
     (about, done)
 }
 
-/// Ends the innermost block. The fields of a oneof go to the message around it.
+/// Ends the innermost block. A oneof and its fields become rows of the message around it.
 fn close(open: &mut Vec<Block>, done: &mut Vec<Block>) {
     let Some(block) = open.pop() else { return };
     match (block.kind, open.last_mut()) {
-        (Kind::Oneof, Some(outer)) => outer.rows.extend(block.rows.into_iter().map(|row| Row {
-            about: format!("One of `{}`. {}", block.name, row.about).trim().to_owned(),
-            ..row
-        })),
+        (Kind::Oneof, Some(outer)) => {
+            let fields = block.rows.into_iter().map(|row| Row {
+                about: format!("One of `{}`. {}", block.name, row.about).trim().to_owned(),
+                ..row
+            });
+            let fields: Vec<Row> = fields.collect();
+            outer.rows.push(Row { name: block.name, shape: "oneof".into(), about: block.about });
+            outer.rows.extend(fields);
+        }
         (Kind::Oneof, None) | (Kind::Service | Kind::Message | Kind::Enum, _) => done.push(block),
     }
 }
@@ -173,6 +178,7 @@ message Box {
   string id = 1;
   // In <mm>.
   repeated int32 sides = 2;
+  // Its material.
   oneof kind {
     // Of wood.
     Wood wood = 3;
@@ -195,7 +201,7 @@ message Box {
             "### OpenRequest\n\nNo fields.\n",
             "### Box\n\nA box.\n",
             "| `id` | `string` |  |\n| `sides` | `repeated int32` | In &lt;mm>. |\n",
-            "| `wood` | `Wood` | One of `kind`. Of wood. |\n",
+            "| `kind` | `oneof` | Its material. |\n| `wood` | `Wood` | One of `kind`. Of wood. |\n",
             "### Box.Lid\n\n| value | | means |\n|---|---|---|\n| `LID_NONE` |  |  |\n",
         ] {
             assert!(page.contains(expected), "{expected} is not in\n{page}");
