@@ -178,7 +178,9 @@ async fn runs_resume_after_an_engine_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let sim = Sim::in_ram(Speed::Fast);
-    let first = engine(&store, Arc::new(sim.clone()), settings("one")).await;
+    // Long enough for the turns to end on a busy host.
+    let patient = Settings { grace_period: Duration::from_secs(60), ..settings("one") };
+    let first = engine(&store, Arc::new(sim.clone()), patient).await;
     for index in 0..10 {
         in_maintenance(&first, &format!("m-{index}")).await;
     }
