@@ -69,8 +69,7 @@ async fn update(client: &Client, screen: &mut Screen, args: ComponentUpdateArgs)
         power_shelves,
         target_version: args.target_version,
         request_id,
-        force: args.force,
-        reason: args.reason,
+        gate_override: args.overrides.to_message(),
         reference: args.reference,
         dry_run,
     };

@@ -205,7 +205,8 @@ pub async fn reboot(
     args: &MachineOperationArgs,
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
-        let request = RebootMachineRequest { machine_id, request_id };
+        let gate_override = args.overrides.to_message();
+        let request = RebootMachineRequest { machine_id, request_id, gate_override };
         client.call(client.machines().reboot_machine(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -213,8 +214,8 @@ pub async fn reboot(
 
 pub async fn reimage(client: &Client, screen: &mut Screen, args: &ReimageArgs) -> Result<Exit> {
     let call = async |machine_id, request_id| {
-        let request =
-            ReimageMachineRequest { machine_id, request_id, image_ref: args.image.clone() };
+        let (image_ref, gate_override) = (args.image.clone(), args.overrides.to_message());
+        let request = ReimageMachineRequest { machine_id, request_id, image_ref, gate_override };
         client.call(client.machines().reimage_machine(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -226,7 +227,8 @@ pub async fn enter_maintenance(
     args: &EnterMaintenanceArgs,
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
-        let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
+        let (drain, gate_override) = (args.drain, args.overrides.to_message());
+        let request = EnterMaintenanceRequest { machine_id, request_id, drain, gate_override };
         client.call(client.machines().enter_maintenance(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -238,7 +240,8 @@ pub async fn exit_maintenance(
     args: &ExitMaintenanceArgs,
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
-        let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
+        let (uncordon, gate_override) = (args.uncordon, args.overrides.to_message());
+        let request = ExitMaintenanceRequest { machine_id, request_id, uncordon, gate_override };
         client.call(client.machines().exit_maintenance(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await

@@ -5,7 +5,7 @@
 
 use crate::args::{
     NodeCommand, NodeDecommissionArgs, NodeDrainArgs, NodeListArgs, NodeOnboardArgs,
-    NodeOperationArgs,
+    NodeOperationArgs, gate_override,
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
@@ -43,8 +43,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
         NodeCommand::Drain(args) => return drain(client, screen, args).await,
         NodeCommand::Retire(args) => return retire(client, screen, args).await,
         NodeCommand::Reactivate(args) => {
-            let (node_id, reason, unproven) = (args.node_id, args.reason, args.unproven);
-            let request = ReactivateNodeRequest { node_id, reason, unproven };
+            let gate_override = gate_override(&args.gates, &args.reason);
+            let (node_id, reason) = (args.node_id, args.reason);
+            let request = ReactivateNodeRequest { node_id, reason, gate_override };
             let node = client.call(client.nodes().reactivate_node(request)).await?;
             screen.print_record(&node, state_sentence)?;
         }
@@ -59,8 +60,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
             screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Release(args) => {
-            let (node_id, unproven) = (args.node_id, args.unproven);
-            let request = ReleaseNodeRequest { node_id, reason: args.reason, unproven };
+            let gate_override = gate_override(&args.gates, &args.reason);
+            let (node_id, reason) = (args.node_id, args.reason);
+            let request = ReleaseNodeRequest { node_id, reason, gate_override };
             let node = client.call(client.nodes().release_node(request)).await?;
             screen.print_record(&node, state_sentence)?;
         }
@@ -95,12 +97,17 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
 }
 
 async fn onboard(client: &Client, screen: &mut Screen, args: NodeOnboardArgs) -> Result<Exit> {
-    let NodeOnboardArgs { machine_id, site, options } = args;
+    let NodeOnboardArgs { machine_id, site, overrides, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
     let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
-    let request =
-        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
+    let request = OnboardNodeRequest {
+        machine_id,
+        site_id: site,
+        request_id,
+        dry_run: options.dry_run,
+        gate_override: overrides.to_message(),
+    };
     let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
 }
@@ -110,38 +117,35 @@ async fn decommission(
     screen: &mut Screen,
     args: NodeDecommissionArgs,
 ) -> Result<Exit> {
-    let NodeDecommissionArgs { mode, without_maas, drain } = args;
-    let NodeDrainArgs { node_id, without_agent, options } = drain;
+    let NodeDecommissionArgs { node_id, mode, overrides, options } = args;
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
     let request = DecommissionNodeRequest {
         node_id,
         mode: words::value::<DecommissionMode>(mode.wire_name()),
         request_id: request_id_unless_dry_run(screen, options.dry_run, &options.submit)?,
-        without_agent: without_agent.unwrap_or_default(),
-        without_maas: without_maas.unwrap_or_default(),
         dry_run: options.dry_run,
+        gate_override: overrides.to_message(),
     };
     let answer = client.call_hardware(client.nodes().decommission_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
-    let NodeDrainArgs { node_id, without_agent, options } = args;
-    let without_agent = without_agent.unwrap_or_default();
+    let NodeDrainArgs { node_id, overrides, options } = args;
+    let (dry_run, gate_override) = (options.dry_run, overrides.to_message());
     let would = format!("would drain {}", one_line(&node_id));
     let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
-    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
+    let request = DrainNodeRequest { node_id, request_id, dry_run, gate_override };
     let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn retire(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
-    let NodeDrainArgs { node_id, without_agent, options } = args;
-    let without_agent = without_agent.unwrap_or_default();
+    let NodeDrainArgs { node_id, overrides, options } = args;
+    let (dry_run, gate_override) = (options.dry_run, overrides.to_message());
     let would = format!("would retire {}", one_line(&node_id));
     let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
-    let request =
-        RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
+    let request = RetireNodeRequest { node_id, request_id, dry_run, gate_override };
     let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
 }

@@ -112,7 +112,7 @@ pub async fn get(client: &Client, screen: &mut Screen, operation_id: &str) -> Re
 }
 
 pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArgs) -> Result<Exit> {
-    let OperationStartArgs { machine_id, kind, plan_id, params, submit } = args;
+    let OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
     let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
     let params = params.into_iter().collect();
@@ -122,6 +122,7 @@ pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArg
         r#type: kind.wire_name().into(),
         plan_id,
         params,
+        gate_override: overrides.to_message(),
     };
     let run = client.call(client.runs().start_run(request)).await?;
     let accepted = AcceptedOperation {

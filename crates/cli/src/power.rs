@@ -25,14 +25,19 @@ pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Resul
 
 /// The run to start; none if only the power state is requested.
 fn start_args(machine_id: &str, action: PowerAction) -> Option<OperationStartArgs> {
-    let (plan, params, submit) = match action {
+    let (plan, params, overrides, submit) = match action {
         PowerAction::Status => return None,
-        PowerAction::On(on) => (POWER_ON_PLAN, Vec::new(), on.submit),
-        PowerAction::Off(off) => (POWER_OFF_PLAN, power_off_params(&off), off.submit),
-        PowerAction::Cycle(off) => (POWER_CYCLE_PLAN, power_off_params(&off), off.submit),
+        PowerAction::On(on) => (POWER_ON_PLAN, Vec::new(), on.overrides, on.submit),
+        PowerAction::Off(off) => {
+            (POWER_OFF_PLAN, power_off_params(&off), off.overrides, off.submit)
+        }
+        PowerAction::Cycle(off) => {
+            (POWER_CYCLE_PLAN, power_off_params(&off), off.overrides, off.submit)
+        }
     };
     let (machine_id, plan_id) = (machine_id.to_string(), plan.to_string());
-    Some(OperationStartArgs { machine_id, kind: OperationTypeArg::Power, plan_id, params, submit })
+    let kind = OperationTypeArg::Power;
+    Some(OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit })
 }
 
 fn power_off_params(off: &PowerOffArgs) -> Vec<(String, String)> {
@@ -60,8 +65,9 @@ pub async fn start_exit_rma(
 }
 
 fn default_plan_args(kind: OperationTypeArg, args: MachineOperationArgs) -> OperationStartArgs {
-    let MachineOperationArgs { machine_id, submit } = args;
-    OperationStartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
+    let MachineOperationArgs { machine_id, overrides, submit } = args;
+    let (plan_id, params) = (String::new(), Vec::new());
+    OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest,
+    AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GateOverride, GetPowerShelfRequest,
     ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
     PowerShelfMaintenancePreview, PowerShelfMaintenanceRequest, RegisterPowerShelfRequest,
     RetryPowerShelfRequest, UpdatePowerShelfRequest,
@@ -130,8 +130,7 @@ async fn request_maintenance(
         power_shelf_ids: ids.into_iter().map(|id| PowerShelfId { id }).collect(),
         operation: operation.into(),
         reference: args.reference,
-        force: args.force.then_some(true),
-        reason: args.reason,
+        gate_override: args.overrides.to_message(),
         dry_run: None,
         request_id: args.request_id,
     };
@@ -213,12 +212,14 @@ fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
             Operation::PowerOff => "PowerOff",
             Operation::Unspecified => "?",
         };
-        let forced = match requested.forced.as_str() {
-            "" => String::new(),
-            reason => format!(", by force: {reason}"),
+        let passed = match &requested.gate_override {
+            None => String::new(),
+            Some(GateOverride { gates, reason }) => {
+                format!(", overriding {}: {reason}", gates.join(", "))
+            }
         };
         let when = clock.ago(requested.requested_at.as_ref());
-        ("Requested:", format!("{what} by {}, {when}{forced}", requested.initiator))
+        ("Requested:", format!("{what} by {}, {when}{passed}", requested.initiator))
     });
     describe("Power shelf:", &device_view(shelf), requested.into_iter().collect(), clock)
 }

@@ -163,8 +163,9 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<()> {
-    let RackDeleteArgs { rack_id, force, dry_run } = args;
-    let request = DeleteRackRequest { rack_id, force, dry_run };
+    let RackDeleteArgs { rack_id, overrides, dry_run } = args;
+    let gate_override = overrides.to_message();
+    let request = DeleteRackRequest { rack_id, dry_run, gate_override };
     let rack = client.call(client.racks().delete_rack(request)).await?;
     screen.print_record(&rack, |rack| {
         let id = one_line(&rack.rack_id);

@@ -11,8 +11,8 @@ mod start;
 
 pub use start::{StartRequest, StartedRun};
 
-pub(crate) use restart::{current_run, forced_by, may_continue_alone};
-pub(crate) use start::{check_node, health_override};
+pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
+pub(crate) use start::check_node;
 
 use crate::Engine;
 use crate::holds::hold_devices;
@@ -33,8 +33,8 @@ pub(crate) const FIRST_EPOCH: i64 = 1;
 
 /// The devices that a new run holds.
 pub(crate) enum Holds<'a> {
-    /// The caller has locked this machine.
-    Machine(&'a mut Machine),
+    /// The caller has locked this machine. `note` is appended to the message in its history.
+    Machine { machine: &'a mut Machine, note: &'a str },
     /// The target and the claims of the run, all or none. `own` is the record that creates the run;
     /// it names the run itself.
     Targets { own: Option<&'a SubjectId> },
@@ -59,7 +59,7 @@ impl Created {
     pub async fn add(&mut self, tx: &mut Tx, admission: Admission<'_>) -> Result<Run> {
         let Admission { mut run, enqueue, holds, event } = admission;
         let at = match &holds {
-            Holds::Machine(machine) => not_before(event.at, machine.updated_at),
+            Holds::Machine { machine, .. } => not_before(event.at, machine.updated_at),
             Holds::Targets { own } => {
                 // Lock first, so that no other run is created on the target meanwhile.
                 hold_devices(tx, &run, *own, event).await?;
@@ -70,9 +70,9 @@ impl Created {
         run.spec.created_at = at;
         let event = &NewEvent { at, ..event.clone() };
         tx.insert_run(&run, enqueue, event)?;
-        if let Holds::Machine(machine) = holds {
+        if let Holds::Machine { machine, note } = holds {
             apply_to_machine(machine, &run, &[], at);
-            let message = format!("held by {}", run.spec.id);
+            let message = format!("held by {}{note}", run.spec.id);
             tx.update_machine(machine, &NewEvent { message, ..event.clone() })?;
         }
         let claimed = match enqueue {

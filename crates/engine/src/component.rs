@@ -14,6 +14,7 @@ use model::component::{
 };
 use model::effect::DeviceFacts;
 use model::firmware::{FIRMWARE, Firmware, FirmwareResolution, resolve};
+use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::host::Host;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
@@ -22,7 +23,7 @@ use model::plan::{Params, RunStep, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::rack::maintenance::{
-    RequestedActivity, add_request_metadata, format_accepted, initiator, request_from_params,
+    RequestedActivity, add_request_metadata, initiator, request_from_params,
 };
 use model::refusal::Refusal;
 use model::switch::Switch;
@@ -44,8 +45,7 @@ pub struct FirmwareUpdate {
     pub by: String,
     /// The ticket that tracks it; may be empty.
     pub reference: String,
-    /// The reason for taking down machines in service.
-    pub force: Option<String>,
+    pub overrides: Overrides,
     pub dry_run: bool,
 }
 
@@ -171,6 +171,7 @@ fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
 async fn find(tx: &mut Tx, target: &TargetId, query: &DeviceQuery<'_>) -> Result<UpgradeCandidate> {
     let missing = || StoreError::from(unknown(target));
     let id = target.as_str();
+    let mut refusing = None;
     let (rack, facts, active_run, gate) = match target.kind {
         TargetKind::Machine => {
             let machine = tx.machine(&MachineId::trusted(id)).await?.ok_or_else(missing)?;
@@ -189,7 +190,8 @@ async fn find(tx: &mut Tx, target: &TargetId, query: &DeviceQuery<'_>) -> Result
                 false => tx.record::<PowerShelf>(id).await?,
             };
             let shelf = found.ok_or_else(missing)?;
-            let gate = admit_shelf(&shelf, query.force);
+            let gate = admit_shelf(&shelf, query.overrides);
+            refusing = gate_of(&admit_shelf(&shelf, &Overrides::default()));
             (shelf.head.rack, shelf.facts, shelf.head.active_run, gate)
         }
         TargetKind::Rack => return Err(missing()),
@@ -206,6 +208,7 @@ async fn find(tx: &mut Tx, target: &TargetId, query: &DeviceQuery<'_>) -> Result
         active_run,
         desired: requested,
         gate,
+        refusing,
         existing_run: made,
     })
 }
@@ -215,7 +218,7 @@ struct DeviceQuery<'a> {
     firmware: Option<&'a FirmwareId>,
     /// Empty: do not look for an earlier run.
     request_id: &'a str,
-    force: Option<&'a str>,
+    overrides: &'a Overrides,
     /// Whether to lock the rows of power shelves.
     lock: bool,
 }
@@ -284,7 +287,7 @@ impl UpdateShelves {
         let request = DeviceQuery {
             firmware: update.firmware.as_ref(),
             request_id: &update.request_id,
-            force: update.force.as_deref(),
+            overrides: &update.overrides,
             lock: true,
         };
         let mut racks = BTreeMap::new();
@@ -296,7 +299,7 @@ impl UpdateShelves {
             let plan = match find(tx, &target, &request).await {
                 Ok(device) => {
                     let plan = choose_upgrade_path(&device);
-                    racks.insert(target.clone(), device.rack);
+                    racks.insert(target.clone(), (device.rack, device.refusing));
                     plan
                 }
                 Err(StoreError::Refused(refusal)) => UpgradePath::Refused(refusal),
@@ -306,11 +309,11 @@ impl UpdateShelves {
         }
         let mut done = Vec::new();
         for (index, (target, plan)) in refuse_all_if_any_refused(courses).into_iter().enumerate() {
-            let rack = racks.remove(&target).flatten();
+            let (rack, refusing) = racks.remove(&target).unwrap_or_default();
             let outcome = match plan {
                 UpgradePath::Direct(firmware) => {
                     let run = self.new_run(&target, &firmware, index as u64);
-                    self.start(tx, run, &firmware, &mut created).await?
+                    self.start(tx, run, (&firmware, refusing), &mut created).await?
                 }
                 UpgradePath::AlreadyStarted(run) => UpdateOutcome::Started(run),
                 UpgradePath::Refused(refusal) => UpdateOutcome::Refused(refusal),
@@ -329,12 +332,12 @@ impl UpdateShelves {
         &self,
         tx: &mut Tx,
         new: NewRun,
-        firmware: &Firmware,
+        (firmware, refusing): (&Firmware, Option<Gate>),
         created: &mut Created,
     ) -> Result<UpdateOutcome> {
-        let FirmwareUpdate { by, force, dry_run, .. } = &self.update;
-        let what = format!("FIRMWARE {}", firmware.id);
-        let message = format_accepted(&what, &new.initiator, force.as_deref());
+        let FirmwareUpdate { by, overrides, dry_run, .. } = &self.update;
+        let note = overrides.history_note(by, refusing.as_slice());
+        let message = format!("FIRMWARE {} accepted for {}{note}", firmware.id, new.initiator);
         let event = &event(Cause::Request, by, message, here!(), self.now);
         let (run, enqueue) = (new.into_run(self.now), Enqueue::Now);
         let holds = Holds::Targets { own: None };
@@ -346,10 +349,10 @@ impl UpdateShelves {
     }
 
     fn new_run(&self, target: &TargetId, firmware: &Firmware, index: u64) -> NewRun {
-        let FirmwareUpdate { by, request_id, reference, force, .. } = &self.update;
+        let FirmwareUpdate { by, request_id, reference, overrides, .. } = &self.update;
         let id = RunId::new(self.now, self.random.wrapping_add(index << 32));
         let mut params = Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]);
-        add_request_metadata(&mut params, force.as_deref(), reference);
+        add_request_metadata(&mut params, overrides, reference);
         NewRun {
             id: id.clone(),
             target: target.clone(),
@@ -374,7 +377,8 @@ async fn status(
     targets: &[TargetId],
     firmware: Option<&FirmwareId>,
 ) -> Result<Vec<ComponentStatus>> {
-    let request = DeviceQuery { firmware, request_id: "", force: None, lock: false };
+    let overrides = &Overrides::default();
+    let request = DeviceQuery { firmware, request_id: "", overrides, lock: false };
     let mut all = Vec::new();
     for target in targets {
         let device = find(tx, target, &request).await?;
@@ -389,7 +393,8 @@ async fn status(
 }
 
 async fn versions(tx: &mut Tx, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
-    let request = DeviceQuery { firmware: None, request_id: "", force: None, lock: false };
+    let overrides = &Overrides::default();
+    let request = DeviceQuery { firmware: None, request_id: "", overrides, lock: false };
     let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
     let mut all = Vec::new();
     for target in targets {

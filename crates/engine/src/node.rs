@@ -27,14 +27,14 @@ pub use view::NodeView;
 
 use crate::Engine;
 use crate::admission::{Admission, Created, Holds, event, no_machine, replay, reused};
+use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
-use model::machine::admit::admit;
+use model::machine::admit::{admit, admit_again, admit_with_override};
 use model::node::requests::{self, NodeContext};
 use model::node::{
-    DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, WITHOUT_AGENT,
-    WITHOUT_MAAS, steps, uncordon,
+    DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, steps, uncordon,
 };
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
 use model::refusal::{Refusal, RefusalKind};
@@ -50,6 +50,7 @@ use store::{Cause, Enqueue, NewEvent, Result, Tx};
 pub struct Onboard {
     pub machine: MachineId,
     pub site: SiteId,
+    pub overrides: Overrides,
     pub request_id: String,
     pub by: String,
 }
@@ -59,10 +60,7 @@ pub struct Onboard {
 pub struct Decommission {
     pub node: NodeId,
     pub mode: DecommissionMode,
-    /// The reason for not waiting for the agent; empty: wait.
-    pub without_agent: String,
-    /// The reason for not calling MAAS; empty: call it.
-    pub without_maas: String,
+    pub overrides: Overrides,
     pub request_id: String,
     pub by: String,
 }
@@ -199,7 +197,11 @@ pub(crate) async fn create_run(
     run: Run,
     (owner, event): (Option<&str>, &NewEvent),
 ) -> Result<Run> {
-    admit(machine, run.spec.run_type, &run.spec.steps)?;
+    let overrides = Overrides::of_params(&run.spec.params);
+    match &run.spec.rerun_of {
+        None => admit_with_override(machine, run.spec.run_type, &run.spec.steps, &overrides)?,
+        Some(_) => admit_again(machine, &run)?,
+    }
     let own = run.spec.reports_to.clone();
     let enqueue = owner.map_or(Enqueue::Now, Enqueue::Claimed);
     let holds = Holds::Targets { own: own.as_ref() };
@@ -218,7 +220,7 @@ struct StartOnboarding {
 impl StartOnboarding {
     async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
-        let Onboard { machine: id, site, request_id, by } = &self.request;
+        let Onboard { machine: id, site, overrides, request_id, by } = &self.request;
         let target = TargetId::from(id);
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
             return Ok((self.replayed(tx, run).await?, created));
@@ -240,13 +242,14 @@ impl StartOnboarding {
             run_type: RunType::Onboard,
             stages: NodeStage::ONBOARDING.to_vec(),
             uncordons: false,
-            params: Params::new(),
+            params: self.params(),
             request_id: request_id.clone(),
             by: by.clone(),
         };
         let run = work.run(&node, &owner, self.now);
         node.workflow = Some(run.spec.id.clone());
-        let message = format!("{} onboards {id} at {site}", run.spec.id);
+        let note = overrides.history_note(by, health_gate(&machine, &run).as_slice());
+        let message = format!("{} onboards {id} at {site}{note}", run.spec.id);
         let event = event(Cause::Request, by, message, here!(), self.now);
         tx.attach_node(&self.node, id, Some(site))?;
         tx.insert_record(&mut node, &event).await?;
@@ -257,9 +260,16 @@ impl StartOnboarding {
 }
 
 impl StartOnboarding {
+    fn params(&self) -> Params {
+        let mut params = Params::new();
+        self.request.overrides.store_in(&mut params);
+        params
+    }
+
     async fn replayed(&self, tx: &mut Tx, run: Run) -> Result<NodeRun> {
         let node = node_of_run(tx, &run).await?;
         let same = run.spec.run_type == RunType::Onboard
+            && Overrides::of_params(&run.spec.params) == self.request.overrides
             && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.request.site));
         let run = replay(run, same)?;
         let node = node.ok_or_else(|| reused(&run))?;
@@ -300,32 +310,26 @@ struct StartDecommission {
 impl StartDecommission {
     async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
-        let Decommission { node: id, mode, request_id, by, .. } = &self.request;
+        let Decommission { node: id, mode, overrides, request_id, by } = &self.request;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
         let target = TargetId::from(&node.machine);
         let params = self.params();
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
-            let mut made_with = run.spec.params.clone();
-            let same_node = made_with.remove(NODE).as_deref() == Some(id.as_str());
-            let run = replay(run, same_node && made_with == params)?;
+            let same = run.spec.params.get(NODE).map(String::as_str) == Some(id.as_str())
+                && run.spec.params.get(MODE) == params.get(MODE)
+                && Overrides::of_params(&run.spec.params) == *overrides;
+            let run = replay(run, same)?;
             return Ok((NodeRun { node, run, new: false }, created));
         }
-        if !self.request.without_agent.is_empty() {
-            requests::without_agent(*mode)?;
-        }
-        let by_maas = self.request.without_maas.is_empty();
-        if !by_maas {
-            requests::without_maas(*mode)?;
-        }
+        let by_maas = !overrides.passes(Gate::Maas);
         let (latest, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
         let moved = requests::admit_decommission(
             &node,
             *mode,
             NodeContext { run: latest.as_ref(), ..known },
         )?;
-        let message = format!("{} {mode}", self.run);
-        let event = event(Cause::Request, by, message, here!(), self.now);
-        write_moves(tx, &mut node, moved, &event)?;
+        let mut event = event(Cause::Request, by, String::new(), here!(), self.now);
+        write_moves(tx, &mut node, moved, (&event, ""))?;
         let machine = tx.machine_locked(&node.machine).await?;
         let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
         let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
@@ -344,6 +348,8 @@ impl StartDecommission {
             by: by.clone(),
         };
         let run = work.run(&node, &owner, self.now);
+        event.message =
+            format!("{} {mode}{}", self.run, override_note(overrides, by, (&machine, &run)));
         let how = (self.owner.as_deref(), &event);
         let run = create_run(tx, &mut created, &machine, run, how).await?;
         node.workflow = Some(run.spec.id.clone());
@@ -354,15 +360,28 @@ impl StartDecommission {
 
 impl StartDecommission {
     fn params(&self) -> Params {
-        let Decommission { mode, without_agent, without_maas, .. } = &self.request;
+        let Decommission { mode, overrides, .. } = &self.request;
         let mut params = Params::from([(MODE.to_string(), mode.as_str().to_string())]);
-        for (name, why) in [(WITHOUT_AGENT, without_agent), (WITHOUT_MAAS, without_maas)] {
-            if !why.is_empty() {
-                params.insert(name.into(), why.clone());
-            }
-        }
+        overrides.store_in(&mut params);
         params
     }
+}
+
+/// What the history says about the override of a run on a node. The agent and MAAS are always left
+/// out when they are named.
+pub(crate) fn override_note(
+    overrides: &Overrides,
+    by: &str,
+    (machine, run): (&Machine, &Run),
+) -> String {
+    let mut refusing = vec![Gate::Agent, Gate::Maas];
+    refusing.extend(health_gate(machine, run));
+    overrides.history_note(by, &refusing)
+}
+
+/// The health gate, if it would refuse a run on a node without an override.
+pub(crate) fn health_gate(machine: &Machine, run: &Run) -> Option<Gate> {
+    gate_of(&admit(machine, run.spec.run_type, &run.spec.steps))
 }
 
 const fn run_type(mode: DecommissionMode) -> RunType {
@@ -394,20 +413,20 @@ pub(crate) async fn load_node_context(
     Ok((run, NodeContext { run: None, healthy: received && name.problems.is_empty() }))
 }
 
-/// Writes the transitions of a node, each with its event.
+/// Writes the transitions of a node, each with its event. `note` is appended to the messages.
 pub(crate) fn write_moves(
     tx: &mut Tx,
     node: &mut Node,
     moves: Vec<Node>,
-    event: &NewEvent,
+    (event, note): (&NewEvent, &str),
 ) -> Result<()> {
     for moved in moves {
         let version = node.head.version;
         *node = moved;
         node.head.version = version;
         node.head.since = event.at;
-        let event = NewEvent { message: node.reason.clone(), ..event.clone() };
-        tx.update_and_enqueue(node, &event)?;
+        let message = format!("{}{note}", node.reason);
+        tx.update_and_enqueue(node, &NewEvent { message, ..event.clone() })?;
     }
     Ok(())
 }

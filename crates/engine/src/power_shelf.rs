@@ -3,10 +3,11 @@
 
 use crate::Engine;
 use crate::admission::event;
-use crate::admission::forced_by;
+use crate::admission::overrides_of;
 use model::blast_radius::{AffectedMachine, PoweredDevice};
 use model::device::power_goal;
 use model::effect::DesiredPower;
+use model::gate::{Gate, Overrides, gates_of};
 use model::here;
 use model::id::{MachineId, NodeId, PowerShelfId, RackId};
 use model::machine::Machine;
@@ -84,9 +85,12 @@ impl ShelfMaintenance {
         }
         let foreseen = preview_power_change(&self.request, &shelves, &topology);
         foreseen.permitted()?;
+        let plain = PowerChangeRequest { overrides: Overrides::default(), ..self.request.clone() };
+        let refusing = gates_of(&preview_power_change(&plain, &shelves, &topology).refusals);
+        let note = self.request.overrides.history_note(&self.request.initiator, &refusing);
         for one in shelves {
             if let (true, Some(shelf)) = (foreseen.accepted.contains(&one.id), one.shelf) {
-                self.request_power_change(tx, shelf)?;
+                self.request_power_change(tx, shelf, &note)?;
             }
         }
         Ok(foreseen)
@@ -94,12 +98,9 @@ impl ShelfMaintenance {
 }
 
 impl ShelfMaintenance {
-    fn request_power_change(&self, tx: &mut Tx, mut shelf: PowerShelf) -> Result<()> {
+    fn request_power_change(&self, tx: &mut Tx, mut shelf: PowerShelf, note: &str) -> Result<()> {
         let name = step_name(self.request.operation);
-        let message = match &self.request.forced {
-            Some(reason) => format!("{name} requested, by force: {reason}"),
-            None => format!("{name} requested"),
-        };
+        let message = format!("{name} requested{note}");
         shelf.maintenance_requested = Some(self.request.request(self.now));
         let event = event(Cause::Request, &self.request.initiator, message, here!(), self.now);
         tx.update_and_enqueue(&mut shelf, &event)
@@ -111,7 +112,7 @@ pub(crate) async fn find_refusal(tx: &mut Tx, shelf: &PowerShelf) -> Result<Opti
     let begins = matches!(shelf.state, PowerShelfState::Ready | PowerShelfState::Error { .. });
     match &shelf.maintenance_requested {
         Some(request) if begins && request.operation == DesiredPower::Off => {
-            check_power_off(tx, shelf, request.forced.as_deref()).await
+            check_power_off(tx, shelf, &request.overrides).await
         }
         Some(_) | None => Ok(None),
     }
@@ -127,22 +128,23 @@ pub(crate) async fn recheck_power_off(tx: &mut Tx, run: &Run) -> Result<()> {
     let Some(shelf) = tx.record::<PowerShelf>(run.spec.target.as_str()).await? else {
         return Ok(());
     };
-    let forced = forced_by(tx, run).await?;
-    let Some(refusal) = check_power_off(tx, &shelf, forced.as_deref()).await? else {
+    let overrides = overrides_of(tx, run).await?;
+    let Some(refusal) = check_power_off(tx, &shelf, &overrides).await? else {
         return Ok(());
     };
     let restarted = format!("farrier power-shelf maintenance power-off --id {}", shelf.head.id);
-    let next = format!("{restarted} --force --reason …   # or move their work away first");
+    let flags = overrides.flags_with(Gate::InService);
+    let next = format!("{restarted} {flags}   # or move their work away first");
     Err(refusal.next(next).into())
 }
 
 async fn check_power_off(
     tx: &mut Tx,
     shelf: &PowerShelf,
-    forced: Option<&str>,
+    overrides: &Overrides,
 ) -> Result<Option<Refusal>> {
     let topology = load_topology(tx, std::slice::from_ref(shelf)).await?;
-    Ok(admit_power_off(shelf, &topology, forced).err())
+    Ok(admit_power_off(shelf, &topology, overrides).err())
 }
 
 async fn load_named_shelves(

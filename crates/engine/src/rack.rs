@@ -19,12 +19,13 @@ use crate::holds::unknown;
 use crate::topology::take_out_devices;
 use model::filter::Filter;
 use model::firmware::{FirmwareResolution, resolve};
+use model::gate::{Overrides, gate_of};
 use model::here;
 use model::id::{RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::Labels;
 use model::machine::Machine;
-use model::rack::maintenance::{RackLimits, admit_resume};
+use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
     Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState, RackTurnInput, explain,
 };
@@ -118,11 +119,16 @@ impl Racks {
             .await
     }
 
-    /// Marks a rack for deletion. Devices in it make this fail, or `force` takes them out; the
-    /// answer lists them.
-    pub async fn delete(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
-        let delete =
-            DeleteRack { id, force, by, limits: self.0.settings().rack_limits, now: self.0.now() };
+    /// Marks a rack for deletion. Devices in it make this fail, unless the gate is overridden: then
+    /// they are taken out. The answer lists them.
+    pub async fn delete(&self, id: RackId, overrides: Overrides, by: String) -> Result<RackView> {
+        let delete = DeleteRack {
+            id,
+            overrides,
+            by,
+            limits: self.0.settings().rack_limits,
+            now: self.0.now(),
+        };
         self.0
             .store()
             .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)))
@@ -320,7 +326,7 @@ async fn update(
 
 struct DeleteRack {
     id: RackId,
-    force: bool,
+    overrides: Overrides,
     by: String,
     limits: RackLimits,
     now: Timestamp,
@@ -331,17 +337,12 @@ impl DeleteRack {
         let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
         let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
         let devices = load_devices(tx, &self.id).await?;
-        if !devices.is_empty() && !self.force {
-            let message = format!(
-                "{} devices stand in {}: take them out first, or have them taken out by force",
-                devices.len(),
-                self.id
-            );
-            let refusal = Refusal::precondition("RACK_NOT_EMPTY", message);
-            return Err(refusal.next(format!("farrier rack delete {} --force", self.id)).into());
-        }
+        check_empty(&self.id, devices.len(), &self.overrides)?;
+        let refusing = gate_of(&check_empty(&self.id, devices.len(), &Overrides::default()));
+        let note = self.overrides.history_note(&self.by, refusing.as_slice());
+        let message = format!("to be deleted{note}");
         let before = build_view(tx, rack.clone(), self.limits, self.now).await?;
-        let event = event(Cause::Request, &self.by, "to be deleted".into(), here!(), self.now);
+        let event = event(Cause::Request, &self.by, message, here!(), self.now);
         take_out_devices(tx, &devices, &event).await?;
         if !rack.head().deleted {
             rack.head_mut().deleted = true;

@@ -2,11 +2,11 @@
 //! anything runs.
 
 use crate::condition::ConditionType;
+use crate::gate::{Gate, Overrides};
 use crate::id::{MachineId, NodeId, PowerShelfId, RackId, RunId};
 use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
 use crate::target::TargetId;
-use crate::text;
 
 /// The number of machines that a message names: more than a rack holds. The rest is counted.
 pub const MAX_NAMED: usize = 64;
@@ -114,25 +114,22 @@ pub fn loses_power(
     !goes_off.is_empty() && !other.into_iter().any(stays_on)
 }
 
-/// Checks whether these machines may be affected: without objection if none is needed, else only by
-/// force with a reason, which is recorded.
+/// The gate for machines in service: they are affected only by an override.
 pub fn check_impact(
     what: &str,
     impact: Impact,
     affected: &[AffectedMachine],
-    force: Option<&str>,
+    overrides: &Overrides,
 ) -> Result<(), Refusal> {
-    if let Some(reason) = force {
-        text::check_short("reason", reason)?;
-        return match reason.trim().is_empty() {
-            true => Err(Refusal::invalid("reason", "is empty", "say why it must be: --reason …")),
-            false => Ok(()),
-        };
+    if overrides.passes(Gate::InService) {
+        return Ok(());
     }
     let Some(missed) = format_needed(affected) else { return Ok(()) };
     let message = format!("{what} would {} machines that are needed: {missed}", impact.said());
+    let flags = overrides.flags_with(Gate::InService);
     Err(Refusal::precondition("MACHINES_IN_SERVICE", message)
-        .next("repeat it with --force --reason …, or move their work away first"))
+        .at_gate(Gate::InService)
+        .next(format!("repeat it with {flags}, or move their work away first")))
 }
 
 /// The needed machines, grouped by objection. One sentence per objection keeps the message for a

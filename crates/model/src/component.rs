@@ -6,6 +6,7 @@
 
 use crate::effect::DeviceFacts;
 use crate::firmware::{Firmware, FirmwareResolution};
+use crate::gate::{Gate, Overrides};
 use crate::health::HealthImpact;
 use crate::id::{RackId, RunId};
 use crate::lifecycle::Lifecycle;
@@ -29,6 +30,8 @@ pub struct UpgradeCandidate {
     /// The gate's decision on an upgrade of the device. Used for power shelves only: for machines
     /// and switches the rack decides.
     pub gate: Result<(), Refusal>,
+    /// The gate that refuses without the override of the request.
+    pub refusing: Option<Gate>,
     /// The run that an earlier delivery of the same request created.
     pub existing_run: Option<RunId>,
 }
@@ -91,7 +94,7 @@ pub fn choose_upgrade_path(device: &UpgradeCandidate) -> UpgradePath {
 
 /// Checks whether a power shelf admits a firmware upgrade now: no run holds it, it is `Ready` or in
 /// `Error`, and its health permits the change.
-pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
+pub fn admit_shelf(shelf: &PowerShelf, overrides: &Overrides) -> Result<(), Refusal> {
     let id = &shelf.head.id;
     let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
     if let Some(run) = &shelf.head.active_run {
@@ -110,7 +113,12 @@ pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusa
             format!("{id} is {}: its firmware must wait until it is Ready", shelf.state_name());
         return Err(Refusal::precondition("NOT_READY", message).next(format!("farrier why {id}")));
     }
-    shelf.head.health.check_permitted(&target, "a firmware upgrade", HealthImpact::Change, force)
+    shelf.head.health.check_permitted(
+        &target,
+        "a firmware upgrade",
+        HealthImpact::Change,
+        overrides,
+    )
 }
 
 /// Power shelves are upgraded all or none: if any device of the list is refused, no direct upgrade

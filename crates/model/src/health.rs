@@ -5,6 +5,7 @@
 //! report. [`HealthSummary`] summarizes what all reports of an object prevent. It is stored with
 //! the object, so a gate needs no second query.
 
+use crate::gate::{Gate, Overrides};
 use crate::refusal::Refusal;
 use crate::target::TargetId;
 use crate::text;
@@ -308,14 +309,13 @@ impl HealthSummary {
         message
     }
 
-    /// The health gate. `what` names the request in the message; `force` is the reason of an
-    /// override.
+    /// The health gate. `what` names the request in the message.
     pub fn check_permitted(
         &self,
         target: &TargetId,
         what: &str,
         requested: HealthImpact,
-        force: Option<&str>,
+        overrides: &Overrides,
     ) -> Result<(), Refusal> {
         let bar = match requested {
             HealthImpact::Change => self.state_changes.as_ref(),
@@ -323,12 +323,14 @@ impl HealthSummary {
                 self.state_changes.as_ref().or(self.allocations_blocked_by.as_ref())
             }
         };
-        match (bar, force) {
-            (None, _) | (Some(_), Some(_)) => Ok(()),
-            (Some(bar), None) => {
+        match (bar, overrides.passes(Gate::Health)) {
+            (None, _) | (Some(_), true) => Ok(()),
+            (Some(bar), false) => {
                 let message = format!("{what} is prevented on {target}: {}", bar.said());
+                let flags = overrides.flags_with(Gate::Health);
                 Err(Refusal::precondition("HEALTH_PREVENTS", message)
-                    .next(format!("farrier health get {target}")))
+                    .at_gate(Gate::Health)
+                    .next(format!("farrier health get {target}   # or repeat it with {flags}")))
             }
         }
     }

@@ -15,6 +15,7 @@ pub mod effect;
 pub mod fault;
 pub mod filter;
 pub mod firmware;
+pub mod gate;
 pub mod health;
 pub mod host;
 pub mod id;

@@ -52,10 +52,6 @@ use std::time::Duration;
 /// The parameters of a run on a node: the node's id, and the decommission mode.
 pub const NODE: &str = "node";
 pub const MODE: &str = "mode";
-/// The reason for which the run does not wait for the agent.
-pub const WITHOUT_AGENT: &str = "without_agent";
-/// The reason for which the run does not call MAAS.
-pub const WITHOUT_MAAS: &str = "without_maas";
 /// The normal time for which a node is enrolling, draining or being removed.
 const PROGRESS_NORMAL: Duration = Duration::from_secs(6 * 3_600);
 

@@ -10,8 +10,8 @@ pub use catalogue::{
     Maintenance, PowerChange, built_in, default_plan, node_plan_id, node_plans, variants,
 };
 pub use resolve::{
-    Defaults, FORCE, GRACEFUL_SECONDS, HEALTH_OVERRIDE, IMAGE_REF, NETWORK, Params, RunStep,
-    checked_params, with_defaults,
+    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
+    with_defaults,
 };
 
 use crate::effect::{

@@ -10,14 +10,14 @@ use crate::device::transitions::{
 };
 use crate::device::{Device, DeviceReachability, fields_of_device, own_run, power_word};
 use crate::effect::{DesiredPower, DeviceFacts, Effect, PowerOffPolicy};
+use crate::gate::Overrides;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::AwaitedRunStatus::{Active, Failed, Succeeded};
 use crate::lifecycle::{
     DeviceContext, DeviceFailure, DeviceSpec, Lifecycle, LifecycleDecision, NewRun, RecordHeader,
     SubjectKind, awaited_run_status, head_in_field, run_step,
 };
-use crate::plan::RunType;
-use crate::rack::maintenance::FORCED;
+use crate::plan::{Params, RunType};
 use crate::run::{HistoryNote, Run};
 use crate::target::TargetKind;
 use crate::time::Timestamp;
@@ -43,9 +43,9 @@ pub struct ShelfPowerRequest {
     pub requested_at: Timestamp,
     pub initiator: String,
     pub operation: DesiredPower,
-    /// The reason for which machines in service may lose power.
-    #[serde(default)]
-    pub forced: Option<String>,
+    /// Older versions stored it as `forced`.
+    #[serde(default, alias = "forced")]
+    pub overrides: Overrides,
     /// The client's id of the request: repeating it is not refused as a second request.
     #[serde(default)]
     pub request_id: Option<String>,
@@ -127,8 +127,9 @@ impl PowerShelf {
         let note = note!("{name} for {}", request.initiator);
         let run = own_run(self, observed.fresh.clone(), step, request.initiator.clone());
         let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
-        let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
-        let run = NewRun { request_id, params: forced.collect(), ..run };
+        let mut params = Params::new();
+        request.overrides.store_in(&mut params);
+        let run = NewRun { request_id, params, ..run };
         start_run(self, PowerShelfState::Maintenance { operation }, run, note)
     }
 

@@ -17,6 +17,7 @@ pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailureP
 pub use why::explain;
 
 use crate::filter::FilterField;
+use crate::gate::Overrides;
 use crate::id::{RackId, RunId};
 use crate::lifecycle::{
     DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
@@ -144,13 +145,17 @@ impl Rack {
     fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
         let planned = maintenance::ingestion(observed);
         let held_devices = held(planned.devices.iter());
-        let waits_for = match maintenance::health_refusals(self, &planned.devices, None).first() {
-            Some(refusal) => Some(refusal.message.clone()),
-            None if held_devices.is_empty() => None,
-            None => {
-                Some(format!("it waits until its devices are released: {}", some_of(&held_devices)))
-            }
-        };
+        let waits_for =
+            match maintenance::health_refusals(self, &planned.devices, &Overrides::default())
+                .first()
+            {
+                Some(refusal) => Some(refusal.message.clone()),
+                None if held_devices.is_empty() => None,
+                None => Some(format!(
+                    "it waits until its devices are released: {}",
+                    some_of(&held_devices)
+                )),
+            };
         if let Some(message) = waits_for {
             let deadline = self.head.since + observed.limits.discovery();
             return match now < deadline {

@@ -3,6 +3,7 @@
 //! A refusal names the field or the obstacle and says what to type instead. A refused request
 //! writes nothing. Clients can tell the kinds apart; `server` maps each kind to one gRPC code.
 
+use crate::gate::Gate;
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +29,13 @@ pub struct Refusal {
     pub field: Option<String>,
     /// The command to type next.
     pub next_command: Option<String>,
+    /// The gate that refuses, if it can be overridden.
+    pub gate: Option<Gate>,
 }
 
 impl Refusal {
     pub fn new(kind: RefusalKind, reason: &'static str, text: impl Into<String>) -> Self {
-        Self { kind, reason, message: text.into(), field: None, next_command: None }
+        Self { kind, reason, message: text.into(), field: None, next_command: None, gate: None }
     }
 
     pub fn missing(field: &str) -> Self {
@@ -61,6 +64,14 @@ impl Refusal {
 
     pub fn precondition(reason: &'static str, message: impl Into<String>) -> Self {
         Self::new(RefusalKind::Precondition, reason, message)
+    }
+
+    /// Names the gate that refuses, in the message too.
+    #[must_use]
+    pub fn at_gate(mut self, gate: Gate) -> Self {
+        self.message = format!("{} (gate {gate})", self.message);
+        self.gate = Some(gate);
+        self
     }
 
     #[must_use]

@@ -6,6 +6,7 @@ use engine::rack::RackDescription;
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, SiteDescription};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
+use model::gate::Overrides;
 use model::id::{MachineId, RackId, SiteId};
 use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
@@ -72,6 +73,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
         let desired = Onboard {
             machine: MachineId::trusted(format!("r{RACKS}-m{slot:02}")),
             site: site.clone(),
+            overrides: Overrides::default(),
             // The same id at every start: a node that was removed since does not come back.
             request_id: "demo".into(),
             by: "demo".into(),

@@ -200,7 +200,7 @@ async fn onboard(channel: Channel, machines: Vec<String>) -> Outcome<Vec<String>
             request_id: format!("bench-{id}"),
             machine_id: id,
             site_id: SITE.into(),
-            dry_run: false,
+            ..Default::default()
         };
         let run = client.onboard_node(request).await?.into_inner().run;
         runs.push(run.ok_or("no run was started")?.run_id);

@@ -239,8 +239,10 @@ async fn maintain(channel: Channel, rack: String) -> Outcome<String> {
         request_id: format!("bench-{rack}"),
         rack_id: Some(v1::RackId { id: rack }),
         scope: Some(scope),
-        force: true,
-        reason: "bench".into(),
+        gate_override: Some(v1::GateOverride {
+            gates: vec!["in-service".into(), "health".into()],
+            reason: "bench".into(),
+        }),
         ..Default::default()
     };
     let answer = RackServiceClient::new(channel).on_demand_rack_maintenance(request).await?;

@@ -59,18 +59,8 @@ pub struct ComponentUpdateArgs {
     /// ID of the firmware record to apply (default: that of each device's rack)
     #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
     pub target_version: String,
-    /// Also take down machines that are in service; needs --reason
-    #[arg(long, requires = "reason")]
-    pub force: bool,
-    /// Reason for --force, for the record
-    #[arg(
-        long,
-        value_name = "TEXT",
-        requires = "force",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub reason: String,
+    #[command(flatten)]
+    pub overrides: ComponentOverrideArgs,
     /// Ticket that tracks this change
     #[arg(
         long,
@@ -106,14 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_has_two_names_and_force_needs_a_reason() {
+    fn a_reference_has_two_names() {
         for words in ["--ref T-1", "--reference T-1"] {
             assert_eq!(typed(words).unwrap().reference, "T-1");
-        }
-        let forced = typed("--force --reason fire").unwrap();
-        assert!(forced.force && forced.reason == "fire");
-        for half in ["--force", "--reason fire"] {
-            assert_eq!(typed(half).unwrap_err().exit_code(), 2, "{half}");
         }
     }
 }

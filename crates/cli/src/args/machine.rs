@@ -152,6 +152,8 @@ pub struct MachineOperationArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
+    #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
@@ -166,6 +168,8 @@ pub struct ReimageArgs {
     #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
     pub image: String,
     #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
+    #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
@@ -177,6 +181,8 @@ pub struct EnterMaintenanceArgs {
     #[arg(long)]
     pub drain: bool,
     #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
+    #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
@@ -187,6 +193,8 @@ pub struct ExitMaintenanceArgs {
     /// Uncordon the Kubernetes node, even if Farrier did not cordon it
     #[arg(long)]
     pub uncordon: bool,
+    #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

@@ -1,7 +1,7 @@
 //! `farrier node`.
 
+use super::gate_override::override_help;
 use super::*;
-use clap::builder::NonEmptyStringValueParser;
 use model::node::DecommissionMode;
 
 #[derive(Debug, Subcommand)]
@@ -66,29 +66,29 @@ Modes:
 
 Examples:
   farrier node decommission node-… --mode reimage --dry-run
-  farrier node decommission node-… --mode full_decommission --without-agent 'its disk is dead'";
+  farrier node decommission node-… --mode full_decommission --override agent --reason 'its disk is dead'";
 
 const DRAIN_HELP: &str = "\
 Examples:
   farrier node drain node-… --dry-run
-  farrier node retire node-… --without-agent 'it does not boot'
+  farrier node retire node-… --override agent --reason 'it does not boot'
   farrier node reactivate node-…                             back into service";
 
 const REACTIVATE_HELP: &str = "\
 The node becomes active when it is healthy.
-Refused if a cleanup of the node did not finish: retry the cleanup, or use --unproven.
+Refused if a cleanup of the node did not finish: retry it, or pass the gate cleanup.
 
 Examples:
   farrier node reactivate node-…
-  farrier node reactivate node-… --unproven --reason 'its disks were changed'";
+  farrier node reactivate node-… --override cleanup --reason 'its disks were changed'";
 
 const RELEASE_HELP: &str = "\
 A node is released if its agent sends healthy heartbeats and its machine is Deployed in MAAS.
---unproven releases it anyway.
+Otherwise the gate node-health refuses.
 
 Examples:
   farrier node release node-… --reason 'GPU 3 was changed'
-  farrier node release node-… --unproven --reason 'MAAS is being moved'";
+  farrier node release node-… --override node-health --reason 'MAAS is being moved'";
 
 const BOOTSTRAP_HELP: &str = "\
 The configuration contains a token that works once, for one agent, and is shown only once. No
@@ -132,6 +132,8 @@ pub struct NodeOnboardArgs {
     #[arg(long, value_name = "SITE")]
     pub site: String,
     #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
+    #[command(flatten)]
     pub options: NodeOperationArgs,
 }
 
@@ -149,23 +151,23 @@ pub struct NodeOperationArgs {
 pub struct NodeDrainArgs {
     /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Do not wait for the agent, for this recorded reason
-    #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
-    pub without_agent: Option<String>,
+    #[command(flatten)]
+    pub overrides: DrainOverrideArgs,
     #[command(flatten)]
     pub options: NodeOperationArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct NodeDecommissionArgs {
+    /// ID of the node, from `farrier node list`
+    pub node_id: String,
     /// Extent of the decommission
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: DecommissionModeArg,
-    /// Do not call MAAS, for this recorded reason; only with full_decommission
-    #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
-    pub without_maas: Option<String>,
     #[command(flatten)]
-    pub drain: NodeDrainArgs,
+    pub overrides: DecommissionOverrideArgs,
+    #[command(flatten)]
+    pub options: NodeOperationArgs,
 }
 
 /// The decommission modes, with the names of the API.
@@ -206,9 +208,14 @@ pub struct NodeReactivateArgs {
     /// Reason to return it to service, for the record
     #[arg(long, default_value = "")]
     pub reason: String,
-    /// Proceed although the cleanup of the node did not finish; needs --reason
-    #[arg(long, requires = "reason")]
-    pub unproven: bool,
+    #[arg(
+        long = "override",
+        value_name = "GATE",
+        value_delimiter = ',',
+        requires = "reason",
+        help = override_help!("health, cleanup")
+    )]
+    pub gates: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -218,9 +225,13 @@ pub struct NodeReleaseArgs {
     /// Reason to release it, for the record
     #[arg(long)]
     pub reason: String,
-    /// Proceed although the node is not proven healthy
-    #[arg(long)]
-    pub unproven: bool,
+    #[arg(
+        long = "override",
+        value_name = "GATE",
+        value_delimiter = ',',
+        help = override_help!("health, node-health")
+    )]
+    pub gates: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -283,8 +294,8 @@ mod tests {
         for line in [
             "farrier node list --state active --state offline --site site-a --machine m-1",
             "farrier node onboard m-1 --site site-a --request-id r --no-wait",
-            "farrier node decommission node-1 --mode soft_reset --without-agent dead --dry-run",
-            "farrier node decommission node-1 --mode full_decommission --without-maas gone",
+            "farrier node decommission node-1 --mode reimage --override agent --reason dead --dry-run",
+            "farrier node decommission node-1 --mode full_decommission --override agent,maas --reason gone",
             "farrier node drain node-1 --timeout 10m",
             "farrier node bootstrap m-1 --expires-in 24h --to agent.toml",
             "farrier node bootstrap --reissue node-1",
@@ -297,8 +308,7 @@ mod tests {
             "farrier node decommission node-1",
             "farrier node decommission node-1 --mode drain",
             "farrier node quarantine node-1",
-            "farrier node release node-1 --unproven",
-            "farrier node drain node-1 --without-agent ",
+            "farrier node release node-1 --override node-health",
             "farrier node bootstrap",
             "farrier node bootstrap m-1 --reissue node-1",
             "farrier node bootstrap m-1 --keep-session",

@@ -77,7 +77,8 @@ pub struct OperationFilterArgs {
 const START_HELP: &str = "\
 Examples:
   farrier operation start machine-1 --type REIMAGE --param image_ref=ubuntu-2204
-  farrier operation start machine-1 --type NET_RECONFIG --param network=\"$(cat net.json)\"";
+  farrier operation start machine-1 --type NET_RECONFIG --param network=\"$(cat net.json)\"
+  farrier operation start machine-1 --type REBOOT --override health --reason 'the sensor is broken'";
 
 #[derive(Debug, Args)]
 #[command(after_help = START_HELP)]
@@ -93,6 +94,8 @@ pub struct OperationStartArgs {
     /// Parameter; can be repeated
     #[arg(long = "param", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub params: Vec<(String, String)>,
+    #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

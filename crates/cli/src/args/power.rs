@@ -1,6 +1,6 @@
 //! `farrier machine power`.
 
-use super::{Args, Subcommand, SubmitArgs};
+use super::{Args, MachineOverrideArgs, Subcommand, SubmitArgs};
 
 const POWER_HELP: &str = "\
 Examples:
@@ -34,6 +34,8 @@ pub enum PowerAction {
 #[derive(Debug, Args)]
 pub struct PowerOnArgs {
     #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
+    #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
@@ -48,6 +50,8 @@ pub struct PowerOffArgs {
     /// Fail and leave the machine on if the graceful shutdown times out
     #[arg(long, overrides_with = "force")]
     no_force: bool,
+    #[command(flatten)]
+    pub overrides: MachineOverrideArgs,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

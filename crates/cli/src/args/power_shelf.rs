@@ -31,7 +31,7 @@ Examples:
   farrier power-shelf fix power-on --id ps-1 --id ps-2
 
 The request is refused if a machine that is in service, or that has an active operation, would
-lose its power. --force with --reason overrides this; the reason is recorded.";
+lose its power. --override in-service with --reason passes this gate; the reason is recorded.";
 
 #[derive(Debug, Subcommand)]
 pub enum PowerShelfMaintenanceCommand {
@@ -57,12 +57,8 @@ pub struct PowerShelfMaintenanceArgs {
     /// Ticket that tracks this change, for the record
     #[arg(long, visible_alias = "ref", value_name = "URL")]
     pub reference: Option<String>,
-    /// Proceed although machines in service lose power
-    #[arg(long, requires = "reason")]
-    pub force: bool,
-    /// Reason for --force, for the record
-    #[arg(long, value_name = "WORDS", requires = "force")]
-    pub reason: Option<String>,
+    #[command(flatten)]
+    pub overrides: PowerShelfOverrideArgs,
     /// Show refusals and the machines that would lose power; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -122,7 +118,7 @@ mod tests {
             ),
             ("maintenance power-off --power-shelf-id ps-1 ps-2 ps-3", vec!["ps-1", "ps-2", "ps-3"]),
             ("fix power-off --id ps-1 ps-2 --ref t", vec!["ps-1", "ps-2"]),
-            ("fix power-off --id ps-1 --force --reason because", vec!["ps-1"]),
+            ("fix power-off --id ps-1 --override in-service --reason because", vec!["ps-1"]),
         ] {
             let words = format!("farrier power-shelf {line}");
             let command = Cli::try_parse_from(words.split(' ')).unwrap().command;
@@ -135,7 +131,9 @@ mod tests {
             assert_eq!(args.power_shelf_ids, ids, "{line}");
             assert_eq!(args.reference.is_some(), line.contains("--ref"), "{line}");
         }
-        for bad in ["power-off", "power-off --id", "power-on --id a --force", "sideways --id a"] {
+        for bad in
+            ["power-off", "power-off --id", "power-on --id a --override health", "sideways --id a"]
+        {
             let words = format!("farrier power-shelf maintenance {bad}");
             let error = Cli::try_parse_from(words.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{bad}");

@@ -109,9 +109,8 @@ pub struct RackUpdateArgs {
 pub struct RackDeleteArgs {
     /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
-    /// Remove the devices of the rack from it first
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub overrides: RackDeleteOverrideArgs,
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -120,12 +119,8 @@ pub struct RackDeleteArgs {
 /// The arguments of every command that starts an operation on a rack.
 #[derive(Debug, Args)]
 pub struct RackSubmitArgs {
-    /// Also take down machines that are in service; needs --reason
-    #[arg(long, requires = "reason")]
-    pub force: bool,
-    /// Reason for --force, for the record
-    #[arg(long, requires = "force", default_value = "", hide_default_value = true)]
-    pub reason: String,
+    #[command(flatten)]
+    pub overrides: RackOverrideArgs,
     /// Ticket that tracks this change, for the record
     #[arg(
         long,
@@ -219,7 +214,7 @@ Examples:
   farrier rack maintenance start rack-7 --dry-run
   farrier rack maintenance start rack-7 --activity firmware --firmware-version fw-v2.1
   farrier rack maintenance start rack-7 --machine m-1,m-2 --activity power --power reset --reference https://tracker/M-1
-  farrier rack maintenance start rack-7 --activity power --power off --force --reason 'water in the hall'
+  farrier rack maintenance start rack-7 --activity power --power off --override in-service --reason 'water in the hall'
 
 Default devices: the whole rack. Default activities: all, or those that --power or
 --firmware-version imply. Default power sequence: on.";
@@ -249,26 +244,4 @@ pub struct RackMaintenanceStartArgs {
     pub power: Option<PowerSequenceArg>,
     #[command(flatten)]
     pub options: RackSubmitArgs,
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::args::Cli;
-    use clap::Parser;
-
-    #[test]
-    fn force_and_its_reason_come_together() {
-        for command in ["maintenance start rack-1", "reprovision rack-1"] {
-            for (words, taken) in [
-                ("--force --reason fire", true),
-                ("--reason fire --force --ref T-1", true),
-                ("--force", false),
-                ("--reason fire", false),
-            ] {
-                let line = format!("farrier rack {command} {words}");
-                let parsed = Cli::try_parse_from(line.split(' '));
-                assert_eq!(parsed.is_ok(), taken, "{line}");
-            }
-        }
-    }
 }

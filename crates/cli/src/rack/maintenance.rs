@@ -64,15 +64,14 @@ async fn start(
         power_shelf_ids: args.power_shelves,
         activities,
     };
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
+    let RackSubmitArgs { overrides, reference, dry_run, submit } = args.options;
     let request = RackMaintenanceOnDemandRequest {
         rack_id: Some(RackId { id: args.rack_id }),
         scope: Some(scope),
         request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
-        force,
-        reason,
         dry_run,
+        gate_override: overrides.to_message(),
     };
     let answer = client.call(client.racks().on_demand_rack_maintenance(request)).await?;
     report_operation(client, screen, answer, (dry_run, &submit)).await
@@ -83,14 +82,13 @@ pub async fn reprovision(
     screen: &mut Screen,
     args: RackReprovisionArgs,
 ) -> Result<Exit> {
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
+    let RackSubmitArgs { overrides, reference, dry_run, submit } = args.options;
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
         request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
-        force,
-        reason,
         dry_run,
+        gate_override: overrides.to_message(),
     };
     let answer = client.call(client.racks().reprovision_rack(request)).await?;
     report_operation(client, screen, answer, (dry_run, &submit)).await

@@ -290,9 +290,13 @@ fn health(person: &Terminal) {
     assert!(person.line("health list --class nothing-has-it", 0).lines().count() == 1);
     let refused = person.line("reboot machine-2", 2);
     assert!(refused.contains("farrier health get machine-2"), "{refused}");
-    let forced =
-        ["operation", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
-    person.run(&forced, 0);
+    assert!(refused.contains("--override health --reason"), "{refused}");
+    let old = "operation start machine-2 --type REBOOT --param health_override=now";
+    let refused = person.line(old, 2);
+    assert!(refused.contains("--override GATE --reason"), "{refused}");
+    person.line("reboot machine-2 --override health --reason now", 0);
+    let history = person.line("history machine-2", 0);
+    assert!(history.contains("; gate health overridden by "), "{history}");
     let replace = "health replace machine-2 --source dcim --alert id=nic,message=slow";
     person.check_dry_run(replace, "health get machine-2", &["would be", "nic"]);
     let reported = person.run(
@@ -345,7 +349,7 @@ fn hosts(person: &Terminal) {
     let message = person.line(&format!("{line} nope"), 2);
     assert!(message.contains("farrier firmware list"), "{message}");
     let message = person.line(&format!("{line} fw-2 --reason because"), 2);
-    assert!(message.contains("--force"), "{message}");
+    assert!(message.contains("--override"), "{message}");
     let line = "component firmware status --compute-trays fresh-1";
     person.formats(&format!("{line} --target-version fw-1"), "fw-1");
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");

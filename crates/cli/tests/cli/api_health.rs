@@ -5,6 +5,7 @@ use crate::fleet::Clients;
 use proto::v1;
 use proto::words::WireEnum;
 use tonic::Code;
+use tonic_types::StatusExt;
 
 fn alert(id: &str, classes: &[&str]) -> v1::HealthAlert {
     v1::HealthAlert {
@@ -61,7 +62,9 @@ async fn what_is_reported_keeps_operations_from_starting() {
             Code::FailedPrecondition,
             &["dcim reports fan: fan is broken", "farrier health get m-1"],
         );
-        assert!(refusal.message().contains("health_override=REASON"), "{refusal:?}");
+        assert!(refusal.message().contains("--override health --reason"), "{refusal:?}");
+        let details = refusal.get_error_details();
+        assert_eq!(details.error_info().unwrap().metadata["gate"], "health");
         // An operation that places no workload is not prevented.
         api.done("m-1", "REBOOT", "reboot").await;
 
@@ -76,10 +79,7 @@ async fn what_is_reported_keeps_operations_from_starting() {
         let shown = api.machine("m-1").await.status.unwrap().health.unwrap();
         assert_eq!((shown.alerts, shown.reports.len()), (2, 2));
 
-        let forced = [("health_override", "the water is off")];
-        let forced = api.try_run(run("m-1", "REBOOT", "forced", &forced)).await.unwrap();
-        assert_eq!(forced.params["health_override"], "the water is off");
-        api.finished(&forced.run_id).await;
+        passing(&mut api).await;
 
         remove(&mut api, "m-1", "leak").await;
         remove(&mut api, "m-1", "dcim").await;
@@ -96,6 +96,45 @@ async fn what_is_reported_keeps_operations_from_starting() {
         }
     })
     .await;
+}
+
+/// The override is on the run and in the history of both; a rerun keeps it.
+async fn passing(api: &mut Clients) {
+    let named = |gate: &str, reason: &str| v1::StartRunRequest {
+        gate_override: Some(v1::GateOverride { gates: vec![gate.into()], reason: reason.into() }),
+        ..run("m-1", "REBOOT", "named", &[])
+    };
+    let wrong = api.try_run(named("in-service", "the water is off")).await;
+    let words = ["gate_override.gates[0]", "can be overridden: health"];
+    refused(wrong, Code::InvalidArgument, &words);
+    let passed = api.try_run(named("health", "the water is off")).await.unwrap();
+    assert_eq!(passed.params["gate_override"], "health");
+    assert_eq!(passed.params["gate_override_reason"], "the water is off");
+    api.finished(&passed.run_id).await;
+    // A repetition is the same request only with the same override.
+    let again = api.try_run(named("health", "the water is off")).await.unwrap();
+    assert_eq!(again.run_id, passed.run_id);
+    let other = api.try_run(named("health", "another reason")).await;
+    refused(other, Code::AlreadyExists, &["named"]);
+    let note = "; gate health overridden by anonymous: the water is off";
+    for id in ["m-1", passed.run_id.as_str()] {
+        let history = api.history(id).await;
+        assert!(history.iter().any(|one| one.message.ends_with(note)), "{id}: {history:#?}");
+    }
+    let rerun = v1::RerunRequest {
+        run_id: passed.run_id.clone(),
+        request_id: "rerun".into(),
+        reason: "once more".into(),
+    };
+    let rerun = api.runs.rerun(rerun).await.unwrap().into_inner();
+    assert_eq!(rerun.params, passed.params);
+    let history = api.history(&rerun.run_id).await;
+    let id = &passed.run_id;
+    let note = format!(
+        "REBOOT accepted, rerun of {id} by anonymous: once more; gate health overridden by anonymous as in {id}: the water is off"
+    );
+    assert!(history.iter().any(|one| one.message == note), "{history:#?}");
+    api.finished(&rerun.run_id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

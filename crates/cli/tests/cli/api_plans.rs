@@ -295,6 +295,7 @@ async fn recording(_world: &TestServer, mut api: Clients) {
         machine_id: "m-1".into(),
         request_id: "r".into(),
         image_ref: "rhel-9".into(),
+        ..Default::default()
     });
     request.metadata_mut().insert("farrier-initiator", "ada".parse().unwrap());
     let operation = api.machines.reimage_machine(request).await.unwrap().into_inner();

@@ -81,11 +81,17 @@ async fn start_operation(
     let machines = &mut api.machines;
     let operation = match verb {
         "RebootMachine" => {
-            machines.reboot_machine(v1::RebootMachineRequest { machine_id, request_id }).await
+            let request = v1::RebootMachineRequest { machine_id, request_id, ..Default::default() };
+            machines.reboot_machine(request).await
         }
         "ReimageMachine" => {
             let image_ref = "ubuntu-2204".into();
-            let request = v1::ReimageMachineRequest { machine_id, request_id, image_ref };
+            let request = v1::ReimageMachineRequest {
+                machine_id,
+                request_id,
+                image_ref,
+                ..Default::default()
+            };
             machines.reimage_machine(request).await
         }
         "EnterMaintenance" => {
@@ -289,6 +295,7 @@ async fn missing_and_unknown_fields_are_named() {
         r#type: kind.into(),
         plan_id: plan.into(),
         params: params(pairs),
+        ..Default::default()
     };
     let image = "i".repeat(129);
     let network = "n".repeat(70_000);
@@ -385,6 +392,7 @@ async fn no_plan_carries_a_destructive_step_past_the_gate() {
                 r#type: kind.into(),
                 plan_id: plan.to_string(),
                 params: params(&[("image_ref", "rhel-9")]),
+                ..Default::default()
             };
             let words = ["MAINTENANCE", &format!("farrier enter-maintenance {id}")];
             refused(api.try_run(request).await, FailedPrecondition, &words);
@@ -425,6 +433,7 @@ async fn replays(_world: &TestServer, mut api: Clients) {
         machine_id: "m-1".into(),
         request_id: "deploy-1".into(),
         image_ref: image.into(),
+        ..Default::default()
     };
     let again = api.machines.reimage_machine(reimage("rhel-9")).await.unwrap().into_inner();
     assert_eq!(again.operation_id, first.run_id);

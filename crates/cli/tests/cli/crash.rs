@@ -40,6 +40,7 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
             machine_id: "m-1".into(),
             request_id: "r-1".into(),
             image_ref: "ubuntu-2204".into(),
+            ..Default::default()
         })
         .await
         .unwrap()

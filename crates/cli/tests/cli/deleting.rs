@@ -96,7 +96,7 @@ async fn keeping(_world: &TestServer, mut api: Clients) {
         machine_id: "m-node".into(),
         site_id: "site-1".into(),
         request_id: "on".into(),
-        dry_run: false,
+        ..Default::default()
     };
     let onboarded = api.nodes.onboard_node(request).await.unwrap().into_inner();
     api.finished(&onboarded.run.unwrap().run_id).await;

@@ -131,7 +131,7 @@ fn quarantine(person: &Terminal) {
     }
     says(&person.line(&format!("node get {node}"), 0), &["quarantined (operator)", "GPU 3 is hot"]);
     says(&person.line(&format!("node reactivate {node}"), 2), &["retired"]);
-    let release = ["node", "release", &node, "--unproven", "--reason", "cooled"];
+    let release = ["node", "release", &node, "--override", "node-health", "--reason", "cooled"];
     says(&person.run(&release, 0), &[&format!("{node} is active")]);
 }
 
@@ -215,8 +215,11 @@ fn removal(person: &Terminal) {
     let node = node_on(person, "gpu-3");
     let line = format!("node decommission {node} --mode full_decommission");
     let reported = person.run(
-        &[&line.split(' ').collect::<Vec<_>>()[..], &["--without-agent", "its disk is dead"]]
-            .concat(),
+        &[
+            &line.split(' ').collect::<Vec<_>>()[..],
+            &["--override", "agent", "--reason", "its disk is dead"],
+        ]
+        .concat(),
         0,
     );
     says(&reported, &["✓ SUCCEEDED", &format!("Node: {node} (deleted)")]);

@@ -98,7 +98,7 @@ fn onboard(machine: &str, request: &str) -> v1::OnboardNodeRequest {
         machine_id: machine.into(),
         site_id: "site-1".into(),
         request_id: request.into(),
-        dry_run: false,
+        ..Default::default()
     }
 }
 
@@ -336,7 +336,7 @@ async fn quarantine_lasts_until_an_operator_releases_it() {
     let release = v1::ReleaseNodeRequest {
         node_id: node.clone(),
         reason: "it was lunch".into(),
-        unproven: false,
+        gate_override: None,
     };
     let back = api.nodes.release_node(release).await.unwrap().into_inner();
     assert_eq!((back.state().word(), back.moved_by().word()), ("active", "operator"));

@@ -150,7 +150,7 @@ async fn a_dry_run_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_in_service_keep_their_power_unless_by_force() {
+async fn machines_in_service_keep_their_power_unless_overridden() {
     let (env, mut clients) = TestServer::open("zero").await;
     let url = &env.server.url();
     // The rack expects more devices than exist, so it starts no operation on them.
@@ -179,7 +179,8 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     assert!(message.contains("Would be refused:"), "{message}");
     let (_, message) = typed(url, both, 2);
     assert!(
-        message.contains("m-1 is READY and in service") && message.contains("--force"),
+        message.contains("m-1 is READY and in service (gate in-service)")
+            && message.contains("--override in-service --reason"),
         "{message}"
     );
     let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
@@ -196,13 +197,13 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     let (_, message) = typed(url, "power-shelf update ps-2 --feeds ps-1", 2);
     assert!(message.contains("power_shelf.spec.feeds"), "{message}");
     typed(url, "machine update m-1 --feeds=", 0);
-    let (_, warned) = typed(url, &format!("{both} --force --reason burning"), 0);
+    let (_, warned) = typed(url, &format!("{both} --override in-service --reason burning"), 0);
     assert!(warned.contains("warning: the controller of ps-1, ps-2"), "{warned}");
     until(url, "power-shelf get ps-2", |shelf| {
         ready(shelf) && shelf["status"]["facts"]["power"] == "OFF"
     });
     let (history, _) = typed(url, "history ps-2", 0);
-    assert!(history.contains("power-off requested, by force: burning"), "{history}");
+    assert!(history.contains("power-off requested; gate in-service overridden by "), "{history}");
 }
 
 async fn shelves(env: &TestServer) -> PowerShelfServiceClient<tonic::transport::Channel> {
@@ -235,12 +236,21 @@ async fn the_wire_refuses_what_the_document_refuses() {
     ] {
         refused(api.set_power_shelf_maintenance(request).await, code, &[words]);
     }
-    let forced = v1::PowerShelfMaintenanceRequest {
-        force: Some(true),
-        ..power_request(&["ps-1"], Operation::PowerOff)
-    };
-    let answer = api.set_power_shelf_maintenance(forced).await;
-    refused(answer, Code::InvalidArgument, &["reason"]);
+    for (operation, gates, reason, words) in [
+        (Operation::PowerOff, &["in-service"][..], "", "gate_override.reason is required"),
+        (Operation::PowerOff, &[], "fire", "gate_override.reason is given without a gate"),
+        (Operation::PowerOff, &["devices"], "fire", "overridden: in-service, health"),
+        // Switching on takes nothing from a machine.
+        (Operation::PowerOn, &["in-service"], "fire", "can be overridden: health"),
+    ] {
+        let gates = gates.iter().map(ToString::to_string).collect();
+        let request = v1::PowerShelfMaintenanceRequest {
+            gate_override: Some(v1::GateOverride { gates, reason: reason.into() }),
+            ..power_request(&["ps-1"], operation)
+        };
+        let answer = api.set_power_shelf_maintenance(request).await;
+        refused(answer, Code::InvalidArgument, &[words]);
+    }
     // A dry run is validated like any other request and writes nothing.
     let dry = v1::PowerShelfMaintenanceRequest {
         dry_run: Some(true),

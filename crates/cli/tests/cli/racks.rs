@@ -120,22 +120,38 @@ fn preview(person: &Terminal) {
     says(&message, &["scope.switch_ids[0]"]);
     let message = person.line("rack maintenance start rack-1 --activity nmx-cluster", 2);
     says(&message, &["no switch stands in the rack"]);
-    // Machines in service are taken down only with --force.
+    // Machines in service are taken down only with an override.
     person.line("enter-maintenance tray-1", 0);
     person.line("exit-maintenance tray-1", 0);
     let off = "rack maintenance start rack-1 --activity power --power reset";
     let message = person.expect_refused_dry_run(off);
     says(&message, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
-    says(&person.line(off, 2), &["tray-1 is READY", "--force --reason"]);
-    for (half, other) in [("--force", "--reason"), ("--reason fire", "--force")] {
+    says(
+        &person.line(off, 2),
+        &["tray-1 is READY", "(gate in-service)", "--override in-service --reason"],
+    );
+    for (half, other) in [("--override in-service", "--reason"), ("--reason fire", "--override")] {
         for command in [off, "rack reprovision rack-1"] {
             says(&person.line(&format!("{command} {half}"), 2), &[other]);
         }
     }
-    let forced = format!("{off} --force --reason fire --reference T-7");
+    // Another gate does not open this one, and a gate of other requests is refused.
+    let other = person.line(&format!("{off} --override health --reason fire"), 2);
+    says(&other, &["(gate in-service)", "--override in-service,health --reason"]);
+    let wrong = person.line(&format!("{off} --override devices --reason fire"), 2);
+    says(&wrong, &["devices, which is not a gate of this request", "in-service, health"]);
+    let forced = format!("{off} --override in-service,health --reason fire --reference T-7");
     let run = person.submit(&forced);
     person.line(&format!("operation watch {run}"), 0);
-    says(&person.line(&format!("history {run}"), 0), &["by force: fire"]);
+    says(
+        &person.line(&format!("history {run}"), 0),
+        &[
+            "; gate in-service overridden by ",
+            ": fire; gate health named by ",
+            "did not refuse: fire",
+        ],
+    );
+    says(&person.line("history rack-1", 0), &["gate in-service overridden by "]);
     assert!(person.json(&format!("operation get {run}")).to_string().contains("fire"));
     let status = person.line("rack maintenance status rack-1", 0);
     says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
@@ -222,10 +238,15 @@ fn reprovision(person: &Terminal) {
 }
 
 fn deleted(person: &Terminal) {
-    assert!(person.line("rack delete rack-1", 2).contains("farrier rack delete rack-1 --force"));
+    assert!(
+        person
+            .line("rack delete rack-1", 2)
+            .contains("farrier rack delete rack-1 --override devices --reason")
+    );
     let would = ["would delete rack-1", "tray-1 would be taken out", "tray-2 would be taken out"];
-    person.check_dry_run("rack delete rack-1 --force", "rack get rack-1", &would);
-    person.line("rack delete rack-1 --force", 0);
+    let delete = "rack delete rack-1 --override devices --reason scrapped";
+    person.check_dry_run(delete, "rack get rack-1", &would);
+    person.line(delete, 0);
     let started = Instant::now();
     while person.json("rack list").as_array().is_some_and(|racks| !racks.is_empty()) {
         assert!(started.elapsed() < TEST_TIMEOUT, "rack-1 never goes");

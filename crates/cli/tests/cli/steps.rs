@@ -19,6 +19,7 @@ fn power(plan: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunReque
         r#type: "POWER".into(),
         plan_id: plan.into(),
         params: params(pairs),
+        ..Default::default()
     }
 }
 
@@ -32,7 +33,8 @@ async fn switched(api: &mut Clients, plan: &str, request: &str) -> String {
 
 async fn enter(api: &mut Clients, request: &str, drain: bool) -> Result<v1::Operation, Status> {
     let (machine_id, request_id) = ("m-1".into(), request.into());
-    let request = v1::EnterMaintenanceRequest { machine_id, request_id, drain };
+    let request =
+        v1::EnterMaintenanceRequest { machine_id, request_id, drain, ..Default::default() };
     api.machines.enter_maintenance(request).await.map(|answer| answer.into_inner())
 }
 
@@ -105,7 +107,8 @@ async fn maintenance_drains_and_uncordons_when_asked() {
     let machine = api.machine("m-1").await;
     assert!(is(&machine, "Drained"), "{machine:#?}");
     let (machine_id, request_id) = ("m-1".into(), "back".into());
-    let request = v1::ExitMaintenanceRequest { machine_id, request_id, uncordon: true };
+    let request =
+        v1::ExitMaintenanceRequest { machine_id, request_id, uncordon: true, ..Default::default() };
     let exit = api.machines.exit_maintenance(request).await.unwrap().into_inner();
     let run = api.finished(&exit.operation_id).await;
     assert_eq!(run.steps[0].message, "The node takes work again");
@@ -195,6 +198,7 @@ async fn there_and_back(_world: &TestServer, mut api: Clients) {
         r#type: "EXIT_RMA".into(),
         plan_id: "plan-repave-v1".into(),
         params: params(&[("image_ref", "x")]),
+        ..Default::default()
     };
     let words = ["step set-netboot", "farrier machine exit-rma m-1"];
     refused(api.try_run(wipe).await, FailedPrecondition, &words);

@@ -494,7 +494,7 @@ async fn racks_and_nodes(env: &TestServer, mut api: Clients) {
         machine_id: "m-1".into(),
         site_id: "site-1".into(),
         request_id: "on".into(),
-        dry_run: false,
+        ..Default::default()
     };
     let onboarded = api.nodes.onboard_node(request).await.unwrap().into_inner();
     api.finished(&onboarded.run.unwrap().run_id).await;

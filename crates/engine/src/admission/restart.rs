@@ -11,12 +11,12 @@ use crate::run::Runs;
 use model::blast_radius::{AffectedMachine, Impact, check_impact};
 use model::device::power_goal;
 use model::effect::DesiredPower;
+use model::gate::{Overrides, remove_from, without_overrides};
 use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
-use model::rack::maintenance::FORCED;
 use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::switch::Switch;
@@ -56,10 +56,13 @@ impl Runs {
             request_id,
             run_type: original.spec.run_type,
             plan_id: Some(original.spec.plan_id),
-            params: original.spec.params,
-            initiator: who.by,
+            overrides: Overrides::of_params(&original.spec.params),
+            params: without_overrides(original.spec.params),
+            initiator: who.by.clone(),
         };
-        self.start_on_machine(start, Origin::Restart { original: original.spec.id, mode }).await
+        let note = mode.describe(&original.spec.id, &who);
+        let origin = Origin::Restart { original: original.spec.id, mode, note };
+        self.start_on_machine(start, origin).await
     }
 
     async fn restart_on_device(
@@ -69,9 +72,9 @@ impl Runs {
         request_id: String,
         who: Requester,
     ) -> Result<StartedRun> {
-        let (original, by) = (original.clone(), who.by);
         let id = RunId::new(self.0.now(), self.0.random());
-        let restart = RestartOnDevice { original, mode, request_id, by, id, now: self.0.now() };
+        let original = original.clone();
+        let restart = RestartOnDevice { original, mode, request_id, who, id, now: self.0.now() };
         self.0
             .admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
@@ -82,7 +85,7 @@ struct RestartOnDevice {
     original: RunId,
     mode: RestartMode,
     request_id: String,
-    by: String,
+    who: Requester,
     id: RunId,
     now: Timestamp,
 }
@@ -100,7 +103,7 @@ impl RestartOnDevice {
         let mut spec = RunSpec {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
-            initiator: self.by.clone(),
+            initiator: self.who.by.clone(),
             rerun_of: Some(self.original.clone()),
             restart: Some(self.mode),
             parent_run: None,
@@ -108,12 +111,13 @@ impl RestartOnDevice {
             created_at: self.now,
             ..original.spec
         };
-        // The force of the earlier request does not apply to the restart.
-        spec.params.remove(FORCED);
+        // The override of the earlier request does not apply to the restart.
+        remove_from(&mut spec.params);
         let run = Run { spec, progress, version: 1 };
         may_continue_alone(tx, &run).await?;
-        let message = format!("{} accepted", run.spec.run_type.as_str());
-        let event = &event(Cause::Request, &self.by, message, here!(), self.now);
+        let again = self.mode.describe(&self.original, &self.who);
+        let message = format!("{} accepted, {again}", run.spec.run_type.as_str());
+        let event = &event(Cause::Request, &self.who.by, message, here!(), self.now);
         let (enqueue, holds) = (Enqueue::Now, Holds::Targets { own: None });
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
         Ok((StartedRun { run, new: true }, created))
@@ -124,7 +128,7 @@ impl RestartOnDevice {
 /// have come into service since it was accepted, and its target may have become unhealthy.
 pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     let target = &run.spec.target;
-    let forced = forced_by(tx, run).await?;
+    let overrides = overrides_of(tx, run).await?;
     let what = format!("what is left of {}", run.spec.id);
     let health = match target.kind {
         TargetKind::Machine => {
@@ -137,7 +141,8 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
         TargetKind::Rack => None,
     };
     if let Some(health) = health {
-        health.check_permitted(target, &what, HealthImpact::Change, forced.as_deref())?;
+        let permitted = health.check_permitted(target, &what, HealthImpact::Change, &overrides);
+        permitted.map_err(|refusal| refusal.next(format!("farrier health get {target}")))?;
     }
     power_shelf::recheck_power_off(tx, run).await?;
     let Some(id) = target.machine() else { return Ok(()) };
@@ -149,18 +154,20 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
     let serves = tx.node_in_service(&id).await?;
     let affected = AffectedMachine::of(&machine, serves.as_ref());
-    let missed = check_impact(&what, impact, &[affected], forced.as_deref());
+    let missed = check_impact(&what, impact, &[affected], &overrides);
     Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
 }
 
-/// The reason given for a forced run. A child run inherits it from its parent.
-pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
-    if let Some(own) = run.spec.params.get(FORCED) {
-        return Ok(Some(own.clone()));
+/// The override of a run. A child run inherits that of its parent.
+pub(crate) async fn overrides_of(tx: &mut Tx, run: &Run) -> Result<Overrides> {
+    let own = Overrides::of_params(&run.spec.params);
+    match &run.spec.parent_run {
+        Some(parent) if own.is_empty() => {
+            let parent = tx.run(parent).await?;
+            Ok(parent.map(|run| Overrides::of_params(&run.spec.params)).unwrap_or_default())
+        }
+        Some(_) | None => Ok(own),
     }
-    let Some(original) = &run.spec.parent_run else { return Ok(None) };
-    let original = tx.run(original).await?;
-    Ok(original.and_then(|original| original.spec.params.get(FORCED).cloned()))
 }
 
 /// The run with this id, or the run that has restarted it.

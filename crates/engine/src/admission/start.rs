@@ -4,14 +4,14 @@ use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
 use crate::plan::no_plan;
 use crate::run::Runs;
 use model::effect::Effect;
+use model::gate::{Overrides, gate_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::admit_with_override;
+use model::machine::admit::{admit, admit_again, admit_with_override};
 use model::node::requests::check_machine_run;
 use model::plan::{
-    Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
-    with_defaults,
+    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
 };
 use model::refusal::Refusal;
 use model::run::actions::{RestartMode, restart};
@@ -29,6 +29,7 @@ pub struct StartRequest {
     pub run_type: RunType,
     pub plan_id: Option<PlanId>,
     pub params: Params,
+    pub overrides: Overrides,
     pub initiator: String,
 }
 
@@ -84,14 +85,19 @@ struct StartRun {
 /// The source of a new run's steps.
 pub(super) enum Origin {
     Plan,
-    Restart { original: RunId, mode: RestartMode },
+    /// `note` tells the history of which run it is a restart, and why.
+    Restart {
+        original: RunId,
+        mode: RestartMode,
+        note: String,
+    },
 }
 
 impl Origin {
     fn parent(&self) -> (Option<RunId>, Option<RestartMode>) {
         match self {
             Self::Plan => (None, None),
-            Self::Restart { original, mode } => (Some(original.clone()), Some(*mode)),
+            Self::Restart { original, mode, .. } => (Some(original.clone()), Some(*mode)),
         }
     }
 }
@@ -111,21 +117,47 @@ impl StartRun {
         // Check the node first: it may refuse even after the caller has changed the machine's
         // phase.
         check_node(tx, &machine, &run).await?;
-        admit_with_override(&machine, start.run_type, &run.spec.steps, health_override(&run))?;
+        self.admit(&machine, &run)?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
-        let message = format!("{} accepted", start.run_type.as_str());
+        let note = self.override_note(&machine, &run);
+        let message = match &self.origin {
+            Origin::Plan => format!("{} accepted{note}", start.run_type.as_str()),
+            Origin::Restart { note: again, .. } => {
+                format!("{} accepted, {again}{note}", start.run_type.as_str())
+            }
+        };
         let event = &event(Cause::Request, &start.initiator, message, here!(), self.now);
         let enqueue = self.owner.as_deref().map_or(Enqueue::Now, Enqueue::Claimed);
-        let holds = Holds::Machine(&mut machine);
+        let holds = Holds::Machine { machine: &mut machine, note: &note };
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
         Ok((StartedRun { run, new: true }, created))
     }
 
+    fn admit(&self, machine: &Machine, run: &Run) -> std::result::Result<(), Refusal> {
+        let StartRequest { run_type, overrides, .. } = &self.start;
+        match &self.origin {
+            Origin::Plan => admit_with_override(machine, *run_type, &run.spec.steps, overrides),
+            Origin::Restart { .. } => admit_again(machine, run),
+        }
+    }
+
+    /// What the history says about the override. A restart keeps that of the original run.
+    fn override_note(&self, machine: &Machine, run: &Run) -> String {
+        let StartRequest { run_type, overrides, initiator, .. } = &self.start;
+        let by = match &self.origin {
+            Origin::Plan => initiator.clone(),
+            Origin::Restart { original, .. } => format!("{initiator} as in {original}"),
+        };
+        let refusing = gate_of(&admit(machine, *run_type, &run.spec.steps));
+        overrides.history_note(&by, refusing.as_slice())
+    }
+
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
         let start = &self.start;
-        let params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
+        let mut params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
+        start.overrides.store_in(&mut params);
         let (plan_id, steps, on_failure, progress) = match &self.origin {
             Origin::Plan => {
                 let plan = find_plan(tx, start).await?;
@@ -133,7 +165,7 @@ impl StartRun {
                 let progress = Progress::fresh(&steps);
                 (plan.id, steps, plan.on_failure, progress)
             }
-            Origin::Restart { original, mode } => {
+            Origin::Restart { original, mode, .. } => {
                 let run = tx.run(original).await?.ok_or_else(|| no_run(original))?;
                 let progress = restart(&run, *mode)?;
                 let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
@@ -168,13 +200,14 @@ impl StartRun {
         let spec = &run.spec;
         let usual = || default_plan(start.run_type).map(|plan| plan.id);
         let plan = start.plan_id.clone().or_else(usual);
-        let mut made_with = spec.params.clone();
+        let mut made_with = without_overrides(spec.params.clone());
         if !start.params.contains_key(IMAGE_REF) {
             // The server chose the image; its default may have changed since.
             made_with.remove(IMAGE_REF);
         }
         spec.run_type == start.run_type
             && made_with == start.params
+            && Overrides::of_params(&spec.params) == start.overrides
             && plan.as_ref() == Some(&spec.plan_id)
             && (spec.rerun_of.clone(), spec.restart) == self.origin.parent()
     }
@@ -227,11 +260,6 @@ pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Res
         }
         Some(_) | None => Ok(()),
     }
-}
-
-/// The reason for which a run ignores the health alerts of its machine.
-pub(crate) fn health_override(run: &Run) -> Option<&str> {
-    run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
 }
 
 async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {

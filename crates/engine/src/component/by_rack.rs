@@ -78,7 +78,7 @@ impl Components {
             request_id: update.request_id.clone(),
             by: update.by.clone(),
             reference: update.reference.clone(),
-            force_reason: update.force.clone(),
+            overrides: update.overrides.clone(),
             dry_run: update.dry_run,
         };
         let started = self.0.racks().maintain(start).await?;
@@ -101,13 +101,8 @@ async fn decide_upgrades(
     tx: &mut Tx,
     update: &FirmwareUpdate,
 ) -> Result<Vec<(TargetId, Option<RackId>, UpgradePath)>> {
-    let FirmwareUpdate { targets, firmware, request_id, force, .. } = update;
-    let request = DeviceQuery {
-        firmware: firmware.as_ref(),
-        request_id,
-        force: force.as_deref(),
-        lock: false,
-    };
+    let FirmwareUpdate { targets, firmware, request_id, overrides, .. } = update;
+    let request = DeviceQuery { firmware: firmware.as_ref(), request_id, overrides, lock: false };
     let mut all = Vec::new();
     for target in targets {
         match find(tx, target, &request).await {

@@ -3,10 +3,12 @@
 //! uncordons the node in its cluster.
 
 use super::{
-    NewNodeRun, create_run, load_node_context, load_stage_target, no_node, run_type, write_moves,
+    NewNodeRun, create_run, health_gate, load_node_context, load_stage_target, no_node, run_type,
+    write_moves,
 };
 use crate::admission::{Created, event, no_machine};
 use crate::node::Nodes;
+use model::gate::{Gate, gate_of};
 use model::here;
 use model::id::{NodeId, RunId};
 use model::machine::Machine;
@@ -62,6 +64,8 @@ impl ApplyNodeRequest {
         let (run, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
         let known = NodeContext { run: run.as_ref(), ..known };
         let moves = requests::apply_request(&node, &self.request, known)?;
+        let plain = requests::apply_request(&node, &self.request.without_overrides(), known);
+        let mut refusing: Vec<Gate> = gate_of(&plain).into_iter().collect();
         let owner = self.to_uncordon(tx, &node, &machine, known).await?;
         if moves.is_empty() && owner.is_none() {
             return Ok((node, created));
@@ -79,7 +83,11 @@ impl ApplyNodeRequest {
         if node.state == NodeState::BootstrapIssued {
             tx.revoke_agent(&self.id)?;
         }
-        write_moves(tx, &mut node, moves, &event)?;
+        let uncordon = owner.map(|owner| self.uncordon_run(&node, &owner));
+        refusing.extend(uncordon.as_ref().and_then(|run| health_gate(&machine, run)));
+        let note = self.request.overrides().history_note(&self.who.by, &refusing);
+        let moved = !moves.is_empty();
+        write_moves(tx, &mut node, moves, (&event, &note))?;
         if let Some((mut run, note)) = end {
             run.version = tx.update_unclaimed(&run, self.now)?.version;
             let event = NewEvent {
@@ -91,9 +99,10 @@ impl ApplyNodeRequest {
             apply_to_machine(&mut machine, &run, &[], self.now);
             tx.update_machine(&mut machine, &event)?;
         }
-        if let Some(owner) = owner {
-            let run = self.uncordon_run(&node, &owner);
-            let message = format!("{} lets its cluster place work on it again", run.spec.id);
+        if let Some(run) = uncordon {
+            // A node that does not move has no other event for the note.
+            let note = if moved { "" } else { &note };
+            let message = format!("{} lets its cluster place work on it again{note}", run.spec.id);
             let event = NewEvent { message, ..event };
             let run = create_run(tx, &mut created, &machine, run, (None, &event)).await?;
             node.workflow = Some(run.spec.id);
@@ -125,15 +134,15 @@ impl ApplyNodeRequest {
     }
 
     fn uncordon_run(&self, node: &Node, owner: &StageTarget) -> Run {
+        let mode = DecommissionMode::Reactivate.as_str().to_string();
+        let mut params = Params::from([(MODE.to_string(), mode)]);
+        self.request.overrides().store_in(&mut params);
         let work = NewNodeRun {
             id: self.run.clone(),
             run_type: run_type(DecommissionMode::Reactivate),
             stages: Vec::new(),
             uncordons: true,
-            params: Params::from([(
-                MODE.to_string(),
-                DecommissionMode::Reactivate.as_str().to_string(),
-            )]),
+            params,
             request_id: self.run.to_string(),
             by: self.who.by.clone(),
         };

@@ -1,10 +1,12 @@
 //! Restarts a run on a node as a new one: rerun or restart clean.
 
-use super::{create_run, no_node, node_of_run};
+use super::{create_run, no_node, node_of_run, override_note};
 use crate::admission::{Created, StartedRun, event, no_machine, no_run, not_before, replay};
 use crate::node::Nodes;
+use model::gate::Overrides;
 use model::here;
 use model::id::RunId;
+use model::machine::Machine;
 use model::node::Node;
 use model::node::requests::admit_resume;
 use model::run::actions::{Requester, RestartMode, restart};
@@ -23,8 +25,8 @@ impl Nodes {
         let (id, owner) =
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| id.clone());
-        let (original, by, now) = (original.clone(), who.by, self.0.now());
-        let restart = RestartOnNode { original, mode, request_id, by, id, owner, now };
+        let (original, now) = (original.clone(), self.0.now());
+        let restart = RestartOnNode { original, mode, request_id, who, id, owner, now };
         self.0
             .admit("restart_on_node", claims, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
@@ -35,7 +37,7 @@ struct RestartOnNode {
     original: RunId,
     mode: RestartMode,
     request_id: String,
-    by: String,
+    who: Requester,
     id: RunId,
     owner: Option<String>,
     now: Timestamp,
@@ -62,7 +64,7 @@ impl RestartOnNode {
         let spec = RunSpec {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
-            initiator: self.by.clone(),
+            initiator: self.who.by.clone(),
             rerun_of: Some(self.original.clone()),
             restart: Some(self.mode),
             engine_version: ENGINE_VERSION,
@@ -73,11 +75,24 @@ impl RestartOnNode {
         // A refusal names the parent: the client has named that run.
         admit_resume(&node, &Run { spec: original.spec.clone(), ..run.clone() })?;
         node.workflow = Some(self.id.clone());
-        let message = format!("{} accepted", run.spec.run_type.as_str());
-        let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        let again = self.mode.describe(&self.original, &self.who);
+        let message = format!(
+            "{} accepted, {again}{}",
+            run.spec.run_type.as_str(),
+            self.note(&machine, &run)
+        );
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
         let how = (self.owner.as_deref(), &event);
         let run = create_run(tx, &mut created, &machine, run, how).await?;
         tx.update_record(&mut node, &event)?;
         Ok((StartedRun { run, new: true }, created))
+    }
+}
+
+impl RestartOnNode {
+    /// What the history says about the override, which is that of the original run.
+    fn note(&self, machine: &Machine, run: &Run) -> String {
+        let by = format!("{} as in {}", self.who.by, self.original);
+        override_note(&Overrides::of_params(&run.spec.params), &by, (machine, run))
     }
 }

@@ -6,14 +6,15 @@ use crate::admission::{Admission, Created, Holds, event, not_before, replay, tim
 use crate::holds::hold_devices;
 use crate::rack::Racks;
 use model::fault::{Fault, FaultCode};
+use model::gate::{Gate, Overrides, gates_of};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
-    FIRMWARE_USED, FORCED, MaintenanceTrigger, PlannedMaintenance, REFERENCE, RackLimits,
-    RackMaintenanceRequest, RackStep, add_request_metadata, admit, admit_resume, format_accepted,
-    gates, initiator, notes_from_params, plan, request_from_params,
+    FIRMWARE_USED, MaintenanceTrigger, PlannedMaintenance, REFERENCE, RackLimits,
+    RackMaintenanceRequest, RackStep, add_request_metadata, admit, admit_resume, gates, initiator,
+    notes_from_params, plan, request_from_params,
 };
 use model::rack::{Rack, RackDevice};
 use model::refusal::Refusal;
@@ -36,8 +37,7 @@ pub struct MaintenanceStart {
     pub by: String,
     /// The ticket in an external tracker; may be empty.
     pub reference: String,
-    /// The reason to take down machines in service.
-    pub force_reason: Option<String>,
+    pub overrides: Overrides,
     pub dry_run: bool,
 }
 
@@ -46,6 +46,8 @@ pub struct MaintenanceStart {
 pub struct MaintenancePreview {
     pub planned: PlannedMaintenance,
     pub refusals: Vec<Refusal>,
+    /// The gates that refuse without the override.
+    pub refusing: Vec<Gate>,
 }
 
 #[derive(Debug, Clone)]
@@ -64,7 +66,7 @@ impl Racks {
     }
 
     /// Starts the same operation again, planned for the devices that are in the rack now. An
-    /// earlier force is not repeated.
+    /// earlier override is not repeated.
     pub(crate) async fn restart(
         &self,
         rack_id: RackId,
@@ -79,18 +81,19 @@ impl Racks {
             request: request_from_params(params),
             trigger: MaintenanceTrigger::OnDemand,
             request_id,
-            by: who.by,
+            by: who.by.clone(),
             reference: params.get(REFERENCE).cloned().unwrap_or_default(),
-            force_reason: None,
+            overrides: Overrides::default(),
             dry_run: false,
         };
-        self.begin(start, Some((parent.spec.id.clone(), mode))).await
+        let note = mode.describe(&parent.spec.id, &who);
+        self.begin(start, Some(Restart { of: parent.spec.id.clone(), mode, note })).await
     }
 
     async fn begin(
         &self,
         start: MaintenanceStart,
-        restarts: Option<(RunId, RestartMode)>,
+        restarts: Option<Restart>,
     ) -> Result<MaintenanceStartResult> {
         text::check_short("reference", &start.reference)?;
         let desired = start.request.clone().checked()?;
@@ -106,10 +109,16 @@ impl Racks {
     }
 }
 
+/// The run that a new one restarts, and how. `note` tells the history why.
+struct Restart {
+    of: RunId,
+    mode: RestartMode,
+    note: String,
+}
+
 struct MaintenanceAdmission {
     start: MaintenanceStart,
-    /// The run that this one restarts, and how.
-    restart_of: Option<(RunId, RestartMode)>,
+    restart_of: Option<Restart>,
     id: RunId,
     limits: RackLimits,
     now: Timestamp,
@@ -137,7 +146,7 @@ impl MaintenanceAdmission {
             }
             (None, _) => {}
         }
-        let run = self.accept(tx, &mut rack, &preview.planned, &mut created).await?;
+        let run = self.accept(tx, &mut rack, &preview, &mut created).await?;
         // The operation of a dry run is rolled back.
         let run = (!start.dry_run).then_some(run);
         let preview = Some(preview);
@@ -147,31 +156,34 @@ impl MaintenanceAdmission {
 
 impl MaintenanceAdmission {
     async fn preview(&self, tx: &mut Tx, rack: &Rack) -> Result<MaintenancePreview> {
-        let MaintenanceStart { request: desired, trigger, force_reason: force, .. } = &self.start;
+        let MaintenanceStart { request: desired, trigger, overrides, .. } = &self.start;
         let devices = load_devices(tx, &rack.id()).await?;
         check_named_devices(tx, rack, &devices, desired).await?;
         let firmware = resolve_firmware(tx, rack, desired.firmware()).await?;
         let given = (firmware, &self.limits);
         let planned = plan(rack, &devices, desired.clone(), *trigger, given)?;
-        let refusals = gates(rack, &planned, force.as_deref());
-        Ok(MaintenancePreview { planned, refusals })
+        let refusals = gates(rack, &planned, overrides);
+        let refusing = gates_of(&gates(rack, &planned, &Overrides::default()));
+        Ok(MaintenancePreview { planned, refusals, refusing })
     }
 
     async fn accept(
         &self,
         tx: &mut Tx,
         rack: &mut Rack,
-        planned: &PlannedMaintenance,
+        preview: &MaintenancePreview,
         created: &mut Created,
     ) -> Result<Run> {
-        let start = &self.start;
+        let (start, planned) = (&self.start, &preview.planned);
         let by = initiator(&start.by, &start.reference);
         let mut targets = planned.claims();
         targets.push(rack.target());
         let at = time_after_runs(tx, self.now, &targets).await?;
         let at = not_before(at, rack.head.updated_at);
         let what = format!("{} {}", start.trigger.as_str(), self.id);
-        let message = format_accepted(&what, &by, start.force_reason.as_deref());
+        let again = self.restart_of.as_ref().map(|restart| format!(", {}", restart.note));
+        let note = start.overrides.history_note(&start.by, &preview.refusing);
+        let message = format!("{what} accepted for {by}{}{note}", again.unwrap_or_default());
         let event = event(Cause::Request, &start.by, message, here!(), at);
         let run = self.new_run(rack, planned, by, at);
         let own = rack.subject();
@@ -203,12 +215,14 @@ impl MaintenanceAdmission {
         if !start.request_id.is_empty() {
             new.request_id.clone_from(&start.request_id);
         }
-        add_request_metadata(&mut new.params, start.force_reason.as_deref(), &start.reference);
+        add_request_metadata(&mut new.params, &start.overrides, &start.reference);
         if planned.unknown.is_some() {
             new.claims.clear();
         }
         let mut run = new.into_run(at);
-        (run.spec.rerun_of, run.spec.restart) = self.restart_of.clone().unzip();
+        if let Some(Restart { of, mode, .. }) = &self.restart_of {
+            (run.spec.rerun_of, run.spec.restart) = (Some(of.clone()), Some(*mode));
+        }
         if let Some(id) = &planned.unknown {
             mark_failed(&mut run, id, at);
         }
@@ -218,9 +232,9 @@ impl MaintenanceAdmission {
     /// Whether an earlier run was created by an equal request.
     fn is_request_of(&self, run: &Run) -> bool {
         let start = &self.start;
-        let parent = self.restart_of.as_ref().map(|(parent, _)| parent);
+        let parent = self.restart_of.as_ref().map(|restart| &restart.of);
         request_from_params(&run.spec.params) == start.request
-            && run.spec.params.get(FORCED) == start.force_reason.as_ref()
+            && Overrides::of_params(&run.spec.params) == start.overrides
             && run.spec.rerun_of.as_ref() == parent
     }
 }

@@ -1,15 +1,13 @@
 //! The actions of an operator on a run. One transaction writes the run, its targets when it holds
 //! them again, and its node.
 
-use crate::admission::{
-    check_node, event, health_override, may_continue_alone, no_machine, no_run,
-};
+use crate::admission::{check_node, event, may_continue_alone, no_machine, no_run};
 use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
-use model::machine::admit::admit_with_override;
+use model::machine::admit::admit_again;
 use model::node::Node;
 use model::node::requests::admit_resume;
 use model::plan::RunType;
@@ -102,12 +100,7 @@ impl ActionTransaction {
             (None, Action::Cancel) => {}
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
                 check_node(tx, &machine, run).await?;
-                admit_with_override(
-                    &machine,
-                    run.spec.run_type,
-                    &run.spec.steps,
-                    health_override(run),
-                )?;
+                admit_again(&machine, run)?;
             }
         }
         machine.active_run = Some(run.spec.id.clone());

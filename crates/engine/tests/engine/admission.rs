@@ -13,13 +13,14 @@ use engine::host::Reprovision;
 use engine::rack::MaintenanceStart;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use model::filter::Filter;
+use model::gate::Overrides;
 use model::id::{FirmwareId, MachineId, RunId};
 use model::node::{DecommissionMode, NodeState};
 use model::plan::{Params, RunType};
 use model::rack::maintenance::{
     MaintenanceScope, PowerSequence, RackMaintenanceRequest, RequestedActivity,
 };
-use model::run::actions::RestartMode;
+use model::run::actions::{Requester, RestartMode};
 use model::target::TargetId;
 use secrecy::ExposeSecret;
 use std::sync::Arc;
@@ -83,6 +84,7 @@ async fn start_twice(engine: &Engine, run_type: RunType) -> RunId {
         run_type,
         plan_id: None,
         params: Params::new(),
+        overrides: Overrides::default(),
         initiator: "ada".into(),
     };
     let first = engine.runs().start(start.clone()).await.expect("accepted");
@@ -93,10 +95,15 @@ async fn start_twice(engine: &Engine, run_type: RunType) -> RunId {
 async fn restart_twice(engine: &Engine, id: &RunId) -> RunId {
     ended(engine, id).await;
     let runs = engine.runs();
-    let restart = || runs.restart(id.clone(), RestartMode::Rerun, "rerun".into(), requester());
+    let because = || Requester { reason: "the fan was replaced".into(), ..requester() };
+    let restart = || runs.restart(id.clone(), RestartMode::Rerun, "rerun".into(), because());
     let first = restart().await.expect("accepted");
     let second = restart().await.expect("the same");
-    same(&first, &second)
+    let again = same(&first, &second);
+    let history = engine.history(again.as_str(), 0, 1).await.expect("a history");
+    let note = format!(", rerun of {id} by somebody: the fan was replaced");
+    assert!(history[0].message.ends_with(&note), "{:?}", history[0].message);
+    again
 }
 
 fn same(first: &StartedRun, second: &StartedRun) -> RunId {
@@ -143,7 +150,7 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
                 request_id: "flash".into(),
                 by: "ada".into(),
                 reference: String::new(),
-                force: None,
+                overrides: Overrides::default(),
                 dry_run,
             };
             engine.components().update(update).await.expect("answered");

@@ -86,6 +86,7 @@ impl Client {
             run_type,
             plan_id,
             params: params(run_type),
+            overrides: model::gate::Overrides::default(),
             initiator: "client".into(),
         };
         let begin = |engine: Engine| {

@@ -6,9 +6,10 @@ use crate::rack_fixture::{
 use crate::test_env::simulate;
 use engine::component::{FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome};
 use engine::rack::MaintenanceStart;
+use model::gate::{Gate, Overrides};
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
-use model::rack::maintenance::{FORCED, MaintenanceScope, PowerSequence, REFERENCE};
+use model::rack::maintenance::{MaintenanceScope, PowerSequence, REFERENCE};
 use model::run::RunPhase;
 use model::target::TargetId;
 
@@ -29,7 +30,7 @@ fn update_request(ids: &[&str], request_id: &str, dry_run: bool) -> FirmwareUpda
         request_id: request_id.into(),
         by: "ada".into(),
         reference: String::new(),
-        force: None,
+        overrides: Overrides::default(),
         dry_run,
     }
 }
@@ -152,12 +153,12 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
 
 /// One request for a rack's devices and a shelf records its reference in both.
 #[test]
-fn the_reference_and_the_force_reason_are_recorded() {
+fn the_reference_and_the_override_are_recorded() {
     simulate(async {
         let fixture = rack_fixture().await;
         let update = FirmwareUpdate {
             reference: "T-7".into(),
-            force: Some("a leak".into()),
+            overrides: Overrides::of(&[Gate::Health], "a leak"),
             ..update_request(&["m-1", "ps-1"], "up", false)
         };
         let done = fixture.engine().components().update(update).await.expect("answered");
@@ -166,9 +167,12 @@ fn the_reference_and_the_force_reason_are_recorded() {
             let run = fixture.wait_until_ended(&id).await;
             assert_eq!(run.spec.initiator, "ada (T-7)", "{one:?}");
             let param = |name: &str| run.spec.params.get(name).map(String::as_str);
-            assert_eq!((param(REFERENCE), param(FORCED)), (Some("T-7"), Some("a leak")), "{one:?}");
+            assert_eq!(param(REFERENCE), Some("T-7"), "{one:?}");
+            let overrides = Overrides::of_params(&run.spec.params);
+            assert_eq!(overrides, Overrides::of(&[Gate::Health], "a leak"), "{one:?}");
             let history = fixture.engine().history(id.as_str(), 0, 1).await.expect("a history");
-            let message = "accepted for ada (T-7), by force: a leak";
+            let message =
+                "accepted for ada (T-7); gate health named by ada, and it did not refuse: a leak";
             assert!(history[0].message.ends_with(message), "{:?}", history[0].message);
         }
     });

@@ -10,6 +10,7 @@ use crate::rack_fixture::{add_firmware, firmware};
 use crate::test_env::TestEnv;
 use engine::host::Reprovision;
 use engine::rack::{MaintenanceStart, RackDescription};
+use model::gate::{Gate, Overrides};
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
 use model::plan::{RunStep, RunType};
@@ -154,7 +155,8 @@ pub async fn run_device_script(
             }
             DeviceAction::DeleteRack => {
                 let answer = client.call(|engine| async move {
-                    engine.racks().delete(rack_id(), true, "client".into()).await
+                    let named = Overrides::of(&[Gate::Devices], "a test");
+                    engine.racks().delete(rack_id(), named, "client".into()).await
                 });
                 // A retried request may find the rack deleted.
                 let answer = answer.await.map(drop);
@@ -209,7 +211,7 @@ fn maintenance(requested: RequestedActivity, name: &str) -> MaintenanceStart {
         request_id: name.into(),
         by: "client".into(),
         reference: String::new(),
-        force_reason: None,
+        overrides: Overrides::default(),
         dry_run: false,
     }
 }

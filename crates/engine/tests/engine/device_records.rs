@@ -141,7 +141,7 @@ impl WriteShelfRequest {
                     requested_at: self.now,
                     initiator: "client".into(),
                     operation,
-                    forced: None,
+                    overrides: model::gate::Overrides::default(),
                     request_id: None,
                 });
             }

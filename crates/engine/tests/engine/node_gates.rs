@@ -9,6 +9,7 @@ use engine::admission::StartRequest;
 use engine::node::SessionPolicy;
 use model::effect::Effect;
 use model::fault::FaultCode;
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::node::enroll::EnrollmentRefusal;
@@ -30,6 +31,7 @@ fn start(run_type: RunType, request_id: &str) -> StartRequest {
         run_type,
         plan_id: None,
         params: Params::new(),
+        overrides: Overrides::default(),
         initiator: "somebody".into(),
     }
 }
@@ -80,7 +82,8 @@ impl NodeFixture {
 }
 
 fn release() -> NodeRequest {
-    NodeRequest::Release { why: "all the same".into(), unproven: true }
+    let overrides = Overrides::of(&[Gate::NodeHealth], "all the same");
+    NodeRequest::Release { why: "all the same".into(), overrides }
 }
 
 /// Runs may work on the machine of a node out of service. Until they end no request reactivates it.
@@ -247,12 +250,6 @@ fn a_node_that_was_not_cleaned_is_not_reactivated() {
         agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer").expect("enrolled");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = fixture.wait_for_state(NodeState::Active).await;
-        let mut skipped = decommission_request(&node, DecommissionMode::SoftReset, "skip");
-        skipped.without_agent = "in a hurry".into();
-        assert_eq!(
-            refusal(engine.nodes().decommission(skipped).await).field.as_deref(),
-            Some("without_agent")
-        );
         // Its session is revoked, as when a new token is issued.
         let revoked = fixture
             .env
@@ -274,10 +271,14 @@ fn a_node_that_was_not_cleaned_is_not_reactivated() {
         let reported =
             refusal(engine.nodes().apply_request(&node.id(), reactivate(), requester()).await);
         assert_eq!(reported.reason, "NODE_UNPROVEN");
-        let sure = NodeRequest::Reactivate { why: "wiped by hand".into(), unproven: true };
+        let overrides = Overrides::of(&[Gate::Cleanup], "wiped by hand");
+        let sure = NodeRequest::Reactivate { why: "wiped by hand".into(), overrides };
         let back =
             engine.nodes().apply_request(&node.id(), sure, requester()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
+        let events = engine.history(node.head.id.as_str(), 0, 100).await.expect("a history");
+        let note = "; gate cleanup overridden by somebody: wiped by hand";
+        assert!(events.iter().any(|event| event.message.ends_with(note)), "{events:?}");
         let closed = engine.runs().get(&run.spec.id).await.expect("the run").progress.workflow;
         assert_eq!(closed, Workflow::Cancelled, "the run cannot resume");
         fixture.assert_no_violations();

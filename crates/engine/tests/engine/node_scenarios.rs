@@ -215,6 +215,7 @@ pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAc
                 let requested = Onboard {
                     machine: MachineId::trusted(MACHINE),
                     site: site(),
+                    overrides: model::gate::Overrides::default(),
                     request_id: name.into(),
                     by: "client".into(),
                 };
@@ -250,8 +251,7 @@ async fn decommission(client: &Client, env: &TestEnv, mode: DecommissionMode, na
         let requested = Decommission {
             node: node.clone(),
             mode,
-            without_agent: String::new(),
-            without_maas: String::new(),
+            overrides: model::gate::Overrides::default(),
             request_id: name.into(),
             by: "client".into(),
         };

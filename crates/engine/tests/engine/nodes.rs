@@ -9,6 +9,7 @@ use engine::node::{Agents, Decommission, NodeView, Onboard, TaskReport};
 use engine::secret::{Cipher, SecretStore};
 use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
 use model::fault::FaultCode;
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::enroll::{EnrollingAgent, EnrollmentRefusal};
 use model::node::requests::NodeRequest;
@@ -79,7 +80,7 @@ impl NodeFixture {
 }
 
 pub fn reactivate() -> NodeRequest {
-    NodeRequest::Reactivate { why: String::new(), unproven: false }
+    NodeRequest::Reactivate { why: String::new(), overrides: Overrides::default() }
 }
 
 #[test]
@@ -110,8 +111,7 @@ pub fn decommission_request(node: &Node, mode: DecommissionMode, request_id: &st
     Decommission {
         node: node.id(),
         mode,
-        without_agent: String::new(),
-        without_maas: String::new(),
+        overrides: Overrides::default(),
         request_id: request_id.into(),
         by: "somebody".into(),
     }
@@ -121,6 +121,7 @@ pub fn onboard_request(machine: &str, request_id: &str) -> Onboard {
     Onboard {
         machine: MachineId::trusted(machine),
         site: SiteId::trusted(node_scenarios::SITE),
+        overrides: Overrides::default(),
         request_id: request_id.into(),
         by: "somebody".into(),
     }
@@ -294,6 +295,7 @@ fn a_refusal_names_the_operation_that_holds_the_machine() {
             run_type: RunType::EnterMaintenance,
             plan_id: None,
             params: Params::new(),
+            overrides: Overrides::default(),
             initiator: "somebody".into(),
         };
         let reported = refusal(engine.runs().start(start).await);
@@ -345,7 +347,7 @@ fn drift_from_maas_quarantines_a_node_until_it_is_resolved() {
                 .nodes()
                 .apply_request(
                     &node.id(),
-                    NodeRequest::Release { why: "x".into(), unproven: false },
+                    NodeRequest::Release { why: "x".into(), overrides: Overrides::default() },
                     requester(),
                 )
                 .await,
@@ -481,12 +483,19 @@ fn a_node_can_be_decommissioned_without_maas() {
             let dead = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
             fixture.env.sim.add_fault(dead).expect("a rule");
         }
-        let mut away = decommission_request(&node, DecommissionMode::SoftReset, "away");
-        away.without_maas = "the site was given up".into();
-        let reported = refusal(engine.nodes().decommission(away.clone()).await);
-        assert_eq!(reported.field.as_deref(), Some("without_maas"));
-        away.mode = DecommissionMode::FullDecommission;
-        let run = engine.nodes().decommission(away).await.expect("accepted").run;
+        let mut away = decommission_request(&node, DecommissionMode::FullDecommission, "away");
+        away.overrides = Overrides::of(&[Gate::Maas], "the site was given up");
+        let run = engine.nodes().decommission(away.clone()).await.expect("accepted").run;
+        let again = engine.nodes().decommission(away.clone()).await.expect("the same request");
+        assert_eq!((again.run.spec.id, again.new), (run.spec.id.clone(), false));
+        away.overrides = Overrides::default();
+        let reported = refusal(engine.nodes().decommission(away).await);
+        assert_eq!(reported.reason, "REQUEST_ID_REUSED");
+        for id in [node.head.id.as_str(), run.spec.id.as_str()] {
+            let events = engine.history(id, 0, 100).await.expect("a history");
+            let note = "; gate maas overridden by somebody: the site was given up";
+            assert!(events.iter().any(|event| event.message.ends_with(note)), "{events:?}");
+        }
         assert!(run.spec.steps.iter().all(|step| !step.name.contains("maas")), "{:?}", run.spec);
         let ended = fixture.client.wait_until_ended(&run.spec.id).await;
         assert_eq!(ended.progress.workflow, Workflow::Completed, "{:?}", ended.progress.failure);
@@ -503,10 +512,16 @@ fn a_repeated_rerun_request_is_replayed() {
         let engine = &fixture.process.engine;
         let run = fixture.onboarding_fails_at("wait_for_ready").await.spec.id;
         let runs = engine.runs();
-        let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), requester());
+        let because = || Requester { reason: "MAAS is back".into(), ..requester() };
+        let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), because());
         let first = rerun(run.clone()).await.expect("restarted");
         let named = fixture.node().await.workflow.expect("an operation");
         assert_eq!(named, first.run.spec.id);
+        for id in [named.as_str(), fixture.node().await.head.id.as_str()] {
+            let events = engine.history(id, 0, 100).await.expect("a history");
+            let note = format!("ONBOARD accepted, rerun of {run} by somebody: MAAS is back");
+            assert!(events.iter().any(|event| event.message == note), "{events:?}");
+        }
         for id in [run, named] {
             let again = rerun(id).await.expect("the same");
             assert_eq!((again.new, &again.run.spec.id), (false, &first.run.spec.id));

@@ -5,6 +5,7 @@ use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, Settings};
 use model::device::Device;
 use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
 use model::filter::{Filter, FilterSubject};
+use model::gate::{Gate, Overrides};
 use model::health::{Alert, AlertClass, ReportChange};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
@@ -152,7 +153,7 @@ fn power_request(ids: &[&str], operation: DesiredPower) -> PowerChangeRequest {
         ids,
         operation,
         initiator: "ada (T-1)".into(),
-        forced: None,
+        overrides: Overrides::default(),
         request_id: None,
     }
 }
@@ -350,7 +351,7 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
     site.switched("ps-1", DesiredPower::Off).await;
     let forced = PowerChangeRequest {
-        forced: Some("the rack burns".into()),
+        overrides: Overrides::of(&[Gate::InService, Gate::Health], "the rack burns"),
         ..power_off_request(&["ps-2"])
     };
     let foreseen = site.engine.power_shelves().maintain(forced).await.unwrap();
@@ -358,7 +359,9 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     assert!(foreseen.warnings[0].contains("the controller of ps-2"), "{:?}", foreseen.warnings);
     site.switched("ps-2", DesiredPower::Off).await;
     let history = site.messages("ps-2").await;
-    assert!(history.iter().any(|one| one.2.ends_with("by force: the rack burns")), "{history:?}");
+    let note = "; gate in-service overridden by ada (T-1): the rack burns; gate health named by ada (T-1), and it did not refuse: the rack burns";
+    let said = format!("power-off requested{note}");
+    assert!(history.iter().any(|one| one.2 == said), "{history:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,7 +421,12 @@ async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is
     for answer in [tried, restarted] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
-        assert!(refusal.next_command.unwrap().contains("power-off --id ps-1 --force"));
+        assert!(
+            refusal
+                .next_command
+                .unwrap()
+                .contains("power-off --id ps-1 --override in-service --reason")
+        );
     }
 }
 

@@ -6,10 +6,11 @@ use engine::Settings;
 use engine::component::{FirmwareUpdate, UpdateOutcome};
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::condition::ConditionType;
+use model::gate::{Gate, Overrides};
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
 use model::rack::maintenance::{
-    FORCED, MaintenanceScope, PowerSequence, RackLimits, RackMaintenanceRequest, RequestedActivity,
+    MaintenanceScope, PowerSequence, RackLimits, RackMaintenanceRequest, RequestedActivity,
 };
 use model::rack::{Counts, RackFailurePhase, RackSpec, RackState};
 use model::refusal::Refusal;
@@ -76,12 +77,13 @@ fn a_switch_that_fails_at_the_fabric_is_an_error_of_its_activity() {
 }
 
 #[test]
-fn a_force_reason_is_recorded() {
+fn an_override_is_recorded() {
     simulate(async {
         let fixture = RackFixture::ready().await;
-        let force = Some("fire".to_string());
+        let overrides = Overrides::of(&[Gate::InService], "fire");
         let desired = power(machines(&["m-1"]), PowerSequence::Reset);
-        let start = MaintenanceStart { force_reason: force, ..maintenance_request(desired) };
+        let start =
+            MaintenanceStart { overrides: overrides.clone(), ..maintenance_request(desired) };
         let run = fixture
             .engine()
             .racks()
@@ -90,10 +92,11 @@ fn a_force_reason_is_recorded() {
             .expect("accepted")
             .run
             .expect("an operation");
-        assert_eq!(run.spec.params.get(FORCED).map(String::as_str), Some("fire"));
+        assert_eq!(Overrides::of_params(&run.spec.params), overrides);
         let events = fixture.engine().history(run.spec.id.as_str(), 0, 100).await;
         let events = events.expect("a history");
-        assert!(events.iter().any(|event| event.message.contains("by force: fire")), "{events:?}");
+        let note = "; gate in-service named by ada, and it did not refuse: fire";
+        assert!(events.iter().any(|event| event.message.ends_with(note)), "{events:?}");
     });
 }
 
@@ -155,7 +158,7 @@ fn a_shelf_run_has_no_rack_status() {
             request_id: "up".into(),
             by: "ada".into(),
             reference: String::new(),
-            force: None,
+            overrides: Overrides::default(),
             dry_run: false,
         };
         let done = fixture.engine().components().update(update).await.expect("answered");

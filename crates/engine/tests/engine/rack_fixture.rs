@@ -176,7 +176,7 @@ pub fn maintenance_request(desired: RackMaintenanceRequest) -> MaintenanceStart 
         request_id: String::new(),
         by: "ada".into(),
         reference: "T-1".into(),
-        force_reason: None,
+        overrides: model::gate::Overrides::default(),
         dry_run: false,
     }
 }

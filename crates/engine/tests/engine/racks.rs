@@ -7,6 +7,7 @@ use crate::rack_fixture::{
 use crate::test_env::simulate;
 use engine::rack::MaintenanceStart;
 use engine::{DescribedDevice, PlacedSpec};
+use model::gate::{Gate, Overrides};
 use model::id::{FirmwareId, PowerShelfId, RackId, SwitchId};
 use model::lifecycle::{
     DeviceSpec, IdleReason, Lifecycle, LifecycleDecision, RecordHeader, SubjectKind,
@@ -372,10 +373,9 @@ fn a_reprovision_supersedes_pending_requests() {
         // Both are accepted before the rack has a turn: the runtime has one thread.
         let pending = fixture.start_accepted(power(machines(&["m-1"]), PowerSequence::On)).await;
         let trigger = MaintenanceTrigger::Reprovision;
-        let force = Some("a test".to_string());
         let reprovision = MaintenanceStart {
             trigger,
-            force_reason: force,
+            overrides: Overrides::of(&[Gate::InService], "a test"),
             ..maintenance_request(RackMaintenanceRequest::default())
         };
         let started = fixture.engine().racks().maintain(reprovision).await;
@@ -570,26 +570,33 @@ fn an_unreadable_device_does_not_affect_others() {
 }
 
 #[test]
-fn a_rack_is_deleted_when_it_is_empty_or_by_force() {
+fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
     simulate(async {
         let fixture = RackFixture::ready().await;
         let id = RackId::trusted(RACK);
-        let stored = fixture.engine().racks().delete(id.clone(), false, "ada".into()).await;
+        let none = Overrides::default();
+        let stored = fixture.engine().racks().delete(id.clone(), none, "ada".into()).await;
         let Err(StoreError::Refused(refusal)) = stored else { panic!("{stored:?}") };
-        assert_eq!(refusal.reason, "RACK_NOT_EMPTY");
+        assert_eq!((refusal.reason, refusal.gate), ("RACK_NOT_EMPTY", Some(Gate::Devices)));
+        let named = Overrides::of(&[Gate::Devices], "it is scrapped");
         let before = fixture.rack_states().await;
         let rehearsed = fixture
             .engine()
             .with_dry_run(true)
             .racks()
-            .delete(id.clone(), true, "ada".into())
+            .delete(id.clone(), named.clone(), "ada".into())
             .await;
         let foreseen = rehearsed.expect("a dry run");
         assert!(foreseen.rack.head.deleted && foreseen.devices.len() > 1, "{foreseen:?}");
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(fixture.rack_states().await, before);
         assert!(!fixture.engine().racks().get(&id).await.expect("a rack").rack.head.deleted);
-        fixture.engine().racks().delete(id.clone(), true, "ada".into()).await.expect("marked");
+        fixture
+            .engine()
+            .racks()
+            .delete(id.clone(), named.clone(), "ada".into())
+            .await
+            .expect("marked");
         for _ in 0..MAX_POLLS {
             if fixture.engine().racks().get(&id).await.is_err() {
                 break;

@@ -44,6 +44,7 @@ pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
         run_type,
         plan_id: None,
         params: Params::new(),
+        overrides: model::gate::Overrides::default(),
         initiator: "test".into(),
     };
     engine.runs().start(start).await.unwrap().run

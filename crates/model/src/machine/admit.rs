@@ -6,9 +6,11 @@
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
 use crate::effect::Effect;
+use crate::gate::{Gate, Overrides};
 use crate::health::HealthImpact;
-use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
+use crate::plan::{RunStep, RunType};
 use crate::refusal::Refusal;
+use crate::run::Run;
 use crate::target::TargetId;
 
 /// The phases in which a run of this type may start.
@@ -70,15 +72,15 @@ fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
 
 /// Checks whether a run of this type with these steps may start.
 pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
-    admit_with_override(machine, run_type, steps, None)
+    admit_with_override(machine, run_type, steps, &Overrides::default())
 }
 
-/// Like `admit`, with a reason that overrides the health gate. It overrides no other gate.
+/// Like `admit`, with an override. Only the health gate can be overridden.
 pub fn admit_with_override(
     machine: &Machine,
     run_type: RunType,
     steps: &[RunStep],
-    force: Option<&str>,
+    overrides: &Overrides,
 ) -> Result<(), Refusal> {
     let id = &machine.id;
     let what = run_type.as_str();
@@ -109,19 +111,25 @@ pub fn admit_with_override(
         in_phase(machine, &what, phases_for_effect(&step.effect))?;
     }
     let target = TargetId::from(&machine.id);
-    machine.health.check_permitted(&target, what, health_impact(run_type, steps), force).map_err(
-        |refusal| {
-            let probe = format!("farrier health get {id}");
-            // Node requests accept no health override, so the report has to be removed.
-            let anyway = match RunType::NODES.contains(&run_type) {
-                true => format!("farrier health remove {id} --source …"),
-                false => {
-                    format!("farrier operation start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
-                }
-            };
-            refusal.next(format!("{probe}   # or, all the same: {anyway}"))
-        },
-    )
+    machine.health.check_permitted(&target, what, health_impact(run_type, steps), overrides)
+}
+
+/// Like `admit`, for a run that exists: its override holds, and it takes no other one.
+pub fn admit_again(machine: &Machine, run: &Run) -> Result<(), Refusal> {
+    let (run_type, overrides) = (run.spec.run_type, Overrides::of_params(&run.spec.params));
+    let admitted = admit_with_override(machine, run_type, &run.spec.steps, &overrides);
+    admitted.map_err(|refusal| {
+        if refusal.gate != Some(Gate::Health) {
+            return refusal;
+        }
+        let (id, what, flags) =
+            (&machine.id, run_type.as_str(), overrides.flags_with(Gate::Health));
+        let instead = match RunType::NODES.contains(&run_type) {
+            true => format!("farrier health remove {id} --source …"),
+            false => format!("farrier operation start {id} --type {what} {flags}"),
+        };
+        refusal.next(format!("farrier health get {id}   # or: {instead}"))
+    })
 }
 
 /// Only the run that returns the machine may start on a machine flagged RMA.

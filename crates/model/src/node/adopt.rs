@@ -2,8 +2,9 @@
 //! task that it cannot do.
 
 use super::follow::mode;
-use super::{DecommissionMode, MaasState, NodeStage, NodeState, WITHOUT_AGENT};
+use super::{DecommissionMode, MaasState, NodeStage, NodeState};
 use crate::effect::Effect;
+use crate::gate::{Gate, Overrides};
 use crate::run::Run;
 
 /// Why a stage has nothing to do, given the state of the node and the MAAS state of its machine;
@@ -65,7 +66,9 @@ impl AgentTaskContext<'_> {
     /// MAAS state is no reason: an enrolled agent gets its task.
     pub fn skip_reason(&self, stage: NodeStage) -> Option<String> {
         let kind = stage.task()?.as_str();
-        if let Some(why) = self.run.spec.params.get(WITHOUT_AGENT) {
+        let overrides = Overrides::of_params(&self.run.spec.params);
+        if overrides.passes(Gate::Agent) {
+            let why = overrides.reason();
             return Some(format!("{kind} is left out, as its agent is not waited for: {why}"));
         }
         if self.released {

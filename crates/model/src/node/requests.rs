@@ -2,6 +2,7 @@
 
 use super::follow::{has_done, mode};
 use super::{DecommissionMode, MaasState, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
+use crate::gate::{Gate, Overrides};
 use crate::id::NodeId;
 use crate::machine::Phase;
 use crate::machine::admit::{phases_for_effect, phases_for_run_type};
@@ -14,11 +15,11 @@ use crate::run::{Run, Workflow};
 pub enum NodeRequest {
     /// Keeps it from scheduling until an operator has checked it.
     Quarantine { why: String },
-    /// Out of quarantine. `unproven`: although it is not proven healthy.
-    Release { why: String, unproven: bool },
-    /// A retired node serves again under the same identity. `unproven`: although its cleanup was
-    /// not completed.
-    Reactivate { why: String, unproven: bool },
+    /// Out of quarantine, if it is proven healthy or the gate is overridden.
+    Release { why: String, overrides: Overrides },
+    /// A retired node serves again under the same identity, if its cleanup was completed or the
+    /// gate is overridden.
+    Reactivate { why: String, overrides: Overrides },
 }
 
 impl NodeRequest {
@@ -29,6 +30,25 @@ impl NodeRequest {
             Self::Release { .. } => Some("release"),
             Self::Reactivate { .. } => Some("reactivate"),
             Self::Quarantine { .. } => None,
+        }
+    }
+
+    pub fn overrides(&self) -> Overrides {
+        match self {
+            Self::Release { overrides, .. } | Self::Reactivate { overrides, .. } => {
+                overrides.clone()
+            }
+            Self::Quarantine { .. } => Overrides::default(),
+        }
+    }
+
+    /// The same request without its override.
+    pub fn without_overrides(&self) -> Self {
+        let overrides = Overrides::default();
+        match self {
+            Self::Release { why, .. } => Self::Release { why: why.clone(), overrides },
+            Self::Reactivate { why, .. } => Self::Reactivate { why: why.clone(), overrides },
+            Self::Quarantine { why } => Self::Quarantine { why: why.clone() },
         }
     }
 }
@@ -57,8 +77,8 @@ pub fn apply_request(
 ) -> Result<Vec<Node>, Refusal> {
     match request {
         NodeRequest::Quarantine { why } => quarantine(node, why, known),
-        NodeRequest::Release { why, unproven } => release(node, why, *unproven, known),
-        NodeRequest::Reactivate { why, unproven } => reactivate(node, why, *unproven, known),
+        NodeRequest::Release { why, overrides } => release(node, why, overrides, known),
+        NodeRequest::Reactivate { why, overrides } => reactivate(node, why, overrides, known),
     }
 }
 
@@ -113,7 +133,7 @@ fn quarantine(node: &Node, why: &str, known: NodeContext<'_>) -> Result<Vec<Node
 fn release(
     node: &Node,
     why: &str,
-    unproven: bool,
+    overrides: &Overrides,
     known: NodeContext<'_>,
 ) -> Result<Vec<Node>, Refusal> {
     // The request was repeated: an operation is already uncordoning the node.
@@ -130,11 +150,12 @@ fn release(
             if !node.served && doubt.is_some() {
                 return Err(never_served(node));
             }
-            if !unproven && let Some(doubt) = doubt {
-                let id = &node.head.id;
+            if let Some(doubt) = doubt.filter(|_| !overrides.passes(Gate::NodeHealth)) {
+                let (id, flags) = (&node.head.id, overrides.flags_with(Gate::NodeHealth));
                 let message = format!("{id} is not proven healthy: {doubt}");
                 return Err(Refusal::precondition("NODE_UNPROVEN", message)
-                    .next(format!("farrier node release {id} --unproven --reason …")));
+                    .at_gate(Gate::NodeHealth)
+                    .next(format!("farrier node release {id} {flags}")));
             }
             Ok(vec![node.become_(NodeState::Active, TransitionOwner::Operator, why)?])
         }
@@ -169,7 +190,7 @@ fn doubts(node: &Node, known: NodeContext<'_>) -> Option<String> {
 fn reactivate(
     node: &Node,
     why: &str,
-    unproven: bool,
+    overrides: &Overrides,
     known: NodeContext<'_>,
 ) -> Result<Vec<Node>, Refusal> {
     let back = matches!(node.state, NodeState::Offline | NodeState::Active);
@@ -184,8 +205,9 @@ fn reactivate(
         NodeState::Offline | NodeState::Active => Ok(Vec::new()),
         NodeState::Retired if !node.served => Err(never_served(node)),
         NodeState::Retired => {
-            if let Some(run) = known.run.filter(|run| !unproven && is_unclean(run)) {
-                return Err(unclean(node, run));
+            let clean = overrides.passes(Gate::Cleanup) || !known.run.is_some_and(is_unclean);
+            if let Some(run) = known.run.filter(|_| !clean) {
+                return Err(unclean(node, run, overrides));
             }
             let upstream = node.maas.as_ref().filter(|_| node.site.is_some());
             match upstream.map(|observed| observed.state) {
@@ -239,7 +261,7 @@ fn is_unclean(run: &Run) -> bool {
     cleans && stopped && !has_done(run, NodeStage::ValidateCleanNode)
 }
 
-fn unclean(node: &Node, run: &Run) -> Refusal {
+fn unclean(node: &Node, run: &Run, overrides: &Overrides) -> Refusal {
     let (id, op) = (&node.head.id, &run.spec.id);
     let message = format!("{id} is not proven clean: {op} did not get so far");
     let clean = match mode(run) {
@@ -248,9 +270,10 @@ fn unclean(node: &Node, run: &Run) -> Refusal {
         }
         Some(_) | None => format!("farrier operation retry-step {op}"),
     };
-    Refusal::precondition("NODE_UNPROVEN", message).next(format!(
-        "{clean}   # or, all the same: farrier node reactivate {id} --unproven --reason …"
-    ))
+    let flags = overrides.flags_with(Gate::Cleanup);
+    Refusal::precondition("NODE_UNPROVEN", message)
+        .at_gate(Gate::Cleanup)
+        .next(format!("{clean}   # or: farrier node reactivate {id} {flags}"))
 }
 
 /// Admits a decommission and returns the transitions before it: a node that never served is
@@ -295,31 +318,6 @@ pub fn admit_decommission(
                 .next(format!("farrier node resume {id}")))
         }
         NodeState::Deleted => Err(deleted(node)),
-    }
-}
-
-/// Checks whether MAAS may be left out: only for a full decommission, because otherwise MAAS must
-/// install or release the machine.
-pub fn without_maas(mode: DecommissionMode) -> Result<(), Refusal> {
-    match mode == DecommissionMode::FullDecommission {
-        true => Ok(()),
-        false => {
-            let problem = format!("is given for {mode}, where the machine stays with its MAAS");
-            let instead = "leave it out, or use --mode full_decommission";
-            Err(Refusal::invalid("without_maas", problem, instead))
-        }
-    }
-}
-
-/// Checks whether the agent may be left out: not if the installed system serves again, because only
-/// the agent can clean it.
-pub fn without_agent(mode: DecommissionMode) -> Result<(), Refusal> {
-    match mode.keeps_system() {
-        false => Ok(()),
-        true => {
-            let problem = format!("is given for {mode}, where only the agent can clean what stays");
-            Err(Refusal::invalid("without_agent", problem, "leave it out, or use --mode reimage"))
-        }
     }
 }
 

@@ -16,8 +16,6 @@ pub const IMAGE_REF: &str = "image_ref";
 pub const NETWORK: &str = "network";
 pub const GRACEFUL_SECONDS: &str = "graceful_seconds";
 pub const FORCE: &str = "force";
-/// The reason for which a run ignores the health reports of its machine.
-pub const HEALTH_OVERRIDE: &str = "health_override";
 
 /// The time that a step needs besides the graceful shutdown: to cut the power, boot and read back.
 const ROOM_SECONDS: u32 = 300;
@@ -62,10 +60,9 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
             IMAGE_REF => text::check_short(&field, value)?,
             NETWORK => check_document(&field, value)?,
             GRACEFUL_SECONDS | FORCE => {}
-            HEALTH_OVERRIDE => drop(text::check_optional_reason(&field, value)?),
             _ => {
                 let instead = format!(
-                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS}, {FORCE} and {HEALTH_OVERRIDE}"
+                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS} and {FORCE}; a gate is overridden with --override GATE --reason …"
                 );
                 return Err(Refusal::invalid(&field, "is not a parameter", instead));
             }

@@ -8,6 +8,7 @@ use super::{PowerShelf, PowerShelfState, ShelfPowerRequest};
 use crate::blast_radius::{AffectedMachine, Impact, check_impact};
 use crate::device::power_goal;
 use crate::effect::DesiredPower;
+use crate::gate::{Overrides, name_all};
 use crate::health::HealthImpact;
 use crate::id::PowerShelfId;
 use crate::list_format::join_limited;
@@ -45,8 +46,7 @@ pub struct PowerChangeRequest {
     pub ids: Vec<PowerShelfId>,
     pub operation: DesiredPower,
     pub initiator: String,
-    /// The reason for which machines in service may lose power.
-    pub forced: Option<String>,
+    pub overrides: Overrides,
     pub request_id: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl PowerChangeRequest {
             requested_at: now,
             initiator: self.initiator.clone(),
             operation: self.operation,
-            forced: self.forced.clone(),
+            overrides: self.overrides.clone(),
             request_id: self.request_id.clone(),
         }
     }
@@ -132,11 +132,12 @@ pub fn preview_power_change(
     }
     // A request that has nothing left to do affects no machine.
     let what = format!("{} of {}", step_name(requested.operation), listed(&requested.ids));
-    if !observed.accepted.is_empty() || requested.forced.is_some() {
-        let forced = requested.forced.as_deref();
-        let refusals = impact_refusals(&what, &observed.affected, &observed.fabric_loss, forced);
+    let overrides = &requested.overrides;
+    if !observed.accepted.is_empty() {
+        let refusals = impact_refusals(&what, &observed.affected, &observed.fabric_loss, overrides);
         observed.refusals.extend(refusals);
     }
+    name_all(&mut observed.refusals, overrides);
     observed
 }
 
@@ -176,8 +177,8 @@ fn request_status(
     match &shelf.head.active_run {
         Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.refuse_held(holder)),
         Some(_) | None => {
-            let (what, force) = (step_name(requested.operation), requested.forced.as_deref());
-            shelf.head.health.check_permitted(&target, what, HealthImpact::Change, force)?;
+            let (what, overrides) = (step_name(requested.operation), &requested.overrides);
+            shelf.head.health.check_permitted(&target, what, HealthImpact::Change, overrides)?;
             Ok(ShelfRequestStatus::Free)
         }
     }
@@ -206,19 +207,15 @@ fn replayed(
         .next("repeat it with a new --request-id"))
 }
 
-/// The refusals for machines that lose power or the fabric. A force without a reason is refused
-/// once.
+/// The refusals for machines that lose power or the fabric.
 fn impact_refusals(
     what: &str,
     affected: &[AffectedMachine],
     fabric_loss: &[AffectedMachine],
-    forced: Option<&str>,
+    overrides: &Overrides,
 ) -> Vec<Refusal> {
-    let power = check_impact(what, Impact::PowerLoss, affected, forced).err();
-    let fabric = match forced {
-        Some(_) => None,
-        None => check_impact(what, Impact::FabricLoss, fabric_loss, None).err(),
-    };
+    let power = check_impact(what, Impact::PowerLoss, affected, overrides).err();
+    let fabric = check_impact(what, Impact::FabricLoss, fabric_loss, overrides).err();
     power.into_iter().chain(fabric).collect()
 }
 
@@ -226,11 +223,11 @@ fn impact_refusals(
 pub fn admit_power_off(
     shelf: &PowerShelf,
     topology: &PowerTopology,
-    forced: Option<&str>,
+    overrides: &Overrides,
 ) -> Result<(), Refusal> {
     let loss = topology.power_loss(std::slice::from_ref(&shelf.id()));
     let what = format!("PowerOff of {}", shelf.head.id);
-    let refusals = impact_refusals(&what, &loss.machines, &loss.fabric, forced);
+    let refusals = impact_refusals(&what, &loss.machines, &loss.fabric, overrides);
     refusals.into_iter().next().map_or(Ok(()), Err)
 }
 

@@ -9,16 +9,17 @@ mod params;
 mod steps;
 
 pub(crate) use gate::health_refusals;
-pub use gate::{admit, admit_resume, check_planned_impact, gates};
+pub use gate::{admit, admit_resume, check_empty, check_planned_impact, gates};
 pub use params::{
-    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, add_request_metadata,
-    format_accepted, initiator, notes_from_params, request_from_params,
+    FIRMWARE_SKIPPED, FIRMWARE_USED, NOTES, REFERENCE, TRIGGER, add_request_metadata, initiator,
+    notes_from_params, request_from_params,
 };
 pub use steps::{RackLimits, RackStep};
 
 use super::{MaintenanceActivity, Rack, RackDevice, RackTurnInput, some_of};
 use crate::blast_radius::{AffectedMachine, Impact};
 use crate::firmware::{Firmware, FirmwareResolution};
+use crate::gate::Overrides;
 use crate::health::HealthImpact;
 use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
 use crate::lifecycle::{Lifecycle, NewRun};
@@ -392,7 +393,8 @@ fn exclude_blocked(scope: &mut Vec<RackDevice>, notes: &mut Vec<String>) {
 fn exclude_unhealthy(scope: &mut Vec<RackDevice>, notes: &mut Vec<String>) {
     let ill = |device: &RackDevice| {
         let health = &device.health;
-        health.check_permitted(&device.target, "maintenance", HealthImpact::Change, None).err()
+        let none = &Overrides::default();
+        health.check_permitted(&device.target, "maintenance", HealthImpact::Change, none).err()
     };
     let message: Vec<String> =
         scope.iter().filter_map(ill).map(|refusal| refusal.message).collect();

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::effect::{CallVerb, Effect};
 use crate::here;
+use crate::id::RunId;
 use crate::node::NodeStage;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
@@ -30,6 +31,17 @@ pub enum RestartMode {
     Rerun,
     /// From the first step, after undoing what was done.
     RestartClean,
+}
+
+impl RestartMode {
+    /// The history text about a restart: of which run, by whom, and why.
+    pub fn describe(self, original: &RunId, requester: &Requester) -> String {
+        let what = match self {
+            Self::Rerun => "rerun of",
+            Self::RestartClean => "clean restart of",
+        };
+        requester.because(&format!("{what} {original}"))
+    }
 }
 
 /// The result of an action.

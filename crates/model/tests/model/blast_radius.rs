@@ -1,6 +1,7 @@
 //! Impact on other machines: which ones a refusal names.
 
 use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact, loses_power};
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, PowerShelfId, RunId};
 
 fn affected(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
@@ -8,7 +9,9 @@ fn affected(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
 }
 
 fn refused(impact: Impact, affected: &[AffectedMachine]) -> String {
-    check_impact("it", impact, affected, None).expect_err("they are needed").message
+    check_impact("it", impact, affected, &Overrides::default())
+        .expect_err("they are needed")
+        .message
 }
 
 #[test]
@@ -25,18 +28,19 @@ fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
     assert_eq!(
         refused(Impact::PowerLoss, &all),
         "it would take power from machines that are needed: m-1, m-4 are READY and in service; \
-         m-2, m-6 are held by op-1; m-5 is held by op-2"
+         m-2, m-6 are held by op-1; m-5 is held by op-2 (gate in-service)"
     );
     assert_eq!(
         refused(Impact::Restart, &all[..1]),
-        "it would restart machines that are needed: m-1 is READY and in service"
+        "it would restart machines that are needed: m-1 is READY and in service (gate in-service)"
     );
-    assert_eq!(check_impact("it", Impact::Restart, &all[2..3], None), Ok(()));
-    assert_eq!(check_impact("it", Impact::PowerLoss, &all, Some("fire")), Ok(()));
-    assert_eq!(
-        check_impact("it", Impact::PowerLoss, &[], Some(" ")).unwrap_err().field.unwrap(),
-        "reason"
-    );
+    assert_eq!(check_impact("it", Impact::Restart, &all[2..3], &Overrides::default()), Ok(()));
+    let by = |gate| check_impact("it", Impact::PowerLoss, &all, &Overrides::of(&[gate], "fire"));
+    assert_eq!(by(Gate::InService), Ok(()));
+    let refusal = by(Gate::Health).unwrap_err();
+    assert_eq!(refusal.gate, Some(Gate::InService));
+    let next = refusal.next_command.unwrap();
+    assert!(next.contains("--override in-service,health --reason …"), "{next}");
 }
 
 #[test]
@@ -69,6 +73,6 @@ fn every_machine_of_a_rack_is_named_and_what_is_more_than_a_rack_is_counted() {
         let message = refused(Impact::PowerLoss, &all);
         assert_eq!(message.matches("m-").count(), named, "{message}");
         let end = more.unwrap_or("READY and in service");
-        assert!(message.ends_with(end), "{message}");
+        assert!(message.ends_with(&format!("{end} (gate in-service)")), "{message}");
     }
 }

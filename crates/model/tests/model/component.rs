@@ -5,6 +5,7 @@ use model::component::{
 };
 use model::effect::DeviceFacts;
 use model::firmware::{Firmware, FirmwareComponent, FirmwareResolution};
+use model::gate::Overrides;
 use model::id::{FirmwareId, RackId, RunId};
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::target::{TargetId, TargetKind};
@@ -43,6 +44,7 @@ fn device(
         active_run: None,
         desired: requested,
         gate: Ok(()),
+        refusing: None,
         existing_run: None,
     }
 }
@@ -105,12 +107,17 @@ fn a_shelf_is_upgraded_where_nothing_else_is_done_to_it() {
         let head = RecordHeader::new("ps-1", Labels::new(), Timestamp::default());
         let mut shelf = PowerShelf::new(head, DeviceSpec::default());
         shelf.state = state;
-        assert_eq!(admit_shelf(&shelf, None).is_ok(), admitted, "{:?}", shelf.state);
+        assert_eq!(
+            admit_shelf(&shelf, &Overrides::default()).is_ok(),
+            admitted,
+            "{:?}",
+            shelf.state
+        );
         shelf.head.active_run = Some(RunId::trusted("op-1"));
-        assert_eq!(admit_shelf(&shelf, None).unwrap_err().reason, "DEVICE_BUSY");
+        assert_eq!(admit_shelf(&shelf, &Overrides::default()).unwrap_err().reason, "DEVICE_BUSY");
         shelf.head.active_run = None;
         shelf.head.deleted = true;
-        assert!(admit_shelf(&shelf, None).is_err());
+        assert!(admit_shelf(&shelf, &Overrides::default()).is_err());
     }
 }
 

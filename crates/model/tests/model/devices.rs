@@ -7,6 +7,7 @@ use model::condition::ConditionType;
 use model::device::{Device, known_power};
 use model::effect::{DesiredPower, Effect, PowerOffPolicy};
 use model::fault::{Fault, FaultCode};
+use model::gate::{Gate, Overrides};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{
@@ -64,7 +65,7 @@ fn request(operation: DesiredPower) -> ShelfPowerRequest {
         requested_at: at(0),
         initiator: "ada (T-1)".into(),
         operation,
-        forced: None,
+        overrides: Overrides::default(),
         request_id: None,
     }
 }
@@ -455,7 +456,13 @@ fn the_initiator_is_that_of_the_document() {
 fn power_request(ids: &[&str], operation: DesiredPower) -> PowerChangeRequest {
     let ids = ids.iter().map(|id| PowerShelfId::trusted(*id)).collect();
     let initiator = "ada".into();
-    PowerChangeRequest { ids, operation, initiator, forced: None, request_id: None }
+    PowerChangeRequest {
+        ids,
+        operation,
+        initiator,
+        overrides: Overrides::default(),
+        request_id: None,
+    }
 }
 
 #[test]
@@ -572,7 +579,7 @@ fn a_shelf_takes_one_request_at_a_time_in_any_state_but_deleted() {
 }
 
 #[test]
-fn what_is_reported_prevents_a_request_unless_by_force() {
+fn a_health_report_prevents_a_request_unless_overridden() {
     let bar = BlockingAlert { source: "leak".into(), alert: "water".into(), message: "wet".into() };
     let mut shelf = shelf_with_power("ps-1", Some(DesiredPower::On));
     shelf.head.health =
@@ -582,8 +589,12 @@ fn what_is_reported_prevents_a_request_unless_by_force() {
         reasons(&requested, &[named(&shelf)], &PowerTopology::default()),
         ["HEALTH_PREVENTS"]
     );
-    let forced = PowerChangeRequest { forced: Some("it is dry again".into()), ..requested };
-    assert!(reasons(&forced, &[named(&shelf)], &PowerTopology::default()).is_empty());
+    for (gate, passed) in [(Gate::Health, true), (Gate::InService, false)] {
+        let overrides = Overrides::of(&[gate], "it is dry again");
+        let request = PowerChangeRequest { overrides, ..requested.clone() };
+        let refused = reasons(&request, &[named(&shelf)], &PowerTopology::default());
+        assert_eq!(refused.is_empty(), passed, "{gate}");
+    }
 }
 
 #[test]
@@ -621,7 +632,7 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     }
 }
 
-/// Its use is unknown, so its power is not removed without force.
+/// Its use is unknown, so its power is not removed without an override.
 #[test]
 fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
     let shelf = shelf_with_power("ps-1", Some(DesiredPower::On));
@@ -629,12 +640,13 @@ fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
     let fed = in_rack_1(vec![shelf.clone()], machines);
     let requested = power_request(&["ps-1"], DesiredPower::Off);
     assert_eq!(reasons(&requested, &[named(&shelf)], &fed), ["MACHINES_IN_SERVICE"]);
-    let forced = PowerChangeRequest { forced: Some("it is empty".into()), ..requested };
-    assert!(reasons(&forced, &[named(&shelf)], &fed).is_empty());
+    let overrides = Overrides::of(&[Gate::InService], "it is empty");
+    let named_gate = PowerChangeRequest { overrides, ..requested };
+    assert!(reasons(&named_gate, &[named(&shelf)], &fed).is_empty());
 }
 
 #[test]
-fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
+fn both_shelves_at_once_are_judged_together() {
     use DesiredPower::{Off, On};
     let (one, two) = (shelf_with_power("ps-1", Some(On)), shelf_with_power("ps-2", Some(On)));
     let fed = |machines: Vec<Machine>| {
@@ -650,9 +662,10 @@ fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
         model::condition::ConditionObservation::new(ConditionType::Drained, true, "Cordoned");
     drained.learn(&[observed], at(1));
     assert!(reasons(&requested, &both, &fed(vec![drained])).is_empty(), "nobody misses it");
-    for (reason, fine) in [("", false), ("the rack burns", true)] {
-        let forced = PowerChangeRequest { forced: Some(reason.into()), ..requested.clone() };
-        assert_eq!(reasons(&forced, &both, &fed(ready.clone())).is_empty(), fine);
+    for (gate, fine) in [(Gate::Health, false), (Gate::InService, true)] {
+        let overrides = Overrides::of(&[gate], "the rack burns");
+        let request = PowerChangeRequest { overrides, ..requested.clone() };
+        assert_eq!(reasons(&request, &both, &fed(ready.clone())).is_empty(), fine, "{gate}");
     }
 }
 

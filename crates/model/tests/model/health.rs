@@ -1,5 +1,6 @@
 //! Health reports: how changes merge, what is refused, and which gates alerts close.
 
+use model::gate::{Gate, Overrides};
 use model::health::{
     Alert, AlertClass, Alerts, HealthFilter, HealthImpact, HealthReport, HealthSummary, MAX_ALERTS,
     MAX_CLASSES, MAX_SOURCES, ReportChange, Reports, apply,
@@ -148,13 +149,21 @@ fn gates_by_classification() {
         for (requested, open) in
             [(HealthImpact::Change, may_change), (HealthImpact::PlaceWorkloads, may_place)]
         {
-            let classification = status.check_permitted(&target, "REBOOT", requested, None);
+            let permitted = |gates: &[Gate]| {
+                let overrides = Overrides::of(gates, "fire");
+                status.check_permitted(&target, "REBOOT", requested, &overrides)
+            };
+            let classification = permitted(&[]);
             assert_eq!(classification.is_ok(), open, "{classes:?} {requested:?}");
-            assert_eq!(status.check_permitted(&target, "REBOOT", requested, Some("fire")), Ok(()));
+            assert_eq!(permitted(&[Gate::Health]), Ok(()));
+            assert_eq!(permitted(&[Gate::InService]).is_ok(), open);
             if let Err(refusal) = classification {
                 assert_eq!(refusal.reason, "HEALTH_PREVENTS");
                 assert!(refusal.message.contains("too hot"), "{refusal}");
-                assert_eq!(refusal.next_command.as_deref(), Some("farrier health get rack-1"));
+                assert_eq!(refusal.gate, Some(Gate::Health));
+                let next =
+                    "farrier health get rack-1   # or repeat it with --override health --reason …";
+                assert_eq!(refusal.next_command.as_deref(), Some(next));
             }
         }
     }

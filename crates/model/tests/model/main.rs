@@ -23,6 +23,7 @@ mod explore;
 mod fault;
 mod filter;
 mod firmware;
+mod gate;
 mod health;
 mod host;
 mod id;

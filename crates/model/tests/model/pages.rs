@@ -1,6 +1,7 @@
 //! The tables in the documents that mirror lists in the code must match them exactly.
 
 use model::fault::{EffectOutcome, FaultCode};
+use model::gate::Gate;
 use model::plan::RunType;
 use std::path::Path;
 
@@ -29,6 +30,17 @@ fn every_fault_has_its_row_among_the_errors() {
     let mut expected: Vec<String> = FaultCode::ALL.iter().map(row).collect();
     expected.sort_unstable();
     assert_eq!(rows(&page("api-errors.md"), "| ["), expected);
+}
+
+#[test]
+fn every_gate_that_can_be_overridden_has_its_row() {
+    let page = page("concepts/gates.md");
+    let expected = Gate::ALL.map(|gate| format!("| `{gate}` | {} |", gate.sentence()));
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(rows.len(), expected.len(), "{rows:?}");
+    for (row, expected) in rows.iter().zip(&expected) {
+        assert!(row.starts_with(expected.as_str()), "{row} does not begin with {expected}");
+    }
 }
 
 #[test]

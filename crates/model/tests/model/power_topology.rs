@@ -3,6 +3,7 @@
 use crate::support::at;
 use model::blast_radius::{AffectedMachine, ImpactObjection, PoweredDevice};
 use model::effect::DesiredPower;
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, PowerShelfId, RackId};
 use model::lifecycle::{DeviceSpec, RecordHeader};
 use model::machine::Labels;
@@ -196,20 +197,30 @@ fn feeds_decide_where_they_are_given_and_the_rack_elsewhere() {
 fn the_loss_of_the_fabric_is_refused_as_well() {
     let topology = topology(&BOTH, &[("m-1", "rack-1", &["ps-2"]), ("sw-1", "rack-1", &["ps-1"])]);
     let shelf = shelf(&BOTH[0]);
-    let request = |forced: Option<&str>| PowerChangeRequest {
+    let request = |gates: &[Gate]| PowerChangeRequest {
         ids: vec![shelf.id()],
         operation: DesiredPower::Off,
         initiator: "ada".into(),
-        forced: forced.map(String::from),
+        overrides: Overrides::of(gates, "fire"),
         request_id: None,
     };
     let named = [NamedShelf { id: shelf.id(), shelf: Some(shelf.clone()), existing_run: None }];
-    let preview = preview_power_change(&request(None), &named, &topology);
+    let preview = preview_power_change(&request(&[]), &named, &topology);
     let refusal = preview.permitted().unwrap_err();
     assert!(refusal.message.contains("take the fabric from machines"), "{}", refusal.message);
     assert_eq!((preview.affected.len(), names(&preview.fabric_loss)), (0, vec!["m-1"]));
-    assert!(preview_power_change(&request(Some("fire")), &named, &topology).permitted().is_ok());
-    assert_eq!(preview_power_change(&request(Some("")), &named, &topology).refusals.len(), 1);
-    assert_eq!(admit_power_off(&shelf, &topology, None).unwrap_err().reason, "MACHINES_IN_SERVICE");
-    assert!(admit_power_off(&shelf, &topology, Some("fire")).is_ok());
+    for (gates, passed) in [(&[][..], false), (&[Gate::Health], false), (&[Gate::InService], true)]
+    {
+        let request = request(gates);
+        let preview = preview_power_change(&request, &named, &topology);
+        assert_eq!(preview.permitted().is_ok(), passed, "{gates:?}");
+        let admitted = admit_power_off(&shelf, &topology, &request.overrides);
+        assert_eq!(admitted.is_ok(), passed, "{gates:?}");
+        if let Err(refusal) = admitted {
+            assert_eq!(
+                (refusal.reason, refusal.gate),
+                ("MACHINES_IN_SERVICE", Some(Gate::InService))
+            );
+        }
+    }
 }

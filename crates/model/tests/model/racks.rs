@@ -5,6 +5,7 @@ use crate::support::spec;
 use model::blast_radius::{AffectedMachine, ImpactObjection};
 use model::effect::{DeviceWork, Effect};
 use model::firmware::{Firmware, FirmwareComponent, FirmwareResolution};
+use model::gate::{Gate, Overrides};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{FirmwareId, MachineId, RunId, SwitchId};
 use model::lifecycle::{
@@ -12,7 +13,7 @@ use model::lifecycle::{
 };
 use model::machine::Labels;
 use model::rack::maintenance::{
-    FORCED, MaintenanceScope, MaintenanceTrigger, PlannedMaintenance, PowerSequence, RackLimits,
+    MaintenanceScope, MaintenanceTrigger, PlannedMaintenance, PowerSequence, RackLimits,
     RackMaintenanceRequest, RackStep, RequestedActivity, admit, admit_resume, gates, plan,
     request_from_params,
 };
@@ -442,7 +443,12 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     let last = off.progress.steps.len() - 1;
     assert_eq!(refused(&run_of(PowerSequence::Off, last), &serving(None)), None);
     let mut forced = off.clone();
-    forced.spec.params.insert(FORCED.into(), "fire".into());
+    for (gate, expected) in [(Gate::Health, Some("MACHINES_IN_SERVICE")), (Gate::InService, None)] {
+        Overrides::of(&[gate], "fire").store_in(&mut forced.spec.params);
+        assert_eq!(refused(&forced, &serving(None)), expected, "{gate}");
+    }
+    // As older versions stored it.
+    forced.spec.params = model::plan::Params::from([("forced".into(), "fire".into())]);
     assert_eq!(refused(&forced, &serving(None)), None);
     assert_eq!(refused(&off, &devices()[1..]), Some("DEVICE_MOVED"));
 }
@@ -471,14 +477,16 @@ fn whoever_is_in_service_keeps_the_fabric() {
         let (rack, all) = (rack(RackState::Ready), serving(against));
         let planned =
             plan(&rack, &all, desired, MaintenanceTrigger::OnDemand, given).expect("a plan");
-        let message = model::rack::maintenance::check_planned_impact(&planned, None)
-            .err()
-            .map(|refusal| refusal.message);
+        let message =
+            model::rack::maintenance::check_planned_impact(&planned, &Overrides::default())
+                .err()
+                .map(|refusal| refusal.message);
         match (&message, refused) {
             (Some(message), Some(words)) => assert!(message.contains(words), "{message}"),
             (message, refused) => assert_eq!(message.as_deref(), refused),
         }
-        assert_eq!(model::rack::maintenance::check_planned_impact(&planned, Some("fire")), Ok(()));
+        let named = Overrides::of(&[Gate::InService], "fire");
+        assert_eq!(model::rack::maintenance::check_planned_impact(&planned, &named), Ok(()));
         let new = planned.new_run(&rack, &id("op-1"), "ada".into());
         let run =
             Run::new(RunSpec { steps: new.steps, held_targets: new.claims, ..spec(Vec::new()) });
@@ -548,7 +556,7 @@ fn a_scope_takes_no_more_than_it_names() {
 }
 
 #[test]
-fn machines_in_service_are_taken_down_by_force_only() {
+fn machines_in_service_are_taken_down_only_with_an_override() {
     let serving = |mut all: Vec<RackDevice>| {
         let machine = MachineId::trusted("m-1");
         all[0].affected =
@@ -585,13 +593,15 @@ fn machines_in_service_are_taken_down_by_force_only() {
         let devices = serving(devices());
         let planned =
             plan(&rack, &devices, desired.clone(), MaintenanceTrigger::OnDemand, given).unwrap();
-        let against = gates(&rack, &planned, None);
+        let against = gates(&rack, &planned, &Overrides::default());
         let refusal = against.iter().find(|one| one.reason == "MACHINES_IN_SERVICE");
         assert_eq!(refusal.is_some(), message.is_some(), "{desired:?}");
         let reported = refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default();
         assert!(reported.contains(message.unwrap_or_default()), "{reported}");
-        assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{desired:?}");
-        assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
+        let named = Overrides::of(&[Gate::InService], "a fire");
+        assert!(gates(&rack, &planned, &named).is_empty(), "{desired:?}");
+        let other = Overrides::of(&[Gate::Health], "a fire");
+        assert_eq!(gates(&rack, &planned, &other).len(), against.len(), "{desired:?}");
         assert_eq!(request_from_params(&planned.params()), desired, "it reads back as it was");
     }
 }
@@ -633,7 +643,7 @@ fn feeds_decide_which_machines_a_power_sequence_takes_down() {
 
 /// Rows: the alert is on the rack, or on a device in its scope.
 #[test]
-fn what_is_reported_prevents_a_maintenance_unless_by_force() {
+fn a_health_report_prevents_a_maintenance_unless_overridden() {
     let bar = BlockingAlert { source: "leak".into(), alert: "water".into(), message: "wet".into() };
     let ill = HealthSummary { alerts: 1, allocations_blocked_by: None, state_changes: Some(bar) };
     let mut on_rack = rack(RackState::Ready);
@@ -641,13 +651,16 @@ fn what_is_reported_prevents_a_maintenance_unless_by_force() {
     let mut on_device = planned(RackMaintenanceRequest::default());
     on_device.devices[0].health = ill.clone();
     let well = (rack(RackState::Ready), planned(RackMaintenanceRequest::default()));
-    assert!(gates(&well.0, &well.1, None).is_empty());
+    let none = Overrides::default();
+    assert!(gates(&well.0, &well.1, &none).is_empty());
     for (rack, planned) in [(&on_rack, &well.1), (&well.0, &on_device)] {
-        let refusals = gates(rack, planned, None);
+        let refusals = gates(rack, planned, &none);
         let reasons: Vec<&str> = refusals.iter().map(|refusal| refusal.reason).collect();
         assert_eq!(reasons, ["HEALTH_PREVENTS"]);
         assert!(refusals[0].message.contains("leak reports water: wet"), "{}", refusals[0]);
-        assert!(gates(rack, planned, Some("it is dry again")).is_empty());
+        let reason = "it is dry again";
+        assert!(gates(rack, planned, &Overrides::of(&[Gate::Health], reason)).is_empty());
+        assert_eq!(gates(rack, planned, &Overrides::of(&[Gate::InService], reason)).len(), 1);
     }
     // An ingestion has no override: it waits for the rack, and leaves out the device.
     let discovering = Rack { state: RackState::Discovering, ..on_rack };

@@ -1,6 +1,6 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
-use super::convert::{force_reason, initiator};
+use super::convert::{initiator, overrides_from};
 use super::rack::convert::{affected_machine_ids, gate};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
@@ -8,6 +8,7 @@ use engine::component::{
     ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome,
 };
 use model::firmware::FirmwareResolution;
+use model::gate::component_firmware;
 use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
 use model::refusal::Refusal;
 use model::target::TargetId;
@@ -60,14 +61,12 @@ fn update_from(
     requested: v1::UpdateComponentFirmwareRequest,
     by: String,
 ) -> Result<FirmwareUpdate, Refusal> {
-    let force = force_reason(requested.force, &requested.reason)?;
     text::check_short("reference", &requested.reference)?;
+    let targets =
+        targets_from(requested.compute_trays, requested.switches, requested.power_shelves)?;
     Ok(FirmwareUpdate {
-        targets: targets_from(
-            requested.compute_trays,
-            requested.switches,
-            requested.power_shelves,
-        )?,
+        overrides: overrides_from(requested.gate_override, component_firmware(&targets))?,
+        targets,
         firmware: firmware_from(&requested.target_version)?,
         request_id: match requested.dry_run {
             true => requested.request_id,
@@ -75,7 +74,6 @@ fn update_from(
         },
         by,
         reference: requested.reference,
-        force,
         dry_run: requested.dry_run,
     })
 }

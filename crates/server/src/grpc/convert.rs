@@ -10,6 +10,7 @@ pub(super) use plan::{plan, run_step};
 use engine::DescribedMachine;
 use engine::watch::WatchUpdate;
 use model::fault::FaultClass;
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RackId, RunId};
 use model::machine::hardware::RecordedHardware;
 use model::machine::view::{EffectiveState, LifecycleState};
@@ -53,17 +54,21 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Requester, Ref
     })
 }
 
-/// The reason of a forced request. A reason without force is refused, because it would not be
-/// recorded.
-pub(super) fn force_reason(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
-    match (force, reason.is_empty()) {
-        (true, _) => text::check_reason("reason", reason).map(Some),
-        (false, true) => Ok(None),
-        (false, false) => {
-            let instead = "set force too, or leave it out";
-            Err(Refusal::invalid("reason", "is given without force", instead))
-        }
-    }
+/// The override of a request that has these gates.
+pub(super) fn overrides_from(
+    requested: Option<v1::GateOverride>,
+    of_request: &[Gate],
+) -> Result<Overrides, Refusal> {
+    let v1::GateOverride { gates, reason } = requested.unwrap_or_default();
+    Overrides::parse(&gates, &reason, of_request)
+}
+
+/// The override as a record shows it.
+pub(super) fn gate_override(overrides: &Overrides) -> Option<v1::GateOverride> {
+    (!overrides.is_empty()).then(|| v1::GateOverride {
+        gates: overrides.gates().map(|gate| gate.as_str().to_string()).collect(),
+        reason: overrides.reason().to_string(),
+    })
 }
 
 /// The word of an enum's value; none when it is unspecified.

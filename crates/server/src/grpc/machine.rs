@@ -1,7 +1,8 @@
 //! MachineService.
 
 use super::convert::{
-    initiator, machine, machine_event, machine_from, machine_with_hardware, operation, who,
+    initiator, machine, machine_event, machine_from, machine_with_hardware, operation,
+    overrides_from, who,
 };
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
@@ -9,6 +10,7 @@ use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::{Filter, FilterSubject};
+use model::gate::MACHINE_RUN;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
@@ -24,15 +26,16 @@ struct OperationRequest {
     /// None: the default plan of the type.
     plan_id: Option<PlanId>,
     params: Params,
+    gate_override: Option<v1::GateOverride>,
 }
 
 impl OperationRequest {
-    fn of_type(run_type: RunType) -> Self {
-        Self { run_type, plan_id: None, params: Params::new() }
+    fn of_type(run_type: RunType, gate_override: Option<v1::GateOverride>) -> Self {
+        Self { run_type, plan_id: None, params: Params::new(), gate_override }
     }
 
-    fn with_maintenance_plan(run_type: RunType, way: Option<Maintenance>) -> Self {
-        Self { plan_id: way.map(Maintenance::plan_id), ..Self::of_type(run_type) }
+    fn in_maintenance_plan(self, way: Option<Maintenance>) -> Self {
+        Self { plan_id: way.map(Maintenance::plan_id), ..self }
     }
 }
 
@@ -45,13 +48,14 @@ impl GrpcServices {
         request_id: &str,
         initiator: String,
     ) -> Answer<v1::Operation> {
-        let OperationRequest { run_type, plan_id, params } = desired;
+        let OperationRequest { run_type, plan_id, params, gate_override } = desired;
         let start = StartRequest {
             machine_id: MachineId::parse(machine_id).or_status()?,
             request_id: text::check_request_id(request_id).or_status()?,
             run_type,
             plan_id,
             params,
+            overrides: overrides_from(gate_override, MACHINE_RUN).or_status()?,
             initiator,
         };
         let started = self.engine.runs().start(start).await.or_status()?;
@@ -155,7 +159,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let desired = OperationRequest::of_type(RunType::Reboot);
+        let desired = OperationRequest::of_type(RunType::Reboot, requested.gate_override);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
@@ -166,7 +170,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), requested.image_ref)]);
-        let desired = OperationRequest { params, ..OperationRequest::of_type(RunType::Reimage) };
+        let reimage = OperationRequest::of_type(RunType::Reimage, requested.gate_override);
+        let desired = OperationRequest { params, ..reimage };
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
@@ -177,7 +182,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.drain.then_some(Maintenance::EnterDraining);
-        let desired = OperationRequest::with_maintenance_plan(RunType::EnterMaintenance, way);
+        let run_type = RunType::EnterMaintenance;
+        let desired = OperationRequest::of_type(run_type, requested.gate_override);
+        let desired = desired.in_maintenance_plan(way);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
@@ -188,7 +195,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.uncordon.then_some(Maintenance::ExitUncordoning);
-        let desired = OperationRequest::with_maintenance_plan(RunType::ExitMaintenance, way);
+        let run_type = RunType::ExitMaintenance;
+        let desired = OperationRequest::of_type(run_type, requested.gate_override);
+        let desired = desired.in_maintenance_plan(way);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 

@@ -3,7 +3,7 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::convert::{initiator, run, time, who, word_from};
+use super::convert::{initiator, overrides_from, run, time, who, word_from};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -13,6 +13,7 @@ use engine::node::{
 };
 use engine::watch::WatchUpdate;
 use model::filter::{Filter, FilterSubject};
+use model::gate::{MACHINE_RUN, REACTIVATE_NODE, RELEASE_NODE, decommission};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
@@ -53,6 +54,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let desired = Onboard {
             machine: MachineId::parse(&requested.machine_id).or_status()?,
             site: SiteId::parse(&requested.site_id).or_status()?,
+            overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
             request_id: request_id(requested.request_id, requested.dry_run).or_status()?,
             by,
         };
@@ -71,16 +73,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let mode = mode_from(requested.mode).or_status()?;
-        let v1::DecommissionNodeRequest {
-            node_id,
-            request_id,
-            without_agent,
-            without_maas,
-            dry_run,
-            ..
-        } = requested;
-        let requested =
-            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        let v1::DecommissionNodeRequest { node_id, request_id, dry_run, gate_override, .. } =
+            requested;
+        let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
         self.start_decommission(requested, by).await
     }
 
@@ -89,12 +84,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::DrainNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let v1::DrainNodeRequest { node_id, request_id, without_agent, dry_run } =
+        let v1::DrainNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
         let mode = DecommissionMode::Drain;
-        let without_maas = String::new();
-        let requested =
-            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
         self.start_decommission(requested, by).await
     }
 
@@ -103,12 +96,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::RetireNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let v1::RetireNodeRequest { node_id, request_id, without_agent, dry_run } =
+        let v1::RetireNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
         let mode = DecommissionMode::Retire;
-        let without_maas = String::new();
-        let requested =
-            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
         self.start_decommission(requested, by).await
     }
 
@@ -116,12 +107,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReactivateNodeRequest>,
     ) -> Answer<v1::Node> {
-        let v1::ReactivateNodeRequest { node_id, reason, unproven } = request.get_ref();
-        let why = match unproven {
-            true => text::check_reason("reason", reason),
-            false => text::check_optional_reason("reason", reason),
-        };
-        let ask = NodeRequest::Reactivate { why: why.or_status()?, unproven: *unproven };
+        let v1::ReactivateNodeRequest { node_id, reason, gate_override } = request.get_ref();
+        let why = text::check_optional_reason("reason", reason).or_status()?;
+        let overrides = overrides_from(gate_override.clone(), REACTIVATE_NODE).or_status()?;
+        let ask = NodeRequest::Reactivate { why, overrides };
         self.change_node(request.metadata(), node_id, ask).await
     }
 
@@ -140,7 +129,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
 
     async fn release_node(&self, request: Request<v1::ReleaseNodeRequest>) -> Answer<v1::Node> {
         let why = text::check_reason("reason", &request.get_ref().reason).or_status()?;
-        let ask = NodeRequest::Release { why, unproven: request.get_ref().unproven };
+        let gate_override = request.get_ref().gate_override.clone();
+        let overrides = overrides_from(gate_override, RELEASE_NODE).or_status()?;
+        let ask = NodeRequest::Release { why, overrides };
         self.change_node(request.metadata(), &request.get_ref().node_id, ask).await
     }
 
@@ -229,8 +220,7 @@ struct DecommissionFields {
     node_id: String,
     mode: DecommissionMode,
     request_id: String,
-    without_agent: String,
-    without_maas: String,
+    gate_override: Option<v1::GateOverride>,
     dry_run: bool,
 }
 
@@ -244,9 +234,7 @@ impl GrpcServices {
         let desired = Decommission {
             node: NodeId::parse(&requested.node_id).or_status()?,
             mode: requested.mode,
-            without_agent: text::check_optional_reason("without_agent", &requested.without_agent)
-                .or_status()?,
-            without_maas: text::check_optional_reason("without_maas", &requested.without_maas)
+            overrides: overrides_from(requested.gate_override, decommission(requested.mode))
                 .or_status()?,
             request_id: request_id(requested.request_id, dry_run).or_status()?,
             by,

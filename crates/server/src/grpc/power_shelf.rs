@@ -1,6 +1,6 @@
 //! PowerShelfService.
 
-use super::convert::{initiator, known_caller, time, who};
+use super::convert::{gate_override, initiator, known_caller, overrides_from, time, who};
 use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
@@ -9,6 +9,7 @@ use engine::{DescribedDevice, ShelfPreview};
 use model::blast_radius::AffectedMachine;
 use model::effect::DesiredPower;
 use model::filter::FilterSubject;
+use model::gate::shelf_power;
 use model::id::PowerShelfId;
 use model::lifecycle::Lifecycle;
 use model::power_shelf::maintenance::{self, PowerChangeRequest, step_name};
@@ -176,12 +177,6 @@ fn maintenance_from(
         ids.map(|one| PowerShelfId::parse_field(&one.id, "power_shelf_ids")).collect();
     let reference = requested.reference.as_deref();
     text::check_short("reference", reference.unwrap_or_default())?;
-    let reason =
-        text::check_optional_reason("reason", requested.reason.as_deref().unwrap_or_default())?;
-    if !reason.is_empty() && !requested.force.unwrap_or_default() {
-        let problem = "is only recorded with force";
-        return Err(Refusal::invalid("reason", problem, "add --force, or leave it out"));
-    }
     let request_id = match requested.request_id.as_deref() {
         None | Some("") => None,
         Some(id) => Some(text::check_request_id(id)?),
@@ -190,7 +185,7 @@ fn maintenance_from(
         ids: ids?,
         operation,
         initiator: maintenance::initiator(known_caller(metadata).as_deref(), reference),
-        forced: requested.force.unwrap_or_default().then_some(reason),
+        overrides: overrides_from(requested.gate_override.clone(), shelf_power(operation))?,
         request_id,
     })
 }
@@ -242,6 +237,6 @@ fn requested(request: &ShelfPowerRequest) -> v1::PowerShelfMaintenance {
         requested_at: Some(time(request.requested_at)),
         initiator: request.initiator.clone(),
         operation: operation.into(),
-        forced: request.forced.clone().unwrap_or_default(),
+        gate_override: gate_override(&request.overrides),
     }
 }

@@ -2,13 +2,14 @@
 
 pub(super) mod convert;
 
-use super::convert::{force_reason, initiator};
+use super::convert::{initiator, overrides_from};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus};
 use model::filter::{Filter, FilterSubject};
+use model::gate::{DELETE_RACK, RACK_MAINTENANCE};
 use model::id::{RackId, RunId};
 use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
 use model::refusal::Refusal;
@@ -24,8 +25,7 @@ const RACK_PREFIX: &str = "rack-";
 struct MaintenanceFields {
     request_id: String,
     reference: String,
-    force: bool,
-    reason: String,
+    gate_override: Option<v1::GateOverride>,
     dry_run: bool,
 }
 
@@ -40,7 +40,6 @@ impl MaintenanceFields {
         if !self.request_id.is_empty() {
             text::check_request_id(&self.request_id)?;
         }
-        let force = force_reason(self.force, &self.reason)?;
         Ok(MaintenanceStart {
             rack_id,
             request: desired,
@@ -48,7 +47,7 @@ impl MaintenanceFields {
             request_id: self.request_id,
             by: initiator(metadata),
             reference: self.reference,
-            force_reason: force,
+            overrides: overrides_from(self.gate_override, RACK_MAINTENANCE)?,
             dry_run: self.dry_run,
         })
     }
@@ -129,7 +128,8 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let requested = request.into_inner();
         let id = RackId::parse(&requested.rack_id).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let marked = engine.racks().delete(id, requested.force, by).await.or_status()?;
+        let overrides = overrides_from(requested.gate_override, DELETE_RACK).or_status()?;
+        let marked = engine.racks().delete(id, overrides, by).await.or_status()?;
         Ok(Response::new(convert::view(&marked)))
     }
 
@@ -154,8 +154,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let ask = MaintenanceFields {
             request_id: requested.request_id,
             reference: requested.reference,
-            force: requested.force,
-            reason: requested.reason,
+            gate_override: requested.gate_override,
             dry_run: requested.dry_run,
         };
         let start = ask.start(&metadata, rack, desired, MaintenanceTrigger::OnDemand);
@@ -172,8 +171,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let ask = MaintenanceFields {
             request_id: requested.request_id,
             reference: requested.reference,
-            force: requested.force,
-            reason: requested.reason,
+            gate_override: requested.gate_override,
             dry_run: requested.dry_run,
         };
         let start = ask.start(

@@ -1,11 +1,12 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::convert::{initiator, log_chunk, run, run_event, who};
+use super::convert::{initiator, log_chunk, overrides_from, run, run_event, who};
 use super::page::List;
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
+use model::gate::MACHINE_RUN;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::actions::{Action, Requester, RestartMode};
@@ -61,6 +62,7 @@ impl v1::run_service_server::RunService for GrpcServices {
             run_type: RunType::parse_field("type", &requested.r#type).or_status()?,
             plan_id,
             params: requested.params.into_iter().collect(),
+            overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
             initiator,
         };
         let started = self.engine.runs().start(start).await.or_status()?;

@@ -2,6 +2,7 @@
 
 use engine::machine::hardware::HardwareError;
 use model::fault::{Fault, FaultClass, FaultCode};
+use model::gate::Gate;
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -55,13 +56,18 @@ pub(super) fn refusal_status(refusal: Refusal) -> Status {
     if let Some(next) = &refusal.next_command {
         metadata.insert("next".to_string(), next.clone());
     }
+    let gate = refusal.gate.map(Gate::as_str).unwrap_or_default();
+    if !gate.is_empty() {
+        metadata.insert("gate".to_string(), gate.to_string());
+    }
     details.set_error_info(refusal.reason, DOMAIN, metadata);
     if let Some(field) = &refusal.field {
         details.add_bad_request_violation(field, &refusal.message);
     }
     if refusal.kind == RefusalKind::Precondition {
-        // The gate, or the rule, that refuses. The message names the objects.
-        details.add_precondition_failure_violation(refusal.reason, "", &refusal.message);
+        // The type is the rule that refuses, the subject its gate if it can be overridden. The
+        // message names the objects.
+        details.add_precondition_failure_violation(refusal.reason, gate, &refusal.message);
     }
     let message = match &refusal.next_command {
         Some(next) => format!("{}; try: {next}", refusal.message),
@@ -140,6 +146,10 @@ mod tests {
             (Refusal::missing("request_id"), Code::InvalidArgument),
             (Refusal::not_found("machine", "m-1", "farrier list"), Code::NotFound),
             (Refusal::precondition("MACHINE_BUSY", "busy"), Code::FailedPrecondition),
+            (
+                Refusal::precondition("HEALTH_PREVENTS", "ill").at_gate(Gate::Health),
+                Code::FailedPrecondition,
+            ),
             (Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", "used"), Code::AlreadyExists),
             (Refusal::new(RefusalKind::Gone, "CURSOR_GONE", "gone"), Code::OutOfRange),
         ];
@@ -157,6 +167,11 @@ mod tests {
             let failed = details.precondition_failure();
             assert_eq!(failed.is_some(), code == Code::FailedPrecondition);
             assert!(failed.is_none_or(|failed| failed.violations[0].r#type == refusal.reason));
+            let gate = refusal.gate.map(Gate::as_str);
+            let info = details.error_info().unwrap();
+            assert_eq!(info.metadata.get("gate").map(String::as_str), gate);
+            let subject = failed.map(|failed| failed.violations[0].subject.as_str());
+            assert_eq!(subject.filter(|subject| !subject.is_empty()), gate);
         }
     }
 

@@ -2,10 +2,11 @@
 //! first.
 
 use super::super::{Rack, RackDevice, RackState};
-use super::{FORCED, MaintenanceTrigger, PlannedMaintenance, RackStep};
+use super::{MaintenanceTrigger, PlannedMaintenance, RackStep};
 use crate::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
+use crate::gate::{Gate, Overrides, name_all};
 use crate::health::{HealthImpact, HealthSummary};
-use crate::id::PowerShelfId;
+use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
 use crate::run::Run;
@@ -14,27 +15,33 @@ use std::collections::BTreeSet;
 
 /// All refusals: by the state of the rack, by operations that hold its devices, by health reports,
 /// and by affected machines that are needed.
-pub fn gates(rack: &Rack, planned: &PlannedMaintenance, force: Option<&str>) -> Vec<Refusal> {
+pub fn gates(rack: &Rack, planned: &PlannedMaintenance, overrides: &Overrides) -> Vec<Refusal> {
     let state = admit(rack, planned.request.scope.is_full(), planned.trigger).err();
     let claimed =
         planned.devices.iter().filter_map(|device| refuse_held(rack, device, planned.trigger));
     // With an unknown firmware the affected machines are unknown too.
-    let affected =
-        if planned.unknown.is_some() { None } else { check_planned_impact(planned, force).err() };
-    let ill = health_refusals(rack, &planned.devices, force);
-    state.into_iter().chain(claimed).chain(ill).chain(affected).collect()
+    let affected = if planned.unknown.is_some() {
+        None
+    } else {
+        check_planned_impact(planned, overrides).err()
+    };
+    let ill = health_refusals(rack, &planned.devices, overrides);
+    let mut refusals: Vec<Refusal> =
+        state.into_iter().chain(claimed).chain(ill).chain(affected).collect();
+    name_all(&mut refusals, overrides);
+    refusals
 }
 
 /// The health reports of the rack and its devices that prevent a start.
 pub(crate) fn health_refusals(
     rack: &Rack,
     devices: &[RackDevice],
-    force: Option<&str>,
+    overrides: &Overrides,
 ) -> Vec<Refusal> {
     let own = (rack.target(), &rack.head.health);
     let all = devices.iter().map(|device| (device.target.clone(), &device.health));
     let permit = |(target, health): (TargetId, &HealthSummary)| {
-        health.check_permitted(&target, "maintenance", HealthImpact::Change, force).err()
+        health.check_permitted(&target, "maintenance", HealthImpact::Change, overrides).err()
     };
     [own].into_iter().chain(all).filter_map(permit).collect()
 }
@@ -89,17 +96,30 @@ fn refuse_held(rack: &Rack, device: &RackDevice, trigger: MaintenanceTrigger) ->
     (!gives_way).then(|| device.target.refuse_held(holder))
 }
 
-/// Machines in service are affected only by force, with a reason that is recorded.
+/// Machines in service are affected only by an override.
 pub fn check_planned_impact(
     planned: &PlannedMaintenance,
-    force: Option<&str>,
+    overrides: &Overrides,
 ) -> Result<(), Refusal> {
     let what = match planned.impact {
         Impact::PowerLoss => "this power sequence",
         Impact::Restart => "this firmware upgrade",
         Impact::FabricLoss => "this maintenance",
     };
-    check_impact(what, planned.impact, &planned.affected, force)
+    check_impact(what, planned.impact, &planned.affected, overrides)
+}
+
+/// Checks whether a rack may be deleted: no device is in it, or the gate is overridden.
+pub fn check_empty(rack: &RackId, devices: usize, overrides: &Overrides) -> Result<(), Refusal> {
+    if devices == 0 || overrides.passes(Gate::Devices) {
+        return Ok(());
+    }
+    let stand = if devices == 1 { "device is" } else { "devices are" };
+    let message = format!("{devices} {stand} in {rack}: take them out first");
+    let flags = overrides.flags_with(Gate::Devices);
+    Err(Refusal::precondition("RACK_NOT_EMPTY", message)
+        .at_gate(Gate::Devices)
+        .next(format!("farrier rack delete {rack} {flags}   # takes them out")))
 }
 
 /// Checks whether an operation may execute its remaining steps now. It may have been accepted, or
@@ -166,9 +186,12 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
     };
     let affected: Vec<AffectedMachine> =
         taken.filter_map(|one| one.affected.clone()).filter(|one| !own(one)).collect();
-    let forced = run.spec.params.get(FORCED).map(String::as_str);
-    check_impact(&format!("what is left of {id}"), impact, &affected, forced).map_err(|refusal| {
-        let restarted = format!("farrier rack maintenance start {rack} … --force --reason …");
-        refusal.next(format!("{restarted}   # or move their work away first"))
-    })
+    let overrides = Overrides::of_params(&run.spec.params);
+    check_impact(&format!("what is left of {id}"), impact, &affected, &overrides).map_err(
+        |refusal| {
+            let flags = overrides.flags_with(Gate::InService);
+            let restarted = format!("farrier rack maintenance start {rack} … {flags}");
+            refusal.next(format!("{restarted}   # or move their work away first"))
+        },
+    )
 }

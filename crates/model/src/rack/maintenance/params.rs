@@ -4,6 +4,7 @@
 use super::{
     MaintenanceScope, PlannedMaintenance, PowerSequence, RackMaintenanceRequest, RequestedActivity,
 };
+use crate::gate::Overrides;
 use crate::id::{FirmwareId, Id, Kind};
 use crate::plan::Params;
 use crate::rack::MaintenanceActivity;
@@ -19,8 +20,6 @@ pub const FIRMWARE_USED: &str = "firmware_used";
 const POWER: &str = "power";
 /// Why no firmware is applied.
 pub const FIRMWARE_SKIPPED: &str = "firmware_skipped";
-/// The reason for which machines in service may be affected.
-pub const FORCED: &str = "forced";
 pub const REFERENCE: &str = "reference";
 /// `on-demand`, `ingestion` or `reprovision`.
 pub const TRIGGER: &str = "trigger";
@@ -101,18 +100,10 @@ pub fn initiator(by: &str, reference: &str) -> String {
     }
 }
 
-/// Adds the request's metadata: the reason of an override, and its reference.
-pub fn add_request_metadata(params: &mut Params, force: Option<&str>, reference: &str) {
-    let message = [(FORCED, force), (REFERENCE, Some(reference))];
-    for (name, value) in message {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            params.insert(name.into(), value.into());
-        }
+/// Adds the request's metadata: its override, and its reference.
+pub fn add_request_metadata(params: &mut Params, overrides: &Overrides, reference: &str) {
+    overrides.store_in(params);
+    if !reference.is_empty() {
+        params.insert(REFERENCE.into(), reference.into());
     }
-}
-
-/// The history message of an accepted request.
-pub fn format_accepted(what: &str, initiator: &str, force: Option<&str>) -> String {
-    let forced = force.map(|reason| format!(", by force: {reason}")).unwrap_or_default();
-    format!("{what} accepted for {initiator}{forced}")
 }

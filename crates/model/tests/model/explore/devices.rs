@@ -122,7 +122,7 @@ impl Explore for PowerShelf {
                     requested_at: Timestamp::default(),
                     initiator: "somebody".into(),
                     operation,
-                    forced: None,
+                    overrides: model::gate::Overrides::default(),
                     request_id: None,
                 };
                 let record = Self { maintenance_requested: Some(request), ..self.clone() };

@@ -5,6 +5,7 @@
 //! and each end that the run may have there.
 
 use super::{AT_ONCE, Explore, LifecycleEvent, OWN, run_in};
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::drift::{DriftAction, DriftCase};
 use model::node::heartbeat::{
@@ -169,10 +170,16 @@ impl NodeWalk for Node {
         let mut all = Vec::new();
         for (what, requested) in [
             ("somebody quarantines it", NodeRequest::Quarantine { why: why() }),
-            ("somebody releases it", NodeRequest::Release { why: why(), unproven: false }),
+            (
+                "somebody releases it",
+                NodeRequest::Release { why: why(), overrides: Overrides::default() },
+            ),
             (
                 "somebody reactivates it",
-                NodeRequest::Reactivate { why: String::new(), unproven: true },
+                NodeRequest::Reactivate {
+                    why: String::new(),
+                    overrides: Overrides::of(&[Gate::Cleanup], "sure"),
+                },
             ),
         ] {
             // Only the first transition: each one is an edge of its own.

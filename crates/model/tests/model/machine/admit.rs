@@ -2,6 +2,7 @@
 
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{DesiredPower, Effect, RmaAction};
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RunId};
 use model::machine::admit::{admit, admit_with_override};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
@@ -145,11 +146,13 @@ fn gates_by_health() {
             if let Err(refusal) = classification {
                 assert!(refusal.message.contains("site reports fan: a fan is broken"), "{refusal}");
             }
-            assert_eq!(admit_with_override(&machine, run_type, &steps, Some("it must be")), Ok(()));
+            let named = Overrides::of(&[Gate::Health], "it must be");
+            assert_eq!(admit_with_override(&machine, run_type, &steps, &named), Ok(()));
+            let other = Overrides::of(&[Gate::InService], "it must be");
+            assert_eq!(admit_with_override(&machine, run_type, &steps, &other).is_ok(), open);
             // The override applies to no other gate.
             machine.active_run = Some(RunId::trusted("op-7"));
-            let refusal =
-                admit_with_override(&machine, run_type, &steps, Some("it must be")).unwrap_err();
+            let refusal = admit_with_override(&machine, run_type, &steps, &named).unwrap_err();
             assert_eq!(refusal.reason, "MACHINE_BUSY");
         }
     }

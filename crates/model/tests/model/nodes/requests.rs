@@ -2,8 +2,9 @@
 //! decommissioning.
 
 use super::{Work, node, run, state, upstream_observation};
+use model::gate::{Gate, Overrides, decommission};
 use model::node::requests::{
-    NodeContext, NodeRequest, admit_decommission, apply_request, check_machine_run, without_agent,
+    NodeContext, NodeRequest, admit_decommission, apply_request, check_machine_run,
 };
 use model::node::{DecommissionMode, MaasState, Node, NodeState, TransitionOwner};
 use model::refusal::Refusal;
@@ -24,9 +25,12 @@ fn all_requests() -> [NodeRequest; 4] {
     let why = || "because".to_string();
     [
         NodeRequest::Quarantine { why: why() },
-        NodeRequest::Release { why: why(), unproven: false },
-        NodeRequest::Release { why: why(), unproven: true },
-        NodeRequest::Reactivate { why: String::new(), unproven: false },
+        NodeRequest::Release { why: why(), overrides: Overrides::default() },
+        NodeRequest::Release {
+            why: why(),
+            overrides: Overrides::of(&[Gate::NodeHealth], "because"),
+        },
+        NodeRequest::Reactivate { why: String::new(), overrides: Overrides::default() },
     ]
 }
 
@@ -278,7 +282,10 @@ fn a_node_that_never_served_cannot_be_made_active() {
 fn what_is_not_clean_is_reactivated_by_name_only() {
     let stored = node(NodeState::Retired);
     let [.., reactivate] = all_requests();
-    let all_the_same = NodeRequest::Reactivate { why: "empty disks".into(), unproven: true };
+    let with = |gate| NodeRequest::Reactivate {
+        why: "empty disks".into(),
+        overrides: Overrides::of(&[gate], "empty disks"),
+    };
     for mode in DecommissionMode::ALL {
         for (workflow, stopped) in [
             (Workflow::FailedRetryable, true),
@@ -299,11 +306,10 @@ fn what_is_not_clean_is_reactivated_by_name_only() {
                 expected,
                 "{mode} {workflow:?}"
             );
-            assert_eq!(
-                describe_outcome(&stored, apply_request(&stored, &all_the_same, known)),
-                "offline",
-                "{mode}"
-            );
+            for (gate, expected) in [(Gate::Cleanup, "offline"), (Gate::Health, expected)] {
+                let outcome = apply_request(&stored, &with(gate), known);
+                assert_eq!(describe_outcome(&stored, outcome), expected, "{mode} {gate}");
+            }
         }
     }
 }
@@ -313,7 +319,8 @@ fn what_is_not_clean_is_reactivated_by_name_only() {
 fn what_never_served_is_not_reactivated() {
     let never = Node { served: false, ..node(NodeState::Retired) };
     let [.., reactivate] = all_requests();
-    let sure = NodeRequest::Reactivate { why: "sure".into(), unproven: true };
+    let overrides = Overrides::of(&[Gate::Cleanup], "sure");
+    let sure = NodeRequest::Reactivate { why: "sure".into(), overrides };
     for what in [&reactivate, &sure] {
         assert_eq!(
             describe_outcome(&never, apply_request(&never, what, NodeContext::default())),
@@ -341,8 +348,8 @@ fn a_node_that_is_being_let_back_is_reactivated_already() {
 #[test]
 fn maas_is_left_out_only_where_the_node_goes() {
     for mode in DecommissionMode::ALL {
-        let refused = model::node::requests::without_maas(mode).is_err();
-        assert_eq!(refused, mode != DecommissionMode::FullDecommission, "{mode}");
+        let can = decommission(mode).contains(&Gate::Maas);
+        assert_eq!(can, mode == DecommissionMode::FullDecommission, "{mode}");
     }
 }
 
@@ -350,12 +357,10 @@ fn maas_is_left_out_only_where_the_node_goes() {
 #[test]
 fn the_agent_is_left_out_only_where_the_system_goes() {
     for mode in DecommissionMode::ALL {
-        let refused = without_agent(mode).is_err();
-        assert_eq!(
-            refused,
-            matches!(mode, DecommissionMode::SoftReset | DecommissionMode::StorageCleanup),
-            "{mode}"
-        );
+        let can = decommission(mode).contains(&Gate::Agent);
+        // Reactivating a node asks its agent for nothing.
+        let needless = mode == DecommissionMode::Reactivate;
+        assert_eq!(can, !mode.keeps_system() && !needless, "{mode}");
     }
 }
 

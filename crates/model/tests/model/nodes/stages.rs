@@ -3,9 +3,10 @@
 
 use super::{Work, run, run_of, stage_context};
 use model::effect::Effect;
+use model::gate::{Gate, Overrides};
 use model::node::{
     AgentTaskContext, DecommissionMode, MaasState, NodeStage, NodeState, RecordStage,
-    StageExecutor, TaskKind, WITHOUT_AGENT, adoption_reason, steps,
+    StageExecutor, TaskKind, adoption_reason, steps,
 };
 use std::collections::BTreeSet;
 
@@ -310,7 +311,7 @@ fn when_an_agent_is_not_asked() {
             }
         }
         let mut run = run(Work::Take(mode));
-        run.spec.params.insert(WITHOUT_AGENT.into(), "it burnt".into());
+        Overrides::of(&[Gate::Agent], "it burnt").store_in(&mut run.spec.params);
         let requested = AgentTaskContext {
             run: &run,
             state: NodeState::Draining,

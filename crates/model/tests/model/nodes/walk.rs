@@ -11,6 +11,7 @@ use crate::support::{at, who};
 use crate::walk::{Input, PAST_WAITS, inputs, skip_middle_status_calls};
 use model::effect::CallVerb;
 use model::fault::{FaultClass, FaultCode};
+use model::gate::{Gate, Overrides};
 use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::node::drift::lets_serve;
 use model::node::requests::{
@@ -241,8 +242,17 @@ impl Combination {
         let why = || "because".to_string();
         for (what, requested) in [
             ("quarantine", NodeRequest::Quarantine { why: why() }),
-            ("release", NodeRequest::Release { why: why(), unproven: true }),
-            ("reactivate", NodeRequest::Reactivate { why: why(), unproven: true }),
+            (
+                "release",
+                NodeRequest::Release { why: why(), overrides: Overrides::of(&Gate::ALL, "sure") },
+            ),
+            (
+                "reactivate",
+                NodeRequest::Reactivate {
+                    why: why(),
+                    overrides: Overrides::of(&Gate::ALL, "sure"),
+                },
+            ),
         ] {
             let known = NodeContext { run: Some(&self.run), healthy: false };
             let end = closing_workflow(node, &requested, &self.run);

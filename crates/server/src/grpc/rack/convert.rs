@@ -221,6 +221,7 @@ pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
         reason: refusal.reason.into(),
         message: refusal.message.clone(),
         next_command: refusal.next_command.clone().unwrap_or_default(),
+        gate: refusal.gate.map(|gate| gate.to_string()).unwrap_or_default(),
     }
 }
 

@@ -1,0 +1,326 @@
+//! Gates that a request can override, and the override that a request carries.
+//!
+//! A gate is a named rule that may refuse a request. Most gates cannot be overridden; [`Gate`]
+//! lists those that can. An override names the gates and gives a reason. Only the named gates are
+//! passed. The override is stored with the run, so it also holds when the run starts late, is
+//! resumed, or is rerun on a machine.
+
+use crate::effect::DesiredPower;
+use crate::node::DecommissionMode;
+use crate::plan::Params;
+use crate::refusal::Refusal;
+use crate::target::{TargetId, TargetKind};
+use crate::text;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The parameters of a run that store its override: the words of the gates, separated by commas,
+/// and the reason.
+pub const GATE_OVERRIDE: &str = "gate_override";
+pub const GATE_OVERRIDE_REASON: &str = "gate_override_reason";
+
+/// The parameters in which older versions stored an override. The value is the reason.
+const OLD_PARAMS: [(&str, &[Gate]); 4] = [
+    ("forced", &[Gate::InService, Gate::Health]),
+    ("health_override", &[Gate::Health]),
+    ("without_agent", &[Gate::Agent]),
+    ("without_maas", &[Gate::Maas]),
+];
+
+/// The number of characters of an unknown gate that a message shows.
+const MAX_SHOWN: usize = 64;
+
+/// A gate that can be overridden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gate {
+    InService,
+    Health,
+    NodeHealth,
+    Cleanup,
+    Agent,
+    Maas,
+    Devices,
+}
+
+impl Gate {
+    pub const ALL: [Gate; 7] = [
+        Self::InService,
+        Self::Health,
+        Self::NodeHealth,
+        Self::Cleanup,
+        Self::Agent,
+        Self::Maas,
+        Self::Devices,
+    ];
+
+    /// The word for the gate in refusals, in `--override` and in the history.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InService => "in-service",
+            Self::Health => "health",
+            Self::NodeHealth => "node-health",
+            Self::Cleanup => "cleanup",
+            Self::Agent => "agent",
+            Self::Maas => "maas",
+            Self::Devices => "devices",
+        }
+    }
+
+    /// What the gate protects, in a sentence.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::InService => {
+                "Machines that are in service or held by an operation keep their power, their fabric and their uptime."
+            }
+            Self::Health => {
+                "No operation starts on an object while a health report prevents changes, and no work is placed while one prevents allocations."
+            }
+            Self::NodeHealth => {
+                "A quarantined node is released when its agent reports that it is healthy and MAAS has its machine as Deployed."
+            }
+            Self::Cleanup => {
+                "A retired node serves again only after its last cleanup has finished."
+            }
+            Self::Agent => {
+                "The node's agent drains and cleans the node; the operation waits for it."
+            }
+            Self::Maas => "MAAS releases the machine of a node that is removed.",
+            Self::Devices => "A rack is deleted only when no device is in it.",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|gate| gate.as_str() == word)
+    }
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The gates of a run that a client starts on a machine, and of the onboarding of a node.
+pub const MACHINE_RUN: &[Gate] = &[Gate::Health];
+/// The gates of the maintenance and of the reprovision of a rack.
+pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
+pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
+pub const RELEASE_NODE: &[Gate] = &[Gate::Health, Gate::NodeHealth];
+pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup];
+
+/// The gates of a power request to power shelves. Switching on takes nothing from a machine.
+pub const fn shelf_power(to: DesiredPower) -> &'static [Gate] {
+    match to {
+        DesiredPower::Off => &[Gate::InService, Gate::Health],
+        DesiredPower::On => &[Gate::Health],
+    }
+}
+
+/// The gates of a firmware request. The firmware of power shelves restarts no machine.
+pub fn component_firmware(targets: &[TargetId]) -> &'static [Gate] {
+    match targets.iter().all(|target| target.kind == TargetKind::PowerShelf) {
+        true => &[Gate::Health],
+        false => &[Gate::InService, Gate::Health],
+    }
+}
+
+/// The gates of a request that takes a node out of service. Only the agent can clean a system that
+/// stays installed, and only a full decommission can do without MAAS.
+pub const fn decommission(mode: DecommissionMode) -> &'static [Gate] {
+    match mode {
+        DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => &[Gate::Health],
+        DecommissionMode::Reimage | DecommissionMode::Drain | DecommissionMode::Retire => {
+            &[Gate::Health, Gate::Agent]
+        }
+        DecommissionMode::FullDecommission => &[Gate::Health, Gate::Agent, Gate::Maas],
+        DecommissionMode::Reactivate => REACTIVATE_NODE,
+    }
+}
+
+/// The override of a request: the gates that it names, and the reason. Empty: no gate is passed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredOverrides")]
+pub struct Overrides {
+    gates: BTreeSet<Gate>,
+    reason: String,
+}
+
+/// An override as it is stored in a record. Older versions stored the reason of a force.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredOverrides {
+    Named { gates: BTreeSet<Gate>, reason: String },
+    Forced(Option<String>),
+}
+
+impl From<StoredOverrides> for Overrides {
+    fn from(stored: StoredOverrides) -> Self {
+        match stored {
+            StoredOverrides::Named { gates, reason } => Self { gates, reason },
+            StoredOverrides::Forced(None) => Self::default(),
+            StoredOverrides::Forced(Some(reason)) => {
+                Self { gates: BTreeSet::from([Gate::InService, Gate::Health]), reason }
+            }
+        }
+    }
+}
+
+impl Overrides {
+    /// Checks the override of a request. `of_request` are the gates that the request has: to name
+    /// another one would have no effect, so it is refused.
+    pub fn parse(gates: &[String], reason: &str, of_request: &[Gate]) -> Result<Self, Refusal> {
+        const REASON: &str = "gate_override.reason";
+        let listed = join(of_request.iter());
+        let mut named = BTreeSet::new();
+        for (index, word) in gates.iter().enumerate() {
+            let gate = Gate::parse(word);
+            if let Some(gate) = gate.filter(|gate| of_request.contains(gate)) {
+                named.insert(gate);
+                continue;
+            }
+            let shown: String = word.chars().take(MAX_SHOWN).collect();
+            let problem = match gate {
+                Some(gate) => format!("is {gate}, which is not a gate of this request"),
+                None => format!("is {shown:?}, which is not a gate"),
+            };
+            let instead = format!("the gates of this request that can be overridden: {listed}");
+            return Err(Refusal::invalid(
+                &format!("gate_override.gates[{index}]"),
+                problem,
+                instead,
+            ));
+        }
+        let reason = text::check_optional_reason(REASON, reason)?;
+        match (named.is_empty(), reason.is_empty()) {
+            (false, true) => Err(Refusal::missing(REASON)),
+            (true, false) => {
+                let instead = format!("name the gate to override ({listed}), or leave it out");
+                Err(Refusal::invalid(REASON, "is given without a gate", instead))
+            }
+            (true, true) | (false, false) => Ok(Self { gates: named, reason }),
+        }
+    }
+
+    /// An override of these gates. For values that are known to be valid.
+    pub fn of(gates: &[Gate], reason: &str) -> Self {
+        Self { gates: gates.iter().copied().collect(), reason: reason.into() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.gates.is_empty()
+    }
+
+    pub fn passes(&self, gate: Gate) -> bool {
+        self.gates.contains(&gate)
+    }
+
+    pub fn gates(&self) -> impl Iterator<Item = Gate> + '_ {
+        self.gates.iter().copied()
+    }
+
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// The override that a run was started with. The only place that reads the parameters of older
+    /// versions.
+    pub fn of_params(params: &Params) -> Self {
+        if let Some(words) = params.get(GATE_OVERRIDE) {
+            let gates = words.split(',').filter_map(Gate::parse).collect();
+            return Self {
+                gates,
+                reason: params.get(GATE_OVERRIDE_REASON).cloned().unwrap_or_default(),
+            };
+        }
+        let mut found = Self::default();
+        for (name, gates) in OLD_PARAMS {
+            let Some(reason) = params.get(name) else { continue };
+            found.gates.extend(gates);
+            found.reason = match found.reason.as_str() {
+                "" => reason.clone(),
+                before => format!("{before}; {reason}"),
+            };
+        }
+        found
+    }
+
+    /// Stores the override in the parameters of a run, in place of any other.
+    pub fn store_in(&self, params: &mut Params) {
+        remove_from(params);
+        if !self.is_empty() {
+            params.insert(GATE_OVERRIDE.into(), self.words());
+            params.insert(GATE_OVERRIDE_REASON.into(), self.reason.clone());
+        }
+    }
+
+    /// The named gates as `--override` takes them.
+    fn words(&self) -> String {
+        self.gates.iter().map(|gate| gate.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The flags with which the request passes this gate too.
+    pub fn flags_with(&self, gate: Gate) -> String {
+        let mut gates = self.gates.clone();
+        gates.insert(gate);
+        Self { gates, reason: String::new() }.flags()
+    }
+
+    fn flags(&self) -> String {
+        format!("--override {} --reason …", self.words())
+    }
+
+    /// What the history records, to be appended to the message of an event; empty without an
+    /// override. `refusing` are the gates that would refuse the request: a named gate that would
+    /// not is recorded as named only.
+    pub fn history_note(&self, by: &str, refusing: &[Gate]) -> String {
+        let reason = &self.reason;
+        let note = |gate: &Gate| match refusing.contains(gate) {
+            true => format!("; gate {gate} overridden by {by}: {reason}"),
+            false => format!("; gate {gate} named by {by}, and it did not refuse: {reason}"),
+        };
+        self.gates.iter().map(note).collect()
+    }
+}
+
+/// Removes the override from the parameters of a run.
+pub fn remove_from(params: &mut Params) {
+    params.remove(GATE_OVERRIDE);
+    params.remove(GATE_OVERRIDE_REASON);
+    for (name, _) in OLD_PARAMS {
+        params.remove(name);
+    }
+}
+
+/// The parameters without the override.
+pub fn without_overrides(mut params: Params) -> Params {
+    remove_from(&mut params);
+    params
+}
+
+/// The gates of these refusals.
+pub fn gates_of(refusals: &[Refusal]) -> Vec<Gate> {
+    refusals.iter().filter_map(|refusal| refusal.gate).collect()
+}
+
+/// The gate that refuses; none if the request is admitted, or refused by another rule.
+pub fn gate_of<T>(decision: &Result<T, Refusal>) -> Option<Gate> {
+    decision.as_ref().err().and_then(|refusal| refusal.gate)
+}
+
+/// Lets the command of every refusal name all gates that refuse, so that one repetition passes
+/// all of them.
+pub fn name_all(refusals: &mut [Refusal], named: &Overrides) {
+    let gates = gates_of(refusals).into_iter().chain(named.gates()).collect();
+    let all = Overrides { gates, reason: String::new() }.flags();
+    for refusal in refusals {
+        if let (Some(gate), Some(next)) = (refusal.gate, &mut refusal.next_command) {
+            *next = next.replace(&named.flags_with(gate), &all);
+        }
+    }
+}
+
+fn join<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
+    gates.map(|gate| gate.as_str()).collect::<Vec<_>>().join(", ")
+}
