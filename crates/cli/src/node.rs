@@ -45,9 +45,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
         NodeCommand::Reactivate(args) => {
             let gate_override = gate_override(&args.gates, &args.reason);
             let (node_id, reason) = (args.node_id, args.reason);
-            let request = ReactivateNodeRequest { node_id, reason, gate_override };
-            let node = client.call(client.nodes().reactivate_node(request)).await?;
-            screen.print_record(&node, state_sentence)?;
+            let request_id = args.request_id.unwrap_or_default();
+            let request = ReactivateNodeRequest { node_id, reason, gate_override, request_id };
+            let done = client.call(client.nodes().reactivate_node(request)).await?;
+            screen.print_record(&done, request_summary)?;
         }
         NodeCommand::Resume(args) => {
             let request = ResumeNodeRequest { node_id: args.node_id };
@@ -62,9 +63,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
         NodeCommand::Release(args) => {
             let gate_override = gate_override(&args.gates, &args.reason);
             let (node_id, reason) = (args.node_id, args.reason);
-            let request = ReleaseNodeRequest { node_id, reason, gate_override };
-            let node = client.call(client.nodes().release_node(request)).await?;
-            screen.print_record(&node, state_sentence)?;
+            let request_id = args.request_id.unwrap_or_default();
+            let request = ReleaseNodeRequest { node_id, reason, gate_override, request_id };
+            let done = client.call(client.nodes().release_node(request)).await?;
+            screen.print_record(&done, request_summary)?;
         }
         NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
     }
@@ -210,6 +212,15 @@ fn state_sentence(node: &Node) -> String {
         reason => format!(": {}", one_line(reason)),
     };
     format!("{} is {}{because}\n", one_line(&node.node_id), node.state().word())
+}
+
+fn request_summary(done: &NodeOperation) -> String {
+    let node = done.node.clone().unwrap_or_default();
+    let uncordons = done.run.as_ref().map(|run| {
+        let id = one_line(&run.run_id);
+        format!("{id} lets its cluster place work on it again: farrier operation logs {id}\n")
+    });
+    format!("{}{}", state_sentence(&node), uncordons.unwrap_or_default())
 }
 
 fn resume_summary(resumed: &ResumeNodeResponse) -> String {

@@ -20,6 +20,7 @@ mod waiting_agents;
 pub(crate) mod watch;
 
 pub use agents::{Agents, Bundle, DispatchedTask, HeartbeatAck, SessionPolicy};
+pub use node_request::AppliedNodeRequest;
 pub use preview::{NodeRunPreview, PreviewedStage};
 pub use resume::ResumedNode;
 pub use tasks::TaskReport;

@@ -183,7 +183,7 @@ impl Overrides {
             let shown: String = word.chars().take(MAX_SHOWN).collect();
             let problem = match gate {
                 Some(gate) => format!("is {gate}, which is not a gate of this request"),
-                None => format!("is {shown:?}, which is not a gate"),
+                None => format!("is {shown:?}, which cannot be overridden"),
             };
             let instead = format!("the gates of this request that can be overridden: {listed}");
             return Err(Refusal::invalid(

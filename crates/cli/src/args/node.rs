@@ -216,6 +216,10 @@ pub struct NodeReactivateArgs {
         help = override_help!("health, cleanup")
     )]
     pub gates: Vec<String>,
+    /// Idempotency key of the operation that uncordons the node: a repeated request changes nothing
+    /// twice
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -232,6 +236,10 @@ pub struct NodeReleaseArgs {
         help = override_help!("health, node-health")
     )]
     pub gates: Vec<String>,
+    /// Idempotency key of the operation that uncordons the node: a repeated request changes nothing
+    /// twice
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -144,11 +144,17 @@ impl Terminal {
             assert!(text.contains(name), "{line}: {name:?} is not in\n{text}");
             assert!(text.lines().all(|line| line.trim_end() == line), "{line}:\n{text}");
         }
-        let json = self.json(line);
+        let mut json = self.json(line);
         assert!(json.to_string().contains(name), "{json}");
-        let yaml = self.line(&format!("{line} -o yaml"), 0);
-        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
-        assert_eq!(read, json, "{line}");
+        // A heartbeat or a probe may change the record between two commands: then they are repeated.
+        loop {
+            let yaml = self.line(&format!("{line} -o yaml"), 0);
+            let before = std::mem::replace(&mut json, self.json(line));
+            if before == json {
+                let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+                return assert_eq!(read, json, "{line}");
+            }
+        }
     }
 }
 

@@ -225,7 +225,8 @@ def racks(caller):
     caller.refused("Switch.RetrySwitch", "FAILED_PRECONDITION", switch_id="sw-1")
     caller.ok("PowerShelf.DeletePowerShelf", power_shelf_id="ps-1", dry_run=True)
     caller.ok("Switch.DeleteSwitch", switch_id="sw-1", dry_run=True)
-    caller.ok("Rack.DeleteRack", rack_id="rack-1", gate_override={"gates": ["devices"], "reason": "a test"}, dry_run=True)
+    devices = {"gates": ["devices"], "reason": "a test"}
+    caller.ok("Rack.DeleteRack", rack_id="rack-1", gate_override=devices, dry_run=True)
 
 
 def firmware(caller):

@@ -314,7 +314,7 @@ async fn every_mode_ends_where_the_document_says() {
         assert_eq!((state(&detail.node), detail.workflow_kind().word()), ("retired", mode));
         let request = v1::ReactivateNodeRequest { node_id: node.clone(), ..Default::default() };
         let back = api.nodes.reactivate_node(request).await.unwrap().into_inner();
-        assert_eq!(back.state(), v1::NodeState::Offline);
+        assert_eq!(back.node.unwrap().state(), v1::NodeState::Offline);
         api.until(&node, "active").await;
     }
 }
@@ -336,9 +336,9 @@ async fn quarantine_lasts_until_an_operator_releases_it() {
     let release = v1::ReleaseNodeRequest {
         node_id: node.clone(),
         reason: "it was lunch".into(),
-        gate_override: None,
+        ..Default::default()
     };
-    let back = api.nodes.release_node(release).await.unwrap().into_inner();
+    let back = api.nodes.release_node(release).await.unwrap().into_inner().node.unwrap();
     assert_eq!((back.state().word(), back.moved_by().word()), ("active", "operator"));
 }
 

@@ -6,35 +6,40 @@ use super::{
     NewNodeRun, create_run, health_gate, load_node_context, load_stage_target, no_node, run_type,
     write_moves,
 };
-use crate::admission::{Created, event, no_machine};
+use crate::admission::{Created, event, no_machine, replay};
 use crate::node::Nodes;
-use model::gate::{Gate, gate_of};
+use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::id::{NodeId, RunId};
 use model::machine::Machine;
 use model::node::requests::{self, NodeContext, NodeRequest};
-use model::node::{DecommissionMode, MODE, Node, NodeState, StageTarget};
+use model::node::{DecommissionMode, MODE, NODE, Node, NodeState, StageTarget};
 use model::plan::Params;
 use model::refusal::Refusal;
 use model::run::actions::{Requester, close};
 use model::run::{Run, apply_to_machine};
+use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Cause, NewEvent, Result, Tx};
 
 impl Nodes {
-    /// Quarantines, releases or reactivates a node.
+    /// Quarantines, releases or reactivates a node. `request_id` is that of the run that uncordons
+    /// the node, if one is needed; none: it is generated.
     pub async fn apply_request(
         &self,
         id: &NodeId,
         ask: NodeRequest,
+        request_id: Option<String>,
         who: Requester,
-    ) -> Result<Node> {
+    ) -> Result<AppliedNodeRequest> {
+        let run = RunId::new(self.0.now(), self.0.random());
         let ask = ApplyNodeRequest {
             id: id.clone(),
             request: ask,
+            request_id: request_id.unwrap_or_else(|| run.to_string()),
             who,
-            run: RunId::new(self.0.now(), self.0.random()),
+            run,
             providers: self.0.providers().clone(),
             limits: self.0.settings().nodes.heartbeat_limits,
             now: self.0.now(),
@@ -43,9 +48,20 @@ impl Nodes {
     }
 }
 
+/// The node after a request.
+#[derive(Debug)]
+pub struct AppliedNodeRequest {
+    pub node: Node,
+    /// The run that uncordons the node. None: none was needed.
+    pub run: Option<Run>,
+    /// False: the request is a repetition, and this is the run that it started.
+    pub new: bool,
+}
+
 struct ApplyNodeRequest {
     id: NodeId,
     request: NodeRequest,
+    request_id: String,
     who: Requester,
     /// The id of the uncordon run, if one is needed.
     run: RunId,
@@ -55,10 +71,13 @@ struct ApplyNodeRequest {
 }
 
 impl ApplyNodeRequest {
-    async fn run(&self, tx: &mut Tx) -> Result<(Node, Created)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(AppliedNodeRequest, Created)> {
         let mut created = Created::default();
         let found = tx.record_locked::<Node>(self.id.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.id))?;
+        if let Some(run) = self.replayed(tx, &node).await? {
+            return Ok((AppliedNodeRequest { node, run: Some(run), new: false }, created));
+        }
         let machine = tx.machine_locked(&node.machine).await?;
         let mut machine = machine.ok_or_else(|| no_machine(&node.machine))?;
         let (run, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
@@ -68,7 +87,7 @@ impl ApplyNodeRequest {
         let mut refusing: Vec<Gate> = gate_of(&plain).into_iter().collect();
         let owner = self.to_uncordon(tx, &node, &machine, known).await?;
         if moves.is_empty() && owner.is_none() {
-            return Ok((node, created));
+            return Ok((AppliedNodeRequest { node, run: None, new: false }, created));
         }
         if let (Some(what), Some(run)) = (self.request.brings_back(), &machine.active_run) {
             return Err(machine_busy(&node, what, run).into());
@@ -99,20 +118,36 @@ impl ApplyNodeRequest {
             apply_to_machine(&mut machine, &run, &[], self.now);
             tx.update_machine(&mut machine, &event)?;
         }
+        let mut started = None;
         if let Some(run) = uncordon {
             // A node that does not move has no other event for the note.
             let note = if moved { "" } else { &note };
             let message = format!("{} lets its cluster place work on it again{note}", run.spec.id);
             let event = NewEvent { message, ..event };
             let run = create_run(tx, &mut created, &machine, run, (None, &event)).await?;
-            node.workflow = Some(run.spec.id);
+            node.workflow = Some(run.spec.id.clone());
             tx.update_record(&mut node, &event)?;
+            started = Some(run);
         }
-        Ok((node, created))
+        Ok((AppliedNodeRequest { node, run: started, new: true }, created))
     }
 }
 
 impl ApplyNodeRequest {
+    /// The run of the same request, if this is a repetition.
+    async fn replayed(&self, tx: &mut Tx, node: &Node) -> Result<Option<Run>> {
+        let target = TargetId::from(&node.machine);
+        let Some(run) = tx.run_of_request(&target, &self.request_id).await? else {
+            return Ok(None);
+        };
+        let params = &run.spec.params;
+        let mode = DecommissionMode::Reactivate.as_str();
+        let same = params.get(NODE).map(String::as_str) == Some(self.id.as_str())
+            && params.get(MODE).map(String::as_str) == Some(mode)
+            && Overrides::of_params(params) == self.request.overrides();
+        replay(run, same).map(Some)
+    }
+
     /// The cluster in which the node may have to be uncordoned, if any.
     async fn to_uncordon(
         &self,
@@ -143,7 +178,7 @@ impl ApplyNodeRequest {
             stages: Vec::new(),
             uncordons: true,
             params,
-            request_id: self.run.to_string(),
+            request_id: self.request_id.clone(),
             by: self.who.by.clone(),
         };
         work.run(node, owner, self.now)

@@ -56,8 +56,9 @@ fn a_machine_with_a_serving_node_refuses_a_reimage() {
         fixture.wait_for_state(NodeState::Retired).await;
         engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         // While the machine is being reimaged the node cannot be reactivated.
-        let reported =
-            refusal(engine.nodes().apply_request(&node.id(), reactivate(), requester()).await);
+        let reported = refusal(
+            engine.nodes().apply_request(&node.id(), reactivate(), None, requester()).await,
+        );
         assert_eq!(reported.reason, "MACHINE_BUSY");
     });
 }
@@ -96,19 +97,23 @@ fn a_node_is_not_released_while_its_machine_is_busy() {
             engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         fixture.client.wait_until_ended(&entered.run.spec.id).await;
         let request = NodeRequest::Quarantine { why: "it smells".into() };
-        engine.nodes().apply_request(&node.id(), request, requester()).await.expect("quarantined");
+        engine
+            .nodes()
+            .apply_request(&node.id(), request, None, requester())
+            .await
+            .expect("quarantined");
         let wiped = engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         let reported =
-            refusal(engine.nodes().apply_request(&node.id(), release(), requester()).await);
+            refusal(engine.nodes().apply_request(&node.id(), release(), None, requester()).await);
         assert_eq!(reported.reason, "MACHINE_BUSY");
         assert!(reported.message.contains("release must wait"), "{reported}");
         fixture.client.wait_until_ended(&wiped.run.spec.id).await;
         let back = engine
             .nodes()
-            .apply_request(&node.id(), release(), requester())
+            .apply_request(&node.id(), release(), None, requester())
             .await
             .expect("released");
-        assert_eq!(back.state, NodeState::Active);
+        assert_eq!(back.node.state, NodeState::Active);
         fixture.assert_no_violations();
     });
 }
@@ -192,11 +197,12 @@ fn a_released_node_is_uncordoned() {
         fixture.wait_for_state(NodeState::Quarantined).await;
         let back = engine
             .nodes()
-            .apply_request(&node.id(), release(), requester())
+            .apply_request(&node.id(), release(), None, requester())
             .await
             .expect("released");
-        assert_eq!(back.state, NodeState::Active);
-        let run = fixture.client.wait_until_ended(&back.workflow.expect("an uncordon run")).await;
+        assert_eq!(back.node.state, NodeState::Active);
+        let run =
+            fixture.client.wait_until_ended(&back.node.workflow.expect("an uncordon run")).await;
         assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
         let drain = engine.runs().get(&drain).await.expect("the drain").progress.workflow;
@@ -214,13 +220,16 @@ fn a_quarantined_bootstrap_cannot_enroll() {
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         let node = fixture.node().await;
         let give_up = NodeRequest::Quarantine { why: "wrong rack".into() };
-        let ended =
-            engine.nodes().apply_request(&node.id(), give_up, requester()).await.expect("canceled");
-        assert_eq!(ended.state, NodeState::Quarantined);
+        let ended = engine
+            .nodes()
+            .apply_request(&node.id(), give_up, None, requester())
+            .await
+            .expect("canceled");
+        assert_eq!(ended.node.state, NodeState::Quarantined);
         let late = agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer");
         assert_eq!(late, Err(EnrollmentRefusal::TokenUnknown));
         let reported =
-            refusal(engine.nodes().apply_request(&node.id(), release(), requester()).await);
+            refusal(engine.nodes().apply_request(&node.id(), release(), None, requester()).await);
         assert_eq!(reported.reason, "NODE_STATE");
         let reported = refusal(
             engine
@@ -268,14 +277,18 @@ fn a_node_that_was_not_cleaned_is_not_reactivated() {
             ("cleanup_storage", FaultCode::AgentSilent)
         );
         assert_eq!(fixture.node().await.state, NodeState::Retired);
-        let reported =
-            refusal(engine.nodes().apply_request(&node.id(), reactivate(), requester()).await);
+        let reported = refusal(
+            engine.nodes().apply_request(&node.id(), reactivate(), None, requester()).await,
+        );
         assert_eq!(reported.reason, "NODE_UNPROVEN");
         let overrides = Overrides::of(&[Gate::Cleanup], "wiped by hand");
         let sure = NodeRequest::Reactivate { why: "wiped by hand".into(), overrides };
-        let back =
-            engine.nodes().apply_request(&node.id(), sure, requester()).await.expect("reactivated");
-        assert_eq!(back.state, NodeState::Offline);
+        let back = engine
+            .nodes()
+            .apply_request(&node.id(), sure, None, requester())
+            .await
+            .expect("reactivated");
+        assert_eq!(back.node.state, NodeState::Offline);
         let events = engine.history(node.head.id.as_str(), 0, 100).await.expect("a history");
         let note = "; gate cleanup overridden by somebody: wiped by hand";
         assert!(events.iter().any(|event| event.message.ends_with(note)), "{events:?}");
@@ -296,11 +309,11 @@ fn an_operator_quarantine_replaces_a_drift_quarantine() {
         let request = NodeRequest::Quarantine { why: "GPU 3 burns".into() };
         let claimed = engine
             .nodes()
-            .apply_request(&node.id(), request, requester())
+            .apply_request(&node.id(), request, None, requester())
             .await
             .expect("quarantined");
         assert_eq!(
-            (claimed.quarantine, claimed.reason.as_str()),
+            (claimed.node.quarantine, claimed.node.reason.as_str()),
             (Some(Quarantine::Operator), "GPU 3 burns")
         );
         fixture.assert_no_violations();
@@ -322,13 +335,14 @@ fn a_reactivated_node_is_uncordoned() {
         fixture.wait_for_state(NodeState::Retired).await;
         let back = engine
             .nodes()
-            .apply_request(&node.id(), reactivate(), requester())
+            .apply_request(&node.id(), reactivate(), Some("back".into()), requester())
             .await
             .expect("reactivated");
-        assert_eq!(back.state, NodeState::Offline);
-        let run = back.workflow.expect("an uncordon run");
+        assert_eq!((back.node.state, back.new), (NodeState::Offline, true));
+        let run = back.run.expect("an uncordon run").spec.id;
         assert_ne!(run, drained.run.spec.id);
         let run = fixture.client.wait_until_ended(&run).await;
+        assert_eq!(run.spec.request_id, "back");
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
         let effects: Vec<_> = run.spec.steps.iter().map(|step| &step.effect).collect();
         assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
@@ -336,10 +350,22 @@ fn a_reactivated_node_is_uncordoned() {
         // It is uncordoned already, so no new run is started.
         let same = engine
             .nodes()
-            .apply_request(&node.id(), reactivate(), requester())
+            .apply_request(&node.id(), reactivate(), None, requester())
             .await
             .expect("reactivated");
-        assert_eq!(same.workflow, Some(run.spec.id));
+        assert_eq!(same.node.workflow, Some(run.spec.id.clone()));
+        assert!(same.run.is_none() && !same.new);
+        // A repetition returns the run that the request started; another request is refused.
+        let again = Some("back".to_string());
+        let replayed = engine
+            .nodes()
+            .apply_request(&node.id(), reactivate(), again, requester())
+            .await
+            .expect("replayed");
+        assert_eq!((replayed.run.map(|run| run.spec.id), replayed.new), (Some(run.spec.id), false));
+        let used = Some("drain".to_string());
+        let other = engine.nodes().apply_request(&node.id(), reactivate(), used, requester()).await;
+        assert_eq!(refusal(other).reason, "REQUEST_ID_REUSED");
         fixture.assert_no_violations();
     });
 }

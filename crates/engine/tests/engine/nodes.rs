@@ -255,8 +255,9 @@ fn a_deleted_node_stays_deleted_and_its_machine_gets_a_new_node() {
         assert_eq!(other.reason, "REQUEST_ID_REUSED");
         fixture.wait_for_state(NodeState::Deleted).await;
         for requested in [reactivate(), NodeRequest::Quarantine { why: "x".into() }] {
-            let reported =
-                refusal(engine.nodes().apply_request(&first.id(), requested, requester()).await);
+            let reported = refusal(
+                engine.nodes().apply_request(&first.id(), requested, None, requester()).await,
+            );
             assert_eq!(reported.reason, "NODE_DELETED");
         }
         let reported = refusal(
@@ -348,6 +349,7 @@ fn drift_from_maas_quarantines_a_node_until_it_is_resolved() {
                 .apply_request(
                     &node.id(),
                     NodeRequest::Release { why: "x".into(), overrides: Overrides::default() },
+                    None,
                     requester(),
                 )
                 .await,
@@ -634,7 +636,7 @@ fn a_bootstrapped_node_enrolls_once_and_is_drained_by_its_agent() {
         assert_eq!(node.moved_by, TransitionOwner::Decommission);
         engine
             .nodes()
-            .apply_request(&node.id(), reactivate(), requester())
+            .apply_request(&node.id(), reactivate(), None, requester())
             .await
             .expect("reactivated");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");

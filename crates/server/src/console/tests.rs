@@ -125,6 +125,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     let described = engine::SiteDescription { id: id.clone(), spec, labels: Labels::new() };
     console.engine.sites().put(described, None, requester()).await.unwrap();
     let desired = engine::node::Onboard {
+        overrides: model::gate::Overrides::default(),
         machine: MachineId::trusted("m-1"),
         site: id,
         request_id: "r".into(),
@@ -153,7 +154,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
     let request = model::node::requests::NodeRequest::Quarantine { why };
-    console.engine.nodes().apply_request(&node, request, requester()).await.unwrap();
+    console.engine.nodes().apply_request(&node, request, None, requester()).await.unwrap();
     let (_, _, page) = console.get(&format!("/nodes/{node}")).await;
     for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
         assert!(page.contains(words), "{words}: {page}");

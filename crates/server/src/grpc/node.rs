@@ -9,7 +9,8 @@ use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::node::{
-    Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
+    AppliedNodeRequest, Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard,
+    PreviewedStage, SessionPolicy,
 };
 use engine::watch::WatchUpdate;
 use model::filter::{Filter, FilterSubject};
@@ -33,8 +34,7 @@ use proto::words::{self, WireEnum};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 use store::NodeHeartbeat;
-use tonic::metadata::MetadataMap;
-use tonic::{Request, Response};
+use tonic::{Request, Response, Status};
 
 /// The part of an agent's configuration that only the machine's owner knows, as comments.
 const STORAGE: &str = "# The folders that users of this machine can write to. They are emptied when it is cleaned; [] says that there are none.\n\
@@ -106,33 +106,40 @@ impl v1::node_service_server::NodeService for GrpcServices {
     async fn reactivate_node(
         &self,
         request: Request<v1::ReactivateNodeRequest>,
-    ) -> Answer<v1::Node> {
-        let v1::ReactivateNodeRequest { node_id, reason, gate_override } = request.get_ref();
-        let why = text::check_optional_reason("reason", reason).or_status()?;
-        let overrides = overrides_from(gate_override.clone(), REACTIVATE_NODE).or_status()?;
+    ) -> Answer<v1::NodeOperation> {
+        let by = initiator(request.metadata());
+        let v1::ReactivateNodeRequest { node_id, reason, gate_override, request_id } =
+            request.into_inner();
+        let why = text::check_optional_reason("reason", &reason).or_status()?;
+        let overrides = overrides_from(gate_override, REACTIVATE_NODE).or_status()?;
         let ask = NodeRequest::Reactivate { why, overrides };
-        self.change_node(request.metadata(), node_id, ask).await
+        let done = self.apply_request(&node_id, ask, &request_id, by).await?;
+        Ok(Response::new(applied(&done)))
     }
 
     async fn quarantine_node(
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
-        let why = text::check_reason("reason", &request.get_ref().reason).or_status()?;
-        self.change_node(
-            request.metadata(),
-            &request.get_ref().node_id,
-            NodeRequest::Quarantine { why },
-        )
-        .await
+        let by = initiator(request.metadata());
+        let v1::QuarantineNodeRequest { node_id, reason } = request.get_ref();
+        let why = text::check_reason("reason", reason).or_status()?;
+        let done = self.apply_request(node_id, NodeRequest::Quarantine { why }, "", by).await?;
+        Ok(Response::new(node(&done.node)))
     }
 
-    async fn release_node(&self, request: Request<v1::ReleaseNodeRequest>) -> Answer<v1::Node> {
-        let why = text::check_reason("reason", &request.get_ref().reason).or_status()?;
-        let gate_override = request.get_ref().gate_override.clone();
+    async fn release_node(
+        &self,
+        request: Request<v1::ReleaseNodeRequest>,
+    ) -> Answer<v1::NodeOperation> {
+        let by = initiator(request.metadata());
+        let v1::ReleaseNodeRequest { node_id, reason, gate_override, request_id } =
+            request.into_inner();
+        let why = text::check_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, RELEASE_NODE).or_status()?;
         let ask = NodeRequest::Release { why, overrides };
-        self.change_node(request.metadata(), &request.get_ref().node_id, ask).await
+        let done = self.apply_request(&node_id, ask, &request_id, by).await?;
+        Ok(Response::new(applied(&done)))
     }
 
     async fn resume_node(
@@ -247,16 +254,20 @@ impl GrpcServices {
         Ok(Response::new(operation(&done)))
     }
 
-    async fn change_node(
+    async fn apply_request(
         &self,
-        metadata: &MetadataMap,
         id: &str,
         request: NodeRequest,
-    ) -> Answer<v1::Node> {
+        request_id: &str,
+        by: String,
+    ) -> Result<AppliedNodeRequest, Status> {
         let id = NodeId::parse(id).or_status()?;
-        let requester = Requester { by: initiator(metadata), reason: String::new() };
-        let done = self.engine.nodes().apply_request(&id, request, requester).await.or_status()?;
-        Ok(Response::new(node(&done)))
+        let request_id = match request_id {
+            "" => None,
+            id => Some(text::check_request_id(id).or_status()?),
+        };
+        let requester = Requester { by, reason: String::new() };
+        self.engine.nodes().apply_request(&id, request, request_id, requester).await.or_status()
     }
 
     /// The URL that agents use. A bundle without it could not be used.
@@ -331,8 +342,16 @@ fn operation(done: &NodeRun) -> v1::NodeOperation {
         node: Some(node(&done.node)),
         run: Some(run(&done.run)),
         new: done.new,
-        stages: Vec::new(),
-        observed: String::new(),
+        ..Default::default()
+    }
+}
+
+fn applied(done: &AppliedNodeRequest) -> v1::NodeOperation {
+    v1::NodeOperation {
+        node: Some(node(&done.node)),
+        run: done.run.as_ref().map(run),
+        new: done.new,
+        ..Default::default()
     }
 }
 
