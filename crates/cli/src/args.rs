@@ -37,6 +37,7 @@ mod serve;
 mod sim;
 mod site;
 mod switch;
+mod version;
 pub use admin::*;
 pub use agent::*;
 pub use bmc::*;
@@ -61,6 +62,7 @@ pub use serve::*;
 pub use sim::*;
 pub use site::*;
 pub use switch::*;
+pub use version::*;
 
 const AFTER_HELP: &str = "\
 Examples:

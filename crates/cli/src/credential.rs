@@ -1,17 +1,21 @@
 //! Credentials and trust: the logins that Farrier uses, and the peer identities that it trusts.
 
-use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
+use crate::args::{
+    CredentialCommand, CredentialSecretArgs, CredentialUpdateArgs, TrustCommand, TrustIdentityArgs,
+    VersionArgs,
+};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::output::Screen;
-use crate::table::Table;
+use crate::table::{Table, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
-use proto::v1::set_credential_request::Secret;
+use proto::v1::credential_secret::Kind;
 use proto::v1::{
-    Credential, DeleteCredentialRequest, ForgetIdentityRequest, Identity, Kubeconfig,
-    ListCredentialsRequest, ListIdentitiesRequest, MaasKey, Password, SetCredentialRequest,
-    SetIdentityRequest, SshKey,
+    CreateCredentialRequest, CreateIdentityRequest, Credential, CredentialSecret,
+    DeleteCredentialRequest, DeleteIdentityRequest, GetCredentialRequest, GetIdentityRequest,
+    Identity, Kubeconfig, ListCredentialsRequest, ListIdentitiesRequest, MaasKey, Password, SshKey,
+    UpdateCredentialRequest, UpdateIdentityRequest,
 };
 use proto::words::WireEnum;
 use std::io::{IsTerminal, Read};
@@ -22,13 +26,26 @@ const MAX_SECRET: u64 = 64 * 1024;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: CredentialCommand) -> Result<Exit> {
     match command {
+        CredentialCommand::Create(args) => {
+            let name = args.name.clone();
+            let request = CreateCredentialRequest { name, secret: Some(read_secret(args)?) };
+            let created = client.call(client.credentials().create_credential(request)).await?;
+            print_change(screen, &created, "created")?;
+        }
+        CredentialCommand::Update(CredentialUpdateArgs { secret, version }) => {
+            let request = update_request(secret, version, false)?;
+            let updated = client.call(client.credentials().update_credential(request)).await?;
+            print_change(screen, &updated, "updated")?;
+        }
         CredentialCommand::Set(args) => {
-            let request =
-                SetCredentialRequest { name: args.name.clone(), secret: Some(read_secret(args)?) };
-            let set = client.call(client.credentials().set_credential(request)).await?;
-            screen.print_record(&set, |set| {
-                format!("credential {} set, {}\n", one_line(&set.name), set.kind().word())
-            })?;
+            let request = update_request(args, VersionArgs::default(), true)?;
+            let set = client.call(client.credentials().update_credential(request)).await?;
+            print_change(screen, &set, "set")?;
+        }
+        CredentialCommand::Get(args) => {
+            let request = GetCredentialRequest { name: args.name };
+            let found = client.call(client.credentials().get_credential(request)).await?;
+            screen.print_record(&found, describe)?;
         }
         CredentialCommand::List => {
             let credentials = fetch_pages(None, async |page_size, page_token| {
@@ -37,11 +54,13 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
                 Ok((page.credentials, page.next_page_token))
             })
             .await?;
-            let none = "no credentials; make one with `farrier credential set NAME --user USER`";
+            let none =
+                "no credentials; create one with `farrier credential create NAME --user USER`";
             screen.print_list(&credentials, credentials_table, none)?;
         }
         CredentialCommand::Delete(args) => {
-            let request = DeleteCredentialRequest { name: args.name };
+            let expected_version = args.version.or_any();
+            let request = DeleteCredentialRequest { name: args.name, expected_version };
             let gone = client.call(client.credentials().delete_credential(request)).await?;
             screen.print_record(&gone, |gone| {
                 format!("credential {} deleted\n", one_line(&gone.name))
@@ -49,6 +68,37 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
         }
     }
     Ok(Exit::Success)
+}
+
+fn update_request(
+    args: CredentialSecretArgs,
+    version: VersionArgs,
+    allow_missing: bool,
+) -> Result<UpdateCredentialRequest> {
+    Ok(UpdateCredentialRequest {
+        name: args.name.clone(),
+        secret: Some(read_secret(args)?),
+        expected_version: version.or_any(),
+        allow_missing,
+    })
+}
+
+fn print_change(screen: &mut Screen, credential: &Credential, what: &str) -> Result<()> {
+    screen.print_record(credential, |one| {
+        format!("credential {} {what}, {}\n", one_line(&one.name), one.kind().word())
+    })
+}
+
+fn describe(one: &Credential) -> String {
+    let mut facts = vec![
+        ("Credential:", one.name.clone()),
+        ("Kind:", one.kind().word().to_string()),
+        ("User:", one.user.clone()),
+        ("Version:", one.version.to_string()),
+        ("Changed:", Clock::system().ago(one.updated_at.as_ref())),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    format_pairs(&facts)
 }
 
 pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand) -> Result<Exit> {
@@ -62,24 +112,57 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             .await?;
             screen.print_list(&identities, identities_table, "no peer is pinned yet")?;
         }
-        TrustCommand::Set(args) => {
-            let request = SetIdentityRequest { peer: args.peer, identity: args.identity };
-            let set = client.call(client.credentials().set_identity(request)).await?;
-            screen.print_record(&set, |set| {
-                format!("{} is trusted as {}\n", one_line(&set.peer), one_line(&set.identity))
-            })?;
+        TrustCommand::Create(args) => {
+            let TrustIdentityArgs { peer, identity } = args;
+            let request = CreateIdentityRequest { peer, identity };
+            let created = client.call(client.credentials().create_identity(request)).await?;
+            screen.print_record(&created, format_trusted)?;
         }
-        TrustCommand::Forget(args) => {
-            let request = ForgetIdentityRequest { peer: args.peer.clone() };
-            let done = client.call(client.credentials().forget_identity(request)).await?;
-            let message = format!(
-                "{} forgotten; the next identity seen there is trusted\n",
-                one_line(&args.peer)
-            );
-            screen.print_record(&done, |_| message.clone())?;
+        TrustCommand::Update(args) => {
+            let updated = update_identity(client, args, false).await?;
+            screen.print_record(&updated, format_trusted)?;
+        }
+        TrustCommand::Set(args) => {
+            let set = update_identity(client, args, true).await?;
+            screen.print_record(&set, format_trusted)?;
+        }
+        TrustCommand::Get(args) => {
+            let request = GetIdentityRequest { peer: args.peer };
+            let found = client.call(client.credentials().get_identity(request)).await?;
+            screen.print_record(&found, describe_identity)?;
+        }
+        TrustCommand::Delete(args) => {
+            let request = DeleteIdentityRequest { peer: args.peer };
+            let gone = client.call(client.credentials().delete_identity(request)).await?;
+            screen.print_record(&gone, |gone| {
+                let peer = one_line(&gone.peer);
+                format!("pin of {peer} deleted; the next identity seen there is trusted\n")
+            })?;
         }
     }
     Ok(Exit::Success)
+}
+
+async fn update_identity(
+    client: &Client,
+    args: TrustIdentityArgs,
+    allow_missing: bool,
+) -> Result<Identity> {
+    let TrustIdentityArgs { peer, identity } = args;
+    let request = UpdateIdentityRequest { peer, identity, allow_missing };
+    client.call(client.credentials().update_identity(request)).await
+}
+
+fn format_trusted(one: &Identity) -> String {
+    format!("{} is trusted as {}\n", one_line(&one.peer), one_line(&one.identity))
+}
+
+fn describe_identity(one: &Identity) -> String {
+    format_pairs(&[
+        ("Address:", one.peer.clone()),
+        ("Identity:", one.identity.clone()),
+        ("First seen:", Clock::system().ago(one.first_seen.as_ref())),
+    ])
 }
 
 fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
@@ -110,26 +193,30 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     table
 }
 
+fn read_secret(args: CredentialSecretArgs) -> Result<CredentialSecret> {
+    Ok(CredentialSecret { kind: Some(read_kind(args)?) })
+}
+
 /// Reads the secret from its file or from stdin. It is never an argument, because other users can
 /// read the arguments of a process.
-fn read_secret(args: CredentialSetArgs) -> Result<Secret> {
+fn read_kind(args: CredentialSecretArgs) -> Result<Kind> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
-        return Ok(Secret::Kubeconfig(Kubeconfig { text: read_file(path)? }));
+        return Ok(Kind::Kubeconfig(Kubeconfig { text: read_file(path)? }));
     }
     if let Some(path) = &args.maas_key {
-        return Ok(Secret::MaasKey(MaasKey { key: read_first_line(path)? }));
+        return Ok(Kind::MaasKey(MaasKey { key: read_first_line(path)? }));
     }
     if let Some(path) = &args.ssh_key {
         let passphrase = args.passphrase_file.as_deref().map(read_first_line).transpose()?;
         let (private_key, passphrase) = (read_file(path)?, passphrase.unwrap_or_default());
-        return Ok(Secret::SshKey(SshKey { user, private_key, passphrase }));
+        return Ok(Kind::SshKey(SshKey { user, private_key, passphrase }));
     }
     let password = match &args.password_file {
         Some(path) => read_first_line(path)?,
         None => read_password()?,
     };
-    Ok(Secret::Password(Password { user, password }))
+    Ok(Kind::Password(Password { user, password }))
 }
 
 fn read_file(path: &Path) -> Result<String> {

@@ -1,6 +1,9 @@
 //! Firmware: the catalogue for racks, and the history of what was applied.
 
-use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
+use crate::args::{
+    FirmwareAvailableArgs, FirmwareChangeArgs, FirmwareCommand, FirmwareCreateArgs,
+    FirmwareHistoryArgs, FirmwareListArgs, VersionArgs,
+};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::import::file::{FileSyntax, parse_as, read_file};
@@ -8,10 +11,10 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
+use proto::FieldMask;
 use proto::v1::{
     AppliedFirmware, CreateFirmwareRequest, DeleteFirmwareRequest, Firmware, GetFirmwareRequest,
-    ListFirmwareHistoryRequest, ListFirmwareRequest, SetDefaultFirmwareRequest,
-    SetFirmwareAvailableRequest,
+    ListFirmwareHistoryRequest, ListFirmwareRequest, UpdateFirmwareRequest,
 };
 use proto::words::WireEnum;
 
@@ -25,32 +28,47 @@ pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand)
             screen.print_record(&found, describe)?;
         }
         FirmwareCommand::SetDefault(args) => {
-            let dry_run = args.dry_run;
-            let request = SetDefaultFirmwareRequest { firmware_id: args.firmware_id, dry_run };
-            let done = client.call(client.firmware().set_default_firmware(request)).await?;
+            let FirmwareChangeArgs { firmware_id, dry_run, version } = args;
+            let firmware = Firmware { firmware_id, is_default: true, ..Default::default() };
+            let request = update_request(firmware, "is_default", version, dry_run);
+            let done = client.call(client.firmware().update_firmware(request)).await?;
             let what = format!("the default of {}", one_line(&done.hardware_type));
             screen.print_record(&done, |done| format_change(done, dry_run, &what))?;
         }
         FirmwareCommand::SetAvailable(args) => {
-            let dry_run = args.dry_run;
-            let request = SetFirmwareAvailableRequest {
-                firmware_id: args.firmware_id,
-                available: args.available,
-                dry_run,
-            };
-            let done = client.call(client.firmware().set_firmware_available(request)).await?;
-            let what = if args.available { "available" } else { "not available" };
+            let FirmwareAvailableArgs { firmware_id, available, dry_run, version } = args;
+            let firmware =
+                Firmware { firmware_id, available: Some(available), ..Default::default() };
+            let request = update_request(firmware, "available", version, dry_run);
+            let done = client.call(client.firmware().update_firmware(request)).await?;
+            let what = if available { "available" } else { "not available" };
             screen.print_record(&done, |done| format_change(done, dry_run, what))?;
         }
         FirmwareCommand::Delete(args) => {
-            let dry_run = args.dry_run;
-            let request = DeleteFirmwareRequest { firmware_id: args.firmware_id, dry_run };
+            let FirmwareChangeArgs { firmware_id, dry_run, version } = args;
+            let expected_version = version.or_any();
+            let request = DeleteFirmwareRequest { firmware_id, dry_run, expected_version };
             let gone = client.call(client.firmware().delete_firmware(request)).await?;
             screen.print_record(&gone, |gone| format_change(gone, dry_run, "deleted"))?;
         }
         FirmwareCommand::History(args) => history(client, screen, &args).await?,
     }
     Ok(Exit::Success)
+}
+
+/// A request to change one flag of a record.
+fn update_request(
+    firmware: Firmware,
+    flag: &str,
+    version: VersionArgs,
+    dry_run: bool,
+) -> UpdateFirmwareRequest {
+    UpdateFirmwareRequest {
+        firmware: Some(firmware),
+        update_mask: Some(FieldMask { paths: vec![flag.into()] }),
+        expected_version: version.or_any(),
+        dry_run,
+    }
 }
 
 /// The change of a record, done or (in a dry run) planned.
@@ -79,7 +97,7 @@ async fn create(client: &Client, screen: &mut Screen, args: FirmwareCreateArgs) 
             components: args.components,
             is_default: args.default,
             available: Some(!args.unavailable),
-            created_at: None,
+            ..Default::default()
         },
     };
     let dry_run = args.dry_run;
@@ -155,6 +173,7 @@ fn describe(one: &Firmware) -> String {
         ("Default:", name(one.is_default)),
         ("Available:", name(one.available())),
         ("Created:", Clock::system().ago(one.created_at.as_ref())),
+        ("Version:", one.version.to_string()),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["DEVICE", "COMPONENT", "VERSION", "SHA256", "URL"]);

@@ -2,7 +2,7 @@
 //! shelves.
 
 use crate::args::{
-    HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
+    HealthCommand, HealthDeleteArgs, HealthListArgs, HealthReplaceArgs, HealthReportArgs,
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
@@ -10,8 +10,8 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
 use proto::v1::{
-    GetHealthRequest, Health, HealthBar, ListHealthRequest, MergeHealthReportRequest,
-    RemoveHealthReportRequest, ReplaceHealthReportRequest,
+    DeleteHealthReportRequest, GetHealthRequest, Health, HealthBar, ListHealthRequest,
+    MergeHealthReportRequest, ReplaceHealthReportRequest,
 };
 use proto::words::WireEnum;
 
@@ -32,10 +32,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: HealthCommand) -
             let request = ReplaceHealthReportRequest { id, source, alerts, dry_run };
             (client.call(client.health().replace_health_report(request)).await?, dry_run)
         }
-        HealthCommand::Remove(args) => {
-            let HealthRemoveArgs { id, source, alerts: alert_ids, dry_run } = args;
-            let request = RemoveHealthReportRequest { id, source, alert_ids, dry_run };
-            (client.call(client.health().remove_health_report(request)).await?, dry_run)
+        HealthCommand::Delete(args) => {
+            let HealthDeleteArgs { id, source, alerts: alert_ids, dry_run } = args;
+            let request = DeleteHealthReportRequest { id, source, alert_ids, dry_run };
+            (client.call(client.health().delete_health_report(request)).await?, dry_run)
         }
     };
     screen.print_record(&health, |health| {

@@ -1,6 +1,6 @@
 //! Images: the OS images for machines, and the netboot configuration.
 
-use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
+use crate::args::{ImageCommand, ImageCreateArgs, NetbootCommand};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result, eprint_quietly};
 use crate::output::Screen;
@@ -8,8 +8,8 @@ use crate::table::{Table, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    AddImageRequest, Artifact, DeleteImageRequest, GetImageRequest, GetNetbootConfigRequest, Image,
-    ImageKind, ListImagesRequest, UploadArtifactRequest,
+    Artifact, CreateImageRequest, DeleteImageRequest, GetImageRequest, GetNetbootConfigRequest,
+    Image, ImageKind, ListImagesRequest, UploadArtifactRequest,
 };
 use proto::words::{self, WireEnum};
 use std::io::IsTerminal;
@@ -27,18 +27,18 @@ const QCOW2_MAGIC: &[u8] = b"QFI\xfb";
 
 pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) -> Result<Exit> {
     match command {
-        ImageCommand::Add(args) => {
+        ImageCommand::Create(args) => {
             let image = build_image(client, args).await?;
-            let request = AddImageRequest { image: Some(image) };
-            let added = client.call(client.images().add_image(request)).await?;
+            let request = CreateImageRequest { image: Some(image) };
+            let created = client.call(client.images().create_image(request)).await?;
             let words = |image: &Image| {
                 let name = one_line(&image.name);
                 format!(
-                    "image {name} added\n\n{}\nNext: farrier reimage MACHINE --image {name}\n",
+                    "image {name} created\n\n{}\nNext: farrier reimage MACHINE --image {name}\n",
                     describe(image)
                 )
             };
-            screen.print_record(&added, words)?;
+            screen.print_record(&created, words)?;
         }
         ImageCommand::List => {
             let images = fetch_pages(None, async |page_size, page_token| {
@@ -50,7 +50,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
             screen.print_list(
                 &images,
                 table,
-                "no images; add one with `farrier image add NAME --file FILE`",
+                "no images; create one with `farrier image create NAME --file FILE`",
             )?;
         }
         ImageCommand::Get(args) => {
@@ -81,7 +81,7 @@ pub async fn run_netboot(
 }
 
 /// Builds the image from the arguments and uploads its files.
-async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image> {
+async fn build_image(client: &Client, args: ImageCreateArgs) -> Result<Image> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
     if let Some(kernel) = &args.kernel {

@@ -28,7 +28,6 @@ use proto::v1::{
     Run, UpdateMachineRequest, machine_status::Phase,
 };
 use tonic::Response;
-use tonic_types::StatusExt;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) -> Result<Exit> {
     match command {
@@ -118,39 +117,28 @@ async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArg
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
 async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -> Result<Exit> {
-    let mut tries = 0;
-    let machine = loop {
-        tries += 1;
+    let attempt = async || {
         let mut machine = fetch(client, &args.machine_id).await?;
-        let expected_version = machine.status.take().map_or(0, |status| status.version);
+        let read = machine.status.take().map_or(0, |status| status.version);
+        let expected_version = args.version.or_read(read);
         apply_spec(&mut machine, args.spec.clone());
         for key in &args.remove_labels {
             machine.labels.remove(key);
         }
         let request = UpdateMachineRequest { machine: Some(machine), expected_version };
-        let answer = client.machines().update_machine(request).await;
-        match answer {
-            // Another client changed the machine between the read and the write: read it again.
-            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
-            answer => break client.call(std::future::ready(answer)).await?,
-        }
+        Ok(client.machines().update_machine(request).await.map(Response::into_inner))
     };
+    let machine =
+        device::update_with_retry(args.version, attempt, |status| client.failure(status)).await?;
     screen
         .print_record(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
     Ok(Exit::Success)
 }
 
-/// The maximum number of attempts when other clients change the machine concurrently.
-const MAX_UPDATE_ATTEMPTS: u32 = 50;
-
-pub fn is_version_conflict(status: &tonic::Status) -> bool {
-    let details = status.get_error_details();
-    details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
-}
-
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
-    let MachineDeleteArgs { machine_id, dry_run } = args;
-    let request = DeleteMachineRequest { machine_id, dry_run, ..Default::default() };
+    let MachineDeleteArgs { machine_id, dry_run, version } = args;
+    let expected_version = version.or_any();
+    let request = DeleteMachineRequest { machine_id, dry_run, expected_version };
     let machine = client.call(client.machines().delete_machine(request)).await?;
     screen.print_record(&machine, |machine| {
         let id = one_line(&machine.machine_id);

@@ -1,8 +1,9 @@
 //! Power shelves: list, register, update, delete and retry them, and switch their power.
 
 use crate::args::{
-    DeviceListArgs, PowerShelfActionArgs, PowerShelfCommand, PowerShelfMaintenanceArgs,
-    PowerShelfMaintenanceCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
+    DeviceListArgs, PowerShelfActionArgs, PowerShelfCommand, PowerShelfDeleteArgs,
+    PowerShelfMaintenanceArgs, PowerShelfMaintenanceCommand, PowerShelfRegisterArgs,
+    PowerShelfUpdateArgs,
 };
 use crate::client::{Client, fetch_pages};
 use crate::device::{
@@ -43,8 +44,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: PowerShelfComman
             print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         PowerShelfCommand::Delete(args) => {
-            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
-            let request = DeletePowerShelfRequest { power_shelf_id, dry_run };
+            let PowerShelfDeleteArgs { power_shelf_id, dry_run, version } = args;
+            let expected_version = version.or_any();
+            let request = DeletePowerShelfRequest { power_shelf_id, dry_run, expected_version };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
             print_change(screen, &shelf, DeviceChange::MarkedForDeletion, dry_run)?;
         }
@@ -106,7 +108,8 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
 async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf> {
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
-        let expected_version = shelf.status.take().map_or(0, |status| status.version);
+        let read = shelf.status.take().map_or(0, |status| status.version);
+        let expected_version = args.update.version.or_read(read);
         apply_update(&mut shelf.spec, &mut shelf.labels, args.update.clone());
         let dry_run = args.update.dry_run;
         let power_shelf = Some(shelf);
@@ -114,7 +117,7 @@ async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Resu
         let answer = client.power_shelves().update_power_shelf(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update_with_retry(attempt, |status| client.failure(status)).await
+    update_with_retry(args.update.version, attempt, |status| client.failure(status)).await
 }
 
 /// Requests a power change of the shelves, or previews it.

@@ -5,10 +5,10 @@ mod maintenance;
 
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
 use crate::client::{Client, fetch_pages};
+use crate::device::update_with_retry;
 use crate::exit::{Exit, Result};
 use crate::filter::FilterText;
 use crate::health;
-use crate::machine::is_version_conflict;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
@@ -20,9 +20,7 @@ use proto::v1::{
     RackDevice, RackLocation, RackStatus, TargetKind, UpdateRackRequest,
 };
 use proto::words::WireEnum;
-
-/// The maximum number of attempts when other clients change the rack concurrently.
-const MAX_UPDATE_ATTEMPTS: u32 = 50;
+use tonic::Response;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> Result<Exit> {
     match command {
@@ -118,23 +116,19 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 
 /// The server replaces the record, so values that are not given are copied from the current one.
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
-    let mut tries = 0;
-    let rack = loop {
-        tries += 1;
+    let attempt = async || {
         let mut rack = fetch(client, &args.rack_id).await?;
-        let expected_version = rack.status.take().map_or(0, |status| status.version);
+        let read = rack.status.take().map_or(0, |status| status.version);
+        let expected_version = args.version.or_read(read);
         apply_spec(&mut rack, args.spec.clone());
         for key in &args.remove_labels {
             rack.labels.remove(key);
         }
         let dry_run = args.dry_run;
         let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
-        match client.racks().update_rack(request).await {
-            // Another client changed the rack between the read and the write: read it again.
-            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
-            answer => break client.call(std::future::ready(answer)).await?,
-        }
+        Ok(client.racks().update_rack(request).await.map(Response::into_inner))
     };
+    let rack = update_with_retry(args.version, attempt, |status| client.failure(status)).await?;
     screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
         (id, false) => format!("{id} updated\n"),
         (id, true) => format_update_preview(&id, rack),
@@ -163,9 +157,9 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<()> {
-    let RackDeleteArgs { rack_id, overrides, dry_run } = args;
-    let gate_override = overrides.to_message();
-    let request = DeleteRackRequest { rack_id, dry_run, gate_override };
+    let RackDeleteArgs { rack_id, overrides, dry_run, version } = args;
+    let (gate_override, expected_version) = (overrides.to_message(), version.or_any());
+    let request = DeleteRackRequest { rack_id, dry_run, gate_override, expected_version };
     let rack = client.call(client.racks().delete_rack(request)).await?;
     screen.print_record(&rack, |rack| {
         let id = one_line(&rack.rack_id);

@@ -7,16 +7,16 @@ use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
 use proto::v1::{
-    self, AddFaultRequest, ClearFaultsRequest, ListEffectsRequest, ListFaultsRequest, ProviderVerb,
-    SimEffect, SimFault,
+    self, CreateFaultRequest, DeleteFaultsRequest, ListEffectsRequest, ListFaultsRequest,
+    ProviderVerb, SimEffect, SimFault,
 };
 use proto::words::{self, WireEnum};
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
         SimCommand::Fault(SimFaultCommand::Add(args)) => {
-            let request = AddFaultRequest { fault: Some(fault_rule(args)) };
-            let fault = client.call(client.simulator().add_fault(request)).await?;
+            let request = CreateFaultRequest { fault: Some(fault_rule(args)) };
+            let fault = client.call(client.simulator().create_fault(request)).await?;
             screen.print_record(&fault, |fault| {
                 format!("fault {} added\n", one_line(&fault.fault_id))
             })?;
@@ -30,9 +30,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
             )?;
         }
         SimCommand::Fault(SimFaultCommand::Clear(SimClearArgs { fault_id, all: _ })) => {
-            let request = ClearFaultsRequest { fault_id: fault_id.unwrap_or_default() };
-            let answer = client.call(client.simulator().clear_faults(request)).await?;
-            screen.print_record(&answer, |answer| format!("{} cleared\n", answer.cleared))?;
+            let request = DeleteFaultsRequest { fault_id: fault_id.unwrap_or_default() };
+            let answer = client.call(client.simulator().delete_faults(request)).await?;
+            screen.print_record(&answer, |answer| format!("{} cleared\n", answer.deleted))?;
         }
         SimCommand::Effects(args) => {
             let request = ListEffectsRequest { key_prefix: args.prefix };

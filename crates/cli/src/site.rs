@@ -1,6 +1,6 @@
 //! Sites: one MAAS each, and the settings of the nodes behind it.
 
-use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
+use crate::args::{SiteCommand, SiteCreateArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::device::update_with_retry;
 use crate::exit::{Exit, Failure, Result};
@@ -9,21 +9,21 @@ use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
-    CheckSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, PutSiteRequest, Site,
-    SiteNetwork, SiteSpec, SiteState, SiteStatus,
+    CheckSiteRequest, CreateSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, Site,
+    SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
 };
 use proto::words::WireEnum;
 use std::path::Path;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> Result<Exit> {
     match command {
-        SiteCommand::Put(args) => {
-            let SitePutArgs { site_id, spec } = *args;
+        SiteCommand::Create(args) => {
+            let SiteCreateArgs { site_id, spec } = *args;
             let mut site = Site { site_id, ..Site::default() };
             apply_spec(&mut site, spec)?;
-            let request = PutSiteRequest { site: Some(site), version: None };
-            let put = client.call(client.sites().put_site(request)).await?;
-            screen.print_record(&put, |site| format_change(site, "is as you said"))?;
+            let request = CreateSiteRequest { site: Some(site) };
+            let created = client.call(client.sites().create_site(request)).await?;
+            screen.print_record(&created, |site| format_change(site, "created"))?;
         }
         SiteCommand::Update(args) => {
             let changed = update_site(client, *args).await?;
@@ -41,7 +41,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
             return Ok(if alarms(&site).is_empty() { Exit::Success } else { Exit::Unsuccessful });
         }
         SiteCommand::Delete(args) => {
-            let request = DeleteSiteRequest { site_id: args.site_id };
+            let expected_version = args.version.or_any();
+            let request = DeleteSiteRequest { site_id: args.site_id, expected_version };
             let gone = client.call(client.sites().delete_site(request)).await?;
             screen.print_record(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
         }
@@ -58,7 +59,7 @@ async fn fetch(client: &Client, site_id: String) -> Result<Site> {
 async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
     let attempt = async || {
         let mut site = fetch(client, args.site_id.clone()).await?;
-        let version = Some(site.version);
+        let expected_version = args.version.or_read(site.version);
         apply_spec(&mut site, args.spec.clone())?;
         if args.default_cloud_init {
             site.spec.get_or_insert_default().cloud_init.clear();
@@ -66,11 +67,11 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
         for key in &args.remove_labels {
             site.labels.remove(key);
         }
-        let request = PutSiteRequest { site: Some(site), version };
-        let answer = client.sites().put_site(request).await;
+        let request = UpdateSiteRequest { site: Some(site), expected_version };
+        let answer = client.sites().update_site(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update_with_retry(attempt, |status| client.failure(status)).await
+    update_with_retry(args.version, attempt, |status| client.failure(status)).await
 }
 
 /// Overwrites the settings that are given.
@@ -123,7 +124,8 @@ async fn list(client: &Client, screen: &mut Screen) -> Result<()> {
     })
     .await?;
     let clock = Clock::system();
-    let none = "no sites; make one with `farrier site put site-… --maas-url URL --credential NAME`";
+    let none =
+        "no sites; create one with `farrier site create site-… --maas-url URL --credential NAME`";
     screen.print_list(&sites, |sites, wide| table(sites, wide, &clock), none)
 }
 

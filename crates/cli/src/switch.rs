@@ -1,7 +1,8 @@
 //! Switches: list, register, update, delete and retry them.
 
 use crate::args::{
-    DeviceListArgs, SwitchActionArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
+    DeviceListArgs, SwitchActionArgs, SwitchCommand, SwitchDeleteArgs, SwitchRegisterArgs,
+    SwitchUpdateArgs,
 };
 use crate::client::{Client, fetch_pages};
 use crate::device::{
@@ -37,8 +38,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SwitchCommand) -
             print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         SwitchCommand::Delete(args) => {
-            let SwitchActionArgs { switch_id, dry_run } = args;
-            let request = DeleteSwitchRequest { switch_id, dry_run };
+            let SwitchDeleteArgs { switch_id, dry_run, version } = args;
+            let expected_version = version.or_any();
+            let request = DeleteSwitchRequest { switch_id, dry_run, expected_version };
             let switch = client.call(client.switches().delete_switch(request)).await?;
             print_change(screen, &switch, DeviceChange::MarkedForDeletion, dry_run)?;
         }
@@ -91,14 +93,15 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
 async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch> {
     let attempt = async || {
         let mut switch = fetch(client, args.switch_id.clone()).await?;
-        let expected_version = switch.status.take().map_or(0, |status| status.version);
+        let read = switch.status.take().map_or(0, |status| status.version);
+        let expected_version = args.update.version.or_read(read);
         apply_update(&mut switch.spec, &mut switch.labels, args.update.clone());
         let dry_run = args.update.dry_run;
         let request = UpdateSwitchRequest { switch: Some(switch), expected_version, dry_run };
         let answer = client.switches().update_switch(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update_with_retry(attempt, |status| client.failure(status)).await
+    update_with_retry(args.update.version, attempt, |status| client.failure(status)).await
 }
 
 fn device_view(switch: &Switch) -> DeviceView<'_> {

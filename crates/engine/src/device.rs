@@ -23,6 +23,7 @@ use model::run::actions::Requester;
 use model::switch::Switch;
 use model::target::TargetId;
 use model::time::Timestamp;
+use model::version::check_version;
 use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
 use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
@@ -129,9 +130,15 @@ impl Devices {
         found.await
     }
 
-    /// Marks a device for deletion. It is deleted when no run holds it.
-    pub async fn delete<D: Device>(&self, id: &str, who: Requester) -> Result<D> {
-        self.change(id, DeviceAction::Delete, who).await
+    /// Marks a device for deletion, at this version if one is named. It is deleted when no run
+    /// holds it.
+    pub async fn delete<D: Device>(
+        &self,
+        id: &str,
+        version: Option<i64>,
+        who: Requester,
+    ) -> Result<D> {
+        self.change(id, DeviceAction::Delete { version }, who).await
     }
 
     /// Retries the failed transition.
@@ -272,7 +279,7 @@ impl PutDevice {
     }
 
     async fn change<D: Device>(&self, tx: &mut Tx, mut device: D) -> Result<D> {
-        self.check_version(&device)?;
+        check_device_version(&device, self.expected_version())?;
         let before = device.clone();
         if let Some(placed) = self.spec.clone() {
             *device.spec_mut() = placed.spec;
@@ -298,21 +305,18 @@ impl PutDevice {
         Ok(device)
     }
 
-    /// Optimistic concurrency: a change made from an old version is refused.
-    fn check_version<D: Device>(&self, device: &D) -> Result<()> {
-        let version = device.head().version;
+    /// The version that the device must have, if one is given.
+    const fn expected_version(&self) -> Option<i64> {
         match self.known {
-            Known::At(Some(expected)) if expected != version => {
-                let message = format!(
-                    "{} is at version {version} by now, and this change was made from version {expected}",
-                    self.id
-                );
-                let next = device.target().show_command();
-                Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
-            }
-            Known::At(_) | Known::OrNew => Ok(()),
+            Known::OrNew => None,
+            Known::At(version) => version,
         }
     }
+}
+
+fn check_device_version<D: Device>(device: &D, expected: Option<i64>) -> Result<()> {
+    let (head, next) = (device.head(), device.target().show_command());
+    Ok(check_version(&head.id, head.version, expected, next)?)
 }
 
 /// Checks that the rack exists and the slots are free. The rack stays locked until the commit.
@@ -339,7 +343,10 @@ async fn check_feeds<D: Device>(tx: &mut Tx, device: &D) -> Result<()> {
 /// A request to a device's lifecycle.
 #[derive(Debug, Clone, Copy)]
 enum DeviceAction {
-    Delete,
+    /// At this version if one is named.
+    Delete {
+        version: Option<i64>,
+    },
     Retry,
 }
 
@@ -354,7 +361,8 @@ async fn change_device<D: Device>(
     let mut device = found.ok_or_else(|| no_device::<D>(id))?;
     let before = device.clone();
     let message = match requested {
-        DeviceAction::Delete => {
+        DeviceAction::Delete { version } => {
+            check_device_version(&device, version)?;
             device.head_mut().deleted = true;
             "marked for deletion"
         }

@@ -3,6 +3,7 @@
 use crate::Engine;
 use crate::admission::event;
 use model::filter::Filter;
+use model::firmware::update::FirmwareUpdate;
 use model::firmware::{AppliedFirmware, Firmware};
 use model::here;
 use model::host::{Host, HostState};
@@ -13,20 +14,13 @@ use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
+use model::version::check_version;
 use store::{AppliedPosition, Cause, NewEvent, Result, Tx};
 
 /// Operations or hosts per page.
 const PAGE: i64 = 500;
 /// The run types that apply firmware.
 const APPLYING: [RunType; 2] = [RunType::Firmware, RunType::RackMaintenance];
-
-/// A change of a catalogue record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FirmwareChange {
-    MakeDefault,
-    SetAvailable(bool),
-    Delete,
-}
 
 /// The firmware catalogue and the history of applied firmware.
 #[derive(Clone)]
@@ -63,18 +57,35 @@ impl FirmwareCatalog {
         found.await
     }
 
-    pub async fn change(
+    /// Changes the two flags of a record, at this version if one is named. Idempotent.
+    pub async fn update(
         &self,
         id: FirmwareId,
-        change: FirmwareChange,
+        update: FirmwareUpdate,
+        version: Option<i64>,
         who: Requester,
     ) -> Result<Firmware> {
-        let input = (id, change, who, self.0.now());
+        let input = (ChangeFirmware { id, version, who, now: self.0.now() }, update.checked()?);
         self.0
             .store()
-            .retry_write("change_firmware", input, |(id, change, who, now), tx| {
-                Box::pin(change_one(tx, id, *change, who, *now))
+            .retry_write("update_firmware", input, |(change, update), tx| {
+                Box::pin(change.update(tx, update))
             })
+            .await
+    }
+
+    /// Deletes a record that is no default and is not being applied, at this version if one is
+    /// named.
+    pub async fn delete(
+        &self,
+        id: FirmwareId,
+        version: Option<i64>,
+        who: Requester,
+    ) -> Result<Firmware> {
+        let change = ChangeFirmware { id, version, who, now: self.0.now() };
+        self.0
+            .store()
+            .retry_write("delete_firmware", change, |change, tx| Box::pin(change.delete(tx)))
             .await
     }
 
@@ -115,8 +126,9 @@ async fn create(tx: &mut Tx, firmware: &Firmware, who: &Requester) -> Result<Fir
     if firmware.is_default {
         step_down(tx, firmware, &event).await?;
     }
-    tx.insert_firmware(firmware, &event).await?;
-    Ok(firmware.clone())
+    let mut created = firmware.clone();
+    tx.insert_firmware(&mut created, &event).await?;
+    Ok(created)
 }
 
 /// Clears the present default of the hardware type: there is at most one.
@@ -124,48 +136,63 @@ async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()>
     let default = tx.default_firmware(&next.hardware_type).await?;
     if let Some(before) = default.filter(|before| before.id != next.id) {
         let message = format!("no longer the default of {}: {} is", next.hardware_type, next.id);
-        let before = Firmware { is_default: false, ..before };
-        tx.update_firmware(&before, &NewEvent { message, ..event.clone() }).await?;
+        let mut before = Firmware { is_default: false, ..before };
+        tx.update_firmware(&mut before, &NewEvent { message, ..event.clone() })?;
     }
     Ok(())
 }
 
-async fn change_one(
-    tx: &mut Tx,
-    id: &FirmwareId,
-    change: FirmwareChange,
-    who: &Requester,
+struct ChangeFirmware {
+    id: FirmwareId,
+    version: Option<i64>,
+    who: Requester,
     now: Timestamp,
-) -> Result<Firmware> {
-    let found = tx.firmware(id).await?.ok_or_else(|| no_firmware(id))?;
-    let (after, message) = match change {
-        FirmwareChange::MakeDefault => (
-            Firmware { is_default: true, ..found.clone() },
-            format!("made the default of {}", found.hardware_type),
-        ),
-        FirmwareChange::SetAvailable(available) => {
-            let text = if available { "made available" } else { "made unavailable" };
-            (Firmware { available, ..found.clone() }, text.to_string())
-        }
-        FirmwareChange::Delete => {
-            check_unused(tx, &found).await?;
-            (found.clone(), "deleted".to_string())
-        }
-    };
-    let unchanged = after == found && change != FirmwareChange::Delete;
-    if unchanged {
-        return Ok(after);
+}
+
+impl ChangeFirmware {
+    async fn load(&self, tx: &mut Tx) -> Result<Firmware> {
+        let id = &self.id;
+        let found = tx.firmware(id).await?.ok_or_else(|| no_firmware(id))?;
+        let next = format!("farrier firmware get {id}");
+        check_version(format!("the firmware {id}"), found.version, self.version, next)?;
+        Ok(found)
     }
-    let event = event(Cause::Request, &who.by, message, here!(), now);
-    match change {
-        FirmwareChange::MakeDefault => {
+
+    async fn update(&self, tx: &mut Tx, update: &FirmwareUpdate) -> Result<Firmware> {
+        let found = self.load(tx).await?;
+        let mut after = update.apply(&found)?;
+        if after == found {
+            return Ok(after);
+        }
+        let event =
+            event(Cause::Request, &self.who.by, describe(&found, &after), here!(), self.now);
+        if after.is_default && !found.is_default {
             step_down(tx, &after, &event).await?;
-            tx.update_firmware(&after, &event).await?;
         }
-        FirmwareChange::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
-        FirmwareChange::Delete => tx.delete_firmware(id, &event).await?,
+        tx.update_firmware(&mut after, &event)?;
+        Ok(after)
     }
-    Ok(after)
+
+    async fn delete(&self, tx: &mut Tx) -> Result<Firmware> {
+        let found = self.load(tx).await?;
+        check_unused(tx, &found).await?;
+        let event = event(Cause::Request, &self.who.by, "deleted".into(), here!(), self.now);
+        tx.delete_firmware(&found, &event)?;
+        Ok(found)
+    }
+}
+
+/// The changes of a record in words, for its history.
+fn describe(before: &Firmware, after: &Firmware) -> String {
+    let mut changes = Vec::new();
+    if before.is_default != after.is_default {
+        changes.push(format!("made the default of {}", after.hardware_type));
+    }
+    if before.available != after.available {
+        let text = if after.available { "made available" } else { "made unavailable" };
+        changes.push(text.to_string());
+    }
+    changes.join(", ")
 }
 
 /// A default record, or one that is being applied, must not be deleted.

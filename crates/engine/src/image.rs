@@ -25,11 +25,12 @@ pub struct Images(pub(crate) Engine);
 
 impl Images {
     /// Adds an image to the catalogue. Idempotent.
-    pub async fn add(&self, image: Image, who: Requester) -> Result<Image> {
+    pub async fn create(&self, image: Image, who: Requester) -> Result<Image> {
         let image = Image { created_at: self.0.now(), ..image.checked()? };
-        let written = self.0.store().retry_write("add_image", (image, who), |(image, who), tx| {
-            Box::pin(add(tx, image, who))
-        });
+        let written =
+            self.0.store().retry_write("create_image", (image, who), |(image, who), tx| {
+                Box::pin(create(tx, image, who))
+            });
         written.await
     }
 
@@ -57,7 +58,7 @@ fn no_image(name: &str) -> Refusal {
     Refusal::not_found("image", name, "farrier image list")
 }
 
-async fn add(tx: &mut Tx, image: &Image, who: &Requester) -> Result<Image> {
+async fn create(tx: &mut Tx, image: &Image, who: &Requester) -> Result<Image> {
     if let Some(known) = tx.image(&image.name).await? {
         if known.body == image.body {
             return Ok(known);
@@ -67,7 +68,7 @@ async fn add(tx: &mut Tx, image: &Image, who: &Requester) -> Result<Image> {
             image.name
         );
         return Err(Refusal::new(RefusalKind::Exists, "IMAGE_EXISTS", text)
-            .next(format!("farrier image get {}   # or add it under a new name", image.name))
+            .next(format!("farrier image get {}   # or create it under a new name", image.name))
             .into());
     }
     let message = format!("{} image added", image.body.kind());

@@ -20,6 +20,7 @@ use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
+use model::version::check_version;
 use store::{Cause, MachinePage, Result, Tx};
 
 /// Machines: inventory, probes, and live hardware queries.
@@ -151,19 +152,9 @@ struct Put {
     now: Timestamp,
 }
 
-/// Optimistic concurrency: a change made from an old version is refused.
-fn check_version(machine: &Machine, expected: Option<i64>) -> Result<()> {
-    match expected {
-        Some(version) if version != machine.version => {
-            let message = format!(
-                "{} is at version {} by now, and this change was made from version {version}",
-                machine.id, machine.version
-            );
-            let next = format!("farrier get {}", machine.id);
-            Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
-        }
-        Some(_) | None => Ok(()),
-    }
+fn check_machine_version(machine: &Machine, expected: Option<i64>) -> Result<()> {
+    let next = TargetId::from(&machine.id).show_command();
+    Ok(check_version(&machine.id, machine.version, expected, next)?)
 }
 
 impl Put {
@@ -192,7 +183,7 @@ impl Put {
         };
         match tx.machine_locked(&self.id).await? {
             Some(mut machine) => {
-                check_version(&machine, self.known.version())?;
+                check_machine_version(&machine, self.known.version())?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
                     let from = DeviceLocation::of_machine(&machine.spec);

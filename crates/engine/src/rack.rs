@@ -32,6 +32,7 @@ use model::rack::{
 use model::refusal::{Refusal, RefusalKind};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
+use model::version::check_version;
 use store::{Cause, RecordPage, Result, Tx};
 
 /// A rack as the operator describes it.
@@ -119,16 +120,17 @@ impl Racks {
             .await
     }
 
-    /// Marks a rack for deletion. Devices in it make this fail, unless the gate is overridden: then
-    /// they are taken out. The answer lists them.
-    pub async fn delete(&self, id: RackId, overrides: Overrides, by: String) -> Result<RackView> {
-        let delete = DeleteRack {
-            id,
-            overrides,
-            by,
-            limits: self.0.settings().rack_limits,
-            now: self.0.now(),
-        };
+    /// Marks a rack for deletion, at this version if one is named. Devices in it make this fail,
+    /// unless the gate is overridden: then they are taken out. The answer lists them.
+    pub async fn delete(
+        &self,
+        id: RackId,
+        version: Option<i64>,
+        overrides: Overrides,
+        by: String,
+    ) -> Result<RackView> {
+        let (limits, now) = (self.0.settings().rack_limits, self.0.now());
+        let delete = DeleteRack { id, version, overrides, by, limits, now };
         self.0
             .store()
             .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)))
@@ -284,6 +286,11 @@ async fn build_view(
     Ok(RackView { rack, devices, operations, waits_for })
 }
 
+fn check_rack_version(rack: &Rack, expected: Option<i64>) -> Result<()> {
+    let next = TargetId::from(&rack.id()).show_command();
+    Ok(check_version(&rack.head.id, rack.head.version, expected, next)?)
+}
+
 async fn update(
     tx: &mut Tx,
     described: &RackDescription,
@@ -294,14 +301,7 @@ async fn update(
     let RackDescription { id, labels, spec } = described.clone();
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(&id))?;
-    if let Some(version) = expected.filter(|version| *version != rack.head.version) {
-        let text = format!(
-            "{id} is at version {} by now, and this change was made from version {version}",
-            rack.head.version
-        );
-        let refusal = Refusal::precondition("VERSION_MOVED", text);
-        return Err(refusal.next(format!("farrier rack get {id}")).into());
-    }
+    check_rack_version(&rack, expected)?;
     if rack.head.labels == labels && rack.spec == spec {
         return Ok(rack);
     }
@@ -326,6 +326,7 @@ async fn update(
 
 struct DeleteRack {
     id: RackId,
+    version: Option<i64>,
     overrides: Overrides,
     by: String,
     limits: RackLimits,
@@ -336,6 +337,7 @@ impl DeleteRack {
     async fn run(&self, tx: &mut Tx) -> Result<RackView> {
         let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
         let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
+        check_rack_version(&rack, self.version)?;
         let devices = load_devices(tx, &self.id).await?;
         check_empty(&self.id, devices.len(), &self.overrides)?;
         let refusing = gate_of(&check_empty(&self.id, devices.len(), &Overrides::default()));

@@ -6,6 +6,7 @@
 
 mod cipher;
 mod deployment;
+mod identity;
 
 pub use cipher::Cipher;
 pub(crate) use cipher::checksum;
@@ -15,6 +16,7 @@ use crate::FaultResult;
 use crate::clock::Clock;
 use crate::node::agents::issue;
 use async_trait::async_trait;
+use model::credential::{CredentialWrite, no_credential as unknown_credential};
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
 use model::fault::{Fault, FaultCode};
@@ -23,12 +25,11 @@ use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
 use model::node::enroll::{EnrollmentToken, TOKEN_LIFE};
-use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::site::Site;
 use model::text;
 use model::time::Timestamp;
-use providers::pin::Pin;
+use model::version::check_version;
 use providers::state_store::{
     Checkpoint, Credential, Lockout, ProviderStateStore, Secret, no_credential, no_image, no_node,
     no_site,
@@ -75,8 +76,14 @@ impl SecretStore {
         self.cipher.token(&format!("enroll/{node}/{issued}")).into()
     }
 
-    /// Stores a secret and replaces the one of the same name.
-    pub async fn set(&self, name: &str, secret: &Secret, who: Requester) -> Result<CredentialInfo> {
+    /// Stores a secret under a name.
+    pub async fn write(
+        &self,
+        name: &str,
+        secret: &Secret,
+        write: CredentialWrite,
+        who: Requester,
+    ) -> Result<CredentialInfo> {
         text::check_name("name", name)?;
         let (kind, login) = kind_and_login(secret);
         let sealed = self.cipher.seal(name, secret)?;
@@ -84,10 +91,15 @@ impl SecretStore {
         let now = (self.clock)();
         let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
         self.store
-            .retry_write("set_credential", (row, who), |(row, who), tx| {
-                Box::pin(set_credential(tx, row, who))
+            .retry_write("write_credential", (row, write, who), |(row, write, who), tx| {
+                Box::pin(write_credential(tx, row, *write, who))
             })
             .await
+    }
+
+    pub async fn get(&self, name: &str) -> Result<CredentialInfo> {
+        let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
+        Ok(found.await?.map(CredentialInfo::from).ok_or_else(|| unknown_credential(name))?)
     }
 
     /// A page of credentials in the order of their names, after the name `after`.
@@ -98,39 +110,19 @@ impl SecretStore {
         Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
     }
 
-    pub async fn delete(&self, name: &str, who: Requester) -> Result<CredentialInfo> {
-        let input = (name.to_string(), who, (self.clock)());
+    /// Deletes a credential, at this version if one is named.
+    pub async fn delete(
+        &self,
+        name: &str,
+        version: Option<i64>,
+        who: Requester,
+    ) -> Result<CredentialInfo> {
+        let input = (name.to_string(), version, who, (self.clock)());
         self.store
-            .retry_write("delete_credential", input, |(name, who, now), tx| {
-                Box::pin(delete_credential(tx, name, who, *now))
+            .retry_write("delete_credential", input, |(name, version, who, now), tx| {
+                Box::pin(delete_credential(tx, name, *version, who, *now))
             })
             .await
-    }
-
-    pub async fn identities(&self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
-        let input = (after.to_string(), limit);
-        self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
-    }
-
-    /// Pins the identity of a peer and replaces a known one. First use never replaces it.
-    pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
-        let Pin { peer, identity } = Pin::parse(peer, identity)?;
-        let known = IdentityRow { peer, identity, first_seen: (self.clock)() };
-        self.store
-            .write("set_identity", known.clone(), |known, tx| Box::pin(tx.set_identity(known)))
-            .await?;
-        Ok(known)
-    }
-
-    /// Removes the pin of a peer: the next connection is trusted on first use.
-    pub async fn forget_identity(&self, peer: &str) -> Result<()> {
-        let known = self.store.write("forget_identity", peer.to_string(), |peer, tx| {
-            Box::pin(tx.delete_identity(peer))
-        });
-        match known.await? {
-            true => Ok(()),
-            false => Err(Refusal::not_found("identity", peer, "farrier trust list").into()),
-        }
     }
 
     /// Removes the lockout of a peer, so that a refused login is tried again.
@@ -156,12 +148,14 @@ fn request_event(who: &Requester, message: String, decided_by: &str, at: Timesta
     NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
 }
 
-async fn set_credential(
+async fn write_credential(
     tx: &mut Tx,
     row: &CredentialRow,
+    write: CredentialWrite,
     who: &Requester,
 ) -> Result<CredentialInfo> {
     let known = tx.credential(&row.name).await?.map(|known| known.version);
+    write.admit(&row.name, known)?;
     let last = tx.last_credential_version(&row.name).await?;
     let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
     let message = format!("{} of {:?} set", row.kind, row.login);
@@ -173,12 +167,13 @@ async fn set_credential(
 async fn delete_credential(
     tx: &mut Tx,
     name: &str,
+    version: Option<i64>,
     who: &Requester,
     now: Timestamp,
 ) -> Result<CredentialInfo> {
-    let known = tx.credential(name).await?;
-    let unknown = || Refusal::not_found("credential", name, "farrier credential list");
-    let known = known.ok_or_else(unknown)?;
+    let known = tx.credential(name).await?.ok_or_else(|| unknown_credential(name))?;
+    let next = format!("farrier credential get {name}");
+    check_version(format!("the credential {name}"), known.version, version, next)?;
     let event = request_event(who, "deleted".into(), here!(), now);
     tx.delete_credential(name, known.version, &event).await?;
     Ok(known.into())

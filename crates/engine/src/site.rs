@@ -7,12 +7,14 @@ use model::filter::Filter;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
-use model::refusal::Refusal;
+use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
 use model::site::{Site, SiteSpec};
 use model::text;
 use model::time::Timestamp;
-use store::{Cause, RecordPage, Result, Tx};
+use model::version::check_version;
+use providers::Providers;
+use store::{Cause, NewEvent, RecordPage, Result, Tx};
 
 /// A site as the operator describes it.
 #[derive(Debug, Clone)]
@@ -26,27 +28,49 @@ pub struct SiteDescription {
 pub struct Sites(pub(crate) Engine);
 
 impl Sites {
-    /// Creates a site or replaces a known one, if `version` is the current one or none.
-    pub async fn put(
+    /// Creates a site. Idempotent: the same description returns the existing site.
+    pub async fn create(&self, site: SiteDescription, who: Requester) -> Result<Site> {
+        let write = self.write(site, None, who)?;
+        let written = self
+            .0
+            .store()
+            .retry_write("create_site", write, |write, tx| Box::pin(write.create(tx)));
+        let site = written.await?;
+        self.0.nodes().probe_sites_soon();
+        Ok(site)
+    }
+
+    /// Replaces spec and labels of a known site, at this version if one is named.
+    pub async fn update(
         &self,
         site: SiteDescription,
         version: Option<i64>,
         who: Requester,
     ) -> Result<Site> {
-        let spec = site.spec.clone().checked()?;
-        text::check_labels("site.labels", &site.labels)?;
-        if self.0.providers().get(&spec.provider).is_none() {
-            let problem = format!("{:?} is not a provider of this server", spec.provider);
-            let names = self.0.providers().names().join(", ");
-            let instead = format!("use one of: {names}");
-            return Err(Refusal::invalid("site.spec.provider", problem, instead).into());
-        }
-        let put =
-            PutSite { site: SiteDescription { spec, ..site }, version, who, now: self.0.now() };
-        let site =
-            self.0.store().retry_write("put_site", put, |put, tx| Box::pin(put.run(tx))).await?;
+        let write = self.write(site, version, who)?;
+        let written = self
+            .0
+            .store()
+            .retry_write("update_site", write, |write, tx| Box::pin(write.update(tx)));
+        let site = written.await?;
         self.0.nodes().probe_sites_soon();
         Ok(site)
+    }
+
+    fn write(
+        &self,
+        site: SiteDescription,
+        version: Option<i64>,
+        who: Requester,
+    ) -> Result<WriteSite> {
+        text::check_labels("site.labels", &site.labels)?;
+        Ok(WriteSite {
+            site,
+            version,
+            who,
+            providers: self.0.providers().clone(),
+            now: self.0.now(),
+        })
     }
 
     pub async fn get(&self, id: &SiteId) -> Result<Site> {
@@ -76,64 +100,97 @@ impl Sites {
         found.await
     }
 
-    /// Deletes a site that has no nodes.
-    pub async fn delete(&self, id: &SiteId, who: Requester) -> Result<Site> {
-        let input = (id.clone(), who, self.0.now());
-        let written = self.0.store().retry_write("delete_site", input, |(id, who, now), tx| {
-            Box::pin(delete(tx, id, who, *now))
-        });
-        written.await
+    /// Deletes a site that has no nodes, at this version if one is named.
+    pub async fn delete(&self, id: &SiteId, version: Option<i64>, who: Requester) -> Result<Site> {
+        let input = (id.clone(), version, who, self.0.now());
+        self.0
+            .store()
+            .retry_write("delete_site", input, |(id, version, who, now), tx| {
+                Box::pin(delete(tx, id, *version, who, *now))
+            })
+            .await
     }
 }
 
-struct PutSite {
+struct WriteSite {
     site: SiteDescription,
     version: Option<i64>,
     who: Requester,
+    providers: Providers,
     now: Timestamp,
 }
 
-impl PutSite {
-    async fn run(&self, tx: &mut Tx) -> Result<Site> {
+impl WriteSite {
+    async fn create(&self, tx: &mut Tx) -> Result<Site> {
         let SiteDescription { id, spec, labels } = &self.site;
-        let event =
-            |what: &str| event(Cause::Request, &self.who.by, what.to_string(), here!(), self.now);
-        let Some(mut known) = tx.record_locked::<Site>(id.as_str()).await? else {
-            if self.version.is_some() {
-                return Err(no_site(id).into());
+        let spec = spec.clone().checked()?;
+        self.check_provider(&spec)?;
+        if let Some(known) = tx.record::<Site>(id.as_str()).await? {
+            if (&known.spec, &known.head.labels) == (&spec, labels) {
+                return Ok(known);
             }
-            let mut site = Site::new(id, spec.clone(), labels.clone(), self.now);
-            tx.insert_record(&mut site, &event("made")).await?;
-            return Ok(site);
-        };
-        if self.version.is_some_and(|version| version != known.head.version) {
-            let message = format!("{id} is at version {} by now", known.head.version);
-            let refusal = Refusal::precondition("VERSION_MOVED", message);
-            return Err(refusal.next(format!("farrier site get {id}")).into());
+            let message = format!("{id} exists already, with other settings");
+            return Err(Refusal::new(RefusalKind::Exists, "SITE_EXISTS", message)
+                .next(format!("farrier site update {id} …"))
+                .into());
         }
-        let other = known.spec.provider != spec.provider;
-        if other && let Some(node) = tx.live_node_of_site(id).await? {
+        let mut site = Site::new(id, spec, labels.clone(), self.now);
+        tx.insert_record(&mut site, &self.event("created", here!())).await?;
+        Ok(site)
+    }
+
+    async fn update(&self, tx: &mut Tx) -> Result<Site> {
+        let SiteDescription { id, spec, labels } = &self.site;
+        let stored = tx.record_locked::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?;
+        check_site_version(&stored, self.version)?;
+        let mut after = stored.updated(spec, labels)?;
+        self.check_provider(&after.spec)?;
+        if stored.spec.provider != after.spec.provider
+            && let Some(node) = tx.live_node_of_site(id).await?
+        {
             let message = format!("{node} belongs to {id}: its provider cannot change");
             return Err(in_use(message).into());
         }
-        if (&known.spec, &known.head.labels) != (spec, labels) {
-            known.spec = spec.clone();
-            known.head.labels = labels.clone();
-            (known.machines, known.unreachable) = (None, None);
+        if after != stored {
             tx.delete_site_answer(id)?;
-            tx.update_record(&mut known, &event("changed"))?;
+            tx.update_record(&mut after, &self.event("changed", here!()))?;
         }
-        Ok(known)
+        Ok(after)
     }
+
+    fn check_provider(&self, spec: &SiteSpec) -> Result<()> {
+        if self.providers.get(&spec.provider).is_some() {
+            return Ok(());
+        }
+        let problem = format!("{:?} is not a provider of this server", spec.provider);
+        let instead = format!("use one of: {}", self.providers.names().join(", "));
+        Err(Refusal::invalid("site.spec.provider", problem, instead).into())
+    }
+
+    fn event(&self, message: &str, line: &str) -> NewEvent {
+        event(Cause::Request, &self.who.by, message.into(), line, self.now)
+    }
+}
+
+fn check_site_version(site: &Site, expected: Option<i64>) -> Result<()> {
+    let (id, next) = (&site.head.id, format!("farrier site get {}", site.head.id));
+    Ok(check_version(id, site.head.version, expected, next)?)
 }
 
 fn in_use(message: String) -> Refusal {
     Refusal::precondition("SITE_IN_USE", message).next("farrier node list")
 }
 
-async fn delete(tx: &mut Tx, id: &SiteId, who: &Requester, now: Timestamp) -> Result<Site> {
+async fn delete(
+    tx: &mut Tx,
+    id: &SiteId,
+    version: Option<i64>,
+    who: &Requester,
+    now: Timestamp,
+) -> Result<Site> {
     let found = tx.record_locked::<Site>(id.as_str()).await?;
     let site = found.ok_or_else(|| no_site(id))?;
+    check_site_version(&site, version)?;
     if let Some(node) = tx.live_node_of_site(id).await? {
         let message = format!("{node} belongs to {}: decommission it first", id);
         return Err(in_use(message).into());

@@ -1,5 +1,7 @@
 //! Firmware: the catalogue, which record a maintenance uses, and what was applied to which device.
 
+pub mod update;
+
 use crate::effect::{DeviceFacts, DeviceWork, Effect};
 use crate::id::{FirmwareId, RunId};
 use crate::image::sha256;
@@ -34,6 +36,9 @@ pub struct Firmware {
     pub is_default: bool,
     pub available: bool,
     pub created_at: Timestamp,
+    /// Increases with every change.
+    #[serde(default)]
+    pub version: i64,
 }
 
 /// The parameter of a run that names the record it applies.

@@ -9,6 +9,7 @@ pub mod address_range;
 pub mod blast_radius;
 pub mod component;
 pub mod condition;
+pub mod credential;
 pub mod deploy;
 pub mod device;
 pub mod effect;
@@ -36,6 +37,7 @@ pub mod switch;
 pub mod target;
 pub mod text;
 pub mod time;
+pub mod version;
 pub mod why;
 
 /// The module and line of the code that took a decision, for the history.

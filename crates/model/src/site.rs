@@ -319,6 +319,19 @@ impl Site {
         SiteId::trusted(&self.head.id)
     }
 
+    /// The site after an update, in which the requested spec and labels replace the stored ones.
+    /// A changed site has to be polled again before its MAAS counts as reachable.
+    pub fn updated(&self, spec: &SiteSpec, labels: &Labels) -> Result<Self, Refusal> {
+        let spec = spec.clone().checked()?;
+        let mut after = self.clone();
+        if (&self.spec, &self.head.labels) != (&spec, labels) {
+            after.spec = spec;
+            after.head.labels = labels.clone();
+            (after.machines, after.unreachable) = (None, None);
+        }
+        Ok(after)
+    }
+
     pub const fn state(&self) -> SiteState {
         match (&self.unreachable, &self.silence, &self.drift) {
             (Some(_), _, _) => SiteState::Unreachable,

@@ -65,7 +65,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
                 SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
             let described = SiteDescription { id: site.clone(), spec, labels: Labels::new() };
             let requester = Requester { by: "demo".into(), reason: String::new() };
-            engine.sites().put(described, None, requester).await?;
+            engine.sites().create(described, requester).await?;
         }
         Err(error) => return Err(error),
     }

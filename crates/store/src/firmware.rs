@@ -14,7 +14,7 @@ fn object(id: &FirmwareId) -> String {
     format!("firmware/{id}")
 }
 
-const COLUMNS: &str = "body, is_default, available";
+const COLUMNS: &str = "body, is_default, available, version";
 
 impl Tx {
     pub async fn firmware(&mut self, id: &FirmwareId) -> Result<Option<Firmware>> {
@@ -45,10 +45,13 @@ impl Tx {
         rows.iter().map(firmware).collect()
     }
 
-    /// A conflict means that the id exists, or that the hardware type has a default.
-    pub async fn insert_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
-        let sql = "INSERT INTO firmware (id, hardware_type, is_default, available, body, created_at) \
-                   VALUES ($1, $2, $3, $4, $5, $6)";
+    /// Inserts a record and sets its version. A conflict means that the id exists, or that the
+    /// hardware type has a default.
+    pub async fn insert_firmware(&mut self, one: &mut Firmware, event: &NewEvent) -> Result<()> {
+        // A deleted record of the same id has a history that continues.
+        one.version = self.last_version(&object(&one.id)).await? + 1;
+        let sql = "INSERT INTO firmware (id, hardware_type, is_default, available, body, created_at, \
+                   version) VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let values = values![
             one.id.as_str(),
             one.hardware_type.as_str(),
@@ -56,23 +59,36 @@ impl Tx {
             i64::from(one.available),
             serde_json::to_string(one)?,
             one.created_at,
+            one.version,
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.firmware_event(&one.id, "added", event).await
+        self.append_firmware_event(&one.id, one.version, "added", event)
     }
 
-    /// Writes the two flags, the only fields that may change.
-    pub async fn update_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
-        let sql = "UPDATE firmware SET is_default = $2, available = $3 WHERE id = $1";
-        let values = values![one.id.as_str(), i64::from(one.is_default), i64::from(one.available)];
+    /// Writes the two flags, the only fields that may change, and raises the version. A conflict
+    /// means that another transaction wrote the record first.
+    pub fn update_firmware(&mut self, one: &mut Firmware, event: &NewEvent) -> Result<()> {
+        let read_at = one.version;
+        one.version += 1;
+        let sql = "UPDATE firmware SET is_default = $2, available = $3, version = $4 \
+                   WHERE id = $1 AND version = $5";
+        let values = values![
+            one.id.as_str(),
+            i64::from(one.is_default),
+            i64::from(one.available),
+            one.version,
+            read_at,
+        ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.firmware_event(&one.id, "changed", event).await
+        self.append_firmware_event(&one.id, one.version, "changed", event)
     }
 
-    pub async fn delete_firmware(&mut self, id: &FirmwareId, event: &NewEvent) -> Result<()> {
-        let sql = "DELETE FROM firmware WHERE id = $1";
-        self.queue_write(Statement::new(sql, values![id.as_str()]), ExpectedRows::One)?;
-        self.firmware_event(id, "removed", event).await
+    /// Deletes a record at its version. A conflict means that another transaction wrote it first.
+    pub fn delete_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
+        let sql = "DELETE FROM firmware WHERE id = $1 AND version = $2";
+        let values = values![one.id.as_str(), one.version];
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.append_firmware_event(&one.id, one.version + 1, "removed", event)
     }
 
     /// Records applied firmware and deletes entries of that device beyond [`MAX_APPLIED`].
@@ -118,15 +134,14 @@ impl Tx {
         self.query(&sql, values).await?.iter().map(applied).collect()
     }
 
-    async fn firmware_event(
+    fn append_firmware_event(
         &mut self,
         id: &FirmwareId,
+        version: i64,
         name: &str,
         event: &NewEvent,
     ) -> Result<()> {
-        let object = object(id);
-        let version = self.last_version(&object).await? + 1;
-        let event = self.object_event("firmware", &object, version, name, event);
+        let event = self.object_event("firmware", &object(id), version, name, event);
         self.queue_write(event, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
@@ -162,5 +177,10 @@ fn applied(row: &Row) -> Result<AppliedFirmware> {
 
 fn firmware(row: &Row) -> Result<Firmware> {
     let stored: Firmware = row.json(0)?;
-    Ok(Firmware { is_default: row.int(1)? == 1, available: row.int(2)? == 1, ..stored })
+    Ok(Firmware {
+        is_default: row.int(1)? == 1,
+        available: row.int(2)? == 1,
+        version: row.int(3)?,
+        ..stored
+    })
 }

@@ -35,14 +35,12 @@ impl Tx {
         Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
     }
 
-    /// Replaces the pinned identity.
-    pub async fn set_identity(&mut self, known: &IdentityRow) -> Result<()> {
-        let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
-                   ON CONFLICT (peer) DO UPDATE SET identity = excluded.identity, \
-                   first_seen = excluded.first_seen";
+    /// Replaces the pinned identity. False if there is none.
+    pub async fn update_identity(&mut self, known: &IdentityRow) -> Result<bool> {
+        let sql = "UPDATE identities SET identity = $2, first_seen = $3 WHERE peer = $1";
         let IdentityRow { peer, identity, first_seen } = known;
-        self.execute(sql, values![peer.as_str(), identity.as_str(), *first_seen]).await?;
-        Ok(())
+        let values = values![peer.as_str(), identity.as_str(), *first_seen];
+        Ok(self.execute(sql, values).await? == 1)
     }
 
     /// Deletes a pin, so that the next identity is trusted. False if there was none.

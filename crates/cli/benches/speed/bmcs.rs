@@ -7,9 +7,9 @@ use crate::peer::{Peer, SYSTEM, Scheme};
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, MACHINES, Outcome, Store, process};
 use proto::v1;
+use proto::v1::credential_secret::Kind;
 use proto::v1::credential_service_client::CredentialServiceClient;
 use proto::v1::machine_service_client::MachineServiceClient;
-use proto::v1::set_credential_request::Secret;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -84,9 +84,9 @@ async fn bare_loop(peer: &Peer) -> Outcome<f64> {
 async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     let channel = fleet.channel().await?;
     let password = v1::Password { user: "root".into(), password: "of-the-bench".into() };
-    let secret = Some(Secret::Password(password));
-    let request = v1::SetCredentialRequest { name: "bmc".into(), secret };
-    CredentialServiceClient::new(channel.clone()).set_credential(request).await?;
+    let secret = v1::CredentialSecret { kind: Some(Kind::Password(password)) };
+    let request = v1::CreateCredentialRequest { name: "bmc".into(), secret: Some(secret) };
+    CredentialServiceClient::new(channel.clone()).create_credential(request).await?;
     let mut clients = JoinSet::new();
     for call in 0..CLIENTS {
         let mut machines = MachineServiceClient::new(channel.clone());

@@ -141,8 +141,8 @@ async fn start_all(
 async fn make_site(channel: Channel) -> Outcome<()> {
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
     let site = v1::Site { site_id: SITE.into(), spec: Some(spec), ..Default::default() };
-    let request = v1::PutSiteRequest { site: Some(site), version: None };
-    SiteServiceClient::new(channel).put_site(request).await?;
+    let request = v1::CreateSiteRequest { site: Some(site) };
+    SiteServiceClient::new(channel).create_site(request).await?;
     Ok(())
 }
 

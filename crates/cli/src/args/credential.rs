@@ -4,12 +4,18 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum CredentialCommand {
+    /// Create a credential
+    Create(CredentialSecretArgs),
+    /// Replace the secret of a credential
+    Update(CredentialUpdateArgs),
     /// Create a credential, or replace its secret
-    Set(CredentialSetArgs),
+    Set(CredentialSecretArgs),
+    /// Show one credential, without its secret
+    Get(CredentialArg),
     /// List credentials, without their secrets
     List,
     /// Delete a credential
-    Delete(CredentialArg),
+    Delete(CredentialDeleteArgs),
 }
 
 #[derive(Debug, Args)]
@@ -18,19 +24,37 @@ pub struct CredentialArg {
     pub name: String,
 }
 
+#[derive(Debug, Args)]
+pub struct CredentialDeleteArgs {
+    /// Name of the credential, from `farrier credential list`
+    pub name: String,
+    #[command(flatten)]
+    pub version: VersionArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CredentialUpdateArgs {
+    #[command(flatten)]
+    pub secret: CredentialSecretArgs,
+    #[command(flatten)]
+    pub version: VersionArgs,
+}
+
 const CREDENTIAL_HELP: &str = "\
 A password is read from a file or from standard input, never from the command line.
 
 Examples:
-  farrier credential set bmc --user root --password-file bmc.txt
+  farrier credential create bmc --user root --password-file bmc.txt
   pass show bmc | farrier credential set bmc --user root
-  farrier credential set hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
-  farrier credential set cluster-a --kubeconfig admin.conf
-  farrier credential set maas --maas-key maas.key";
+  farrier credential create hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
+  farrier credential update cluster-a --kubeconfig admin.conf
+  farrier credential set maas --maas-key maas.key
+
+`create` refuses a name that exists, `update` one that does not; `set` takes both.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CREDENTIAL_HELP)]
-pub struct CredentialSetArgs {
+pub struct CredentialSecretArgs {
     /// Name of the credential, used by machines and by the configuration
     pub name: String,
     /// User name to log in with
@@ -55,16 +79,23 @@ pub struct CredentialSetArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TrustCommand {
+    /// Pin the identity of a peer; no other identity is trusted at that address
+    Create(TrustIdentityArgs),
+    /// Replace the pinned identity of a peer
+    Update(TrustIdentityArgs),
+    /// Pin the identity of a peer, or replace its pinned identity
+    Set(TrustIdentityArgs),
+    /// Show the pinned identity of a peer
+    Get(TrustPeerArg),
     /// List the pinned peer identities
     List,
-    /// Pin the identity of a peer; no other identity is trusted at that address
-    Set(TrustSetArgs),
     /// Remove a pin; the next identity seen at that address is trusted
-    Forget(TrustPeerArg),
+    #[command(alias = "forget")]
+    Delete(TrustPeerArg),
 }
 
 #[derive(Debug, Args)]
-pub struct TrustSetArgs {
+pub struct TrustIdentityArgs {
     /// Address: https://HOST[:PORT] of a BMC, or ssh://HOST[:PORT] of a host
     pub peer: String,
     /// SHA-256 fingerprint of the BMC's certificate, or the host key as in a .pub file

@@ -41,6 +41,8 @@ pub struct DeviceUpdateArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// The spec fields of a device that a client can set.

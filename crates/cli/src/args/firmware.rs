@@ -95,6 +95,8 @@ pub struct FirmwareChangeArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]
@@ -107,6 +109,8 @@ pub struct FirmwareAvailableArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]

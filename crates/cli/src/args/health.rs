@@ -15,8 +15,9 @@ pub enum HealthCommand {
     /// Replace the whole report of a source; without alerts the report is removed
     #[command(after_help = ALERT_HELP)]
     Replace(HealthReplaceArgs),
-    /// Remove alerts of a source, or its whole report
-    Remove(HealthRemoveArgs),
+    /// Delete alerts of a source, or its whole report
+    #[command(alias = "remove")]
+    Delete(HealthDeleteArgs),
 }
 
 const ALERT_HELP: &str = "\
@@ -82,13 +83,13 @@ pub struct HealthReplaceArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct HealthRemoveArgs {
+pub struct HealthDeleteArgs {
     /// ID of a machine, rack-…, sw-… or ps-…
     pub id: String,
     /// Source of the report
     #[arg(long)]
     pub source: String,
-    /// ID of an alert to remove (default: all alerts of the source)
+    /// ID of an alert to delete (default: all alerts of the source)
     #[arg(long = "alert", value_name = "ID")]
     pub alerts: Vec<String>,
     /// Show what would be done; change nothing

@@ -5,7 +5,8 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Add an image to the catalogue; an image is immutable
-    Add(ImageAddArgs),
+    #[command(alias = "add")]
+    Create(ImageCreateArgs),
     /// List images
     List,
     /// Show one image with its files
@@ -22,11 +23,11 @@ pub struct ImageArg {
 
 const IMAGE_HELP: &str = "\
 Examples:
-  farrier image add debian-12 --file debian-12-genericcloud-amd64.qcow2
-  farrier image add rootfs-7 --file rootfs.tar.zst --kind tar
-  farrier image add big --kind raw --url http://10.0.0.2/big.raw --sha256 9f86… --size 42949672960
-  farrier image add installer --kernel linux --initrd initrd.gz --cmdline 'auto url={url}/preseed'
-  farrier image add rescue --file rescue.iso
+  farrier image create debian-12 --file debian-12-genericcloud-amd64.qcow2
+  farrier image create rootfs-7 --file rootfs.tar.zst --kind tar
+  farrier image create big --kind raw --url http://10.0.0.2/big.raw --sha256 9f86… --size 42949672960
+  farrier image create installer --kernel linux --initrd initrd.gz --cmdline 'auto url={url}/preseed'
+  farrier image create rescue --file rescue.iso
 
 Kinds:
   raw     a whole disk                   qcow2   a whole disk in QEMU's format
@@ -36,7 +37,7 @@ Kinds:
 
 #[derive(Debug, Args)]
 #[command(after_help = IMAGE_HELP)]
-pub struct ImageAddArgs {
+pub struct ImageCreateArgs {
     /// Name: lower-case letters, digits, dots, dashes and underscores
     pub name: String,
     /// Kind: raw, qcow2, tar, kernel or iso (default: from the file's name)

@@ -66,6 +66,8 @@ pub struct MachineUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +94,8 @@ pub struct MachineDeleteArgs {
     /// Only check whether the machine can be deleted
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// The spec fields of a machine that a client can set.

@@ -216,8 +216,7 @@ pub struct NodeReactivateArgs {
         help = override_help!("health, cleanup")
     )]
     pub gates: Vec<String>,
-    /// Idempotency key of the operation that uncordons the node: a repeated request changes nothing
-    /// twice
+    /// Idempotency key: a repeated request changes nothing twice
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
 }
@@ -236,8 +235,7 @@ pub struct NodeReleaseArgs {
         help = override_help!("health, node-health")
     )]
     pub gates: Vec<String>,
-    /// Idempotency key of the operation that uncordons the node: a repeated request changes nothing
-    /// twice
+    /// Idempotency key: a repeated request changes nothing twice
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
 }

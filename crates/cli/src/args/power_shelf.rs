@@ -16,7 +16,7 @@ pub enum PowerShelfCommand {
     /// Change spec, rack position and labels of a power shelf; values not given stay
     Update(PowerShelfUpdateArgs),
     /// Mark a power shelf for deletion; it is deleted when no operation holds it
-    Delete(PowerShelfActionArgs),
+    Delete(PowerShelfDeleteArgs),
     /// Retry a failed bring-up: read and configure the power shelf
     Retry(PowerShelfActionArgs),
     /// Switch one or more power shelves on or off, all of them or none
@@ -80,6 +80,17 @@ pub struct PowerShelfActionArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PowerShelfDeleteArgs {
+    /// ID of the power shelf, from `farrier power-shelf list`
+    pub power_shelf_id: String,
+    /// Show what would be done; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]

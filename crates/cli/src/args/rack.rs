@@ -103,6 +103,8 @@ pub struct RackUpdateArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]
@@ -114,6 +116,8 @@ pub struct RackDeleteArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// The arguments of every command that starts an operation on a rack.

@@ -2,24 +2,24 @@
 
 use super::*;
 
-const PUT_HELP: &str = "\
-Settings that are not given get their defaults. `farrier site update` changes only the given
-ones.
+const CREATE_HELP: &str = "\
+Settings that are not given get their defaults. Creating the same site again changes nothing;
+`farrier site update` changes an existing one.
 
 Examples:
-  farrier site put site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a --pool gpu
-  farrier site put site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a \\
+  farrier site create site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a --pool gpu
+  farrier site create site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a \\
     --roce-interfaces ens --roce-mtu 9000 --roce-subnet fabric --cloud-init node.yaml
-  farrier site put site-lab --provider sim
+  farrier site create site-lab --provider sim
 
 A cloud-init document may contain {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}},
 {{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
 
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
-    /// Create a site, or replace all settings of an existing one
-    #[command(after_help = PUT_HELP)]
-    Put(Box<SitePutArgs>),
+    /// Create a site
+    #[command(after_help = CREATE_HELP)]
+    Create(Box<SiteCreateArgs>),
     /// Change a site; values not given stay
     #[command(
         after_help = "Example:\n  farrier site update site-a --image ubuntu/noble --calls-at-once 8"
@@ -32,7 +32,7 @@ pub enum SiteCommand {
     /// Call the MAAS of a site now and show the result; exit with 1 on a problem
     Check(SiteArg),
     /// Delete a site that has no nodes
-    Delete(SiteArg),
+    Delete(SiteDeleteArgs),
 }
 
 #[derive(Debug, Args)]
@@ -42,7 +42,15 @@ pub struct SiteArg {
 }
 
 #[derive(Debug, Args)]
-pub struct SitePutArgs {
+pub struct SiteDeleteArgs {
+    /// ID of the site, from `farrier site list`
+    pub site_id: String,
+    #[command(flatten)]
+    pub version: VersionArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SiteCreateArgs {
     /// ID of the site, site-…
     pub site_id: String,
     #[command(flatten)]
@@ -61,6 +69,8 @@ pub struct SiteUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// The settings of a site that a client can set.
@@ -129,7 +139,7 @@ mod tests {
     #[test]
     fn the_help_names_every_variable_of_a_template() {
         for name in model::site::VARIABLES {
-            assert!(PUT_HELP.contains(&format!("{{{{{name}}}}}")), "{name}");
+            assert!(CREATE_HELP.contains(&format!("{{{{{name}}}}}")), "{name}");
         }
     }
 
@@ -137,17 +147,19 @@ mod tests {
     fn commands_parse() {
         let parse = |line: &str| Cli::try_parse_from(line.split(' '));
         for line in [
-            "farrier site put site-a --maas-url http://m/MAAS --credential maas --boot-disk-model -",
-            "farrier site put site-a --provider sim --label env=lab --erase-on-release false",
+            "farrier site create site-a --maas-url http://m/MAAS --credential maas --boot-disk-model -",
+            "farrier site create site-a --provider sim --label env=lab --erase-on-release false",
             "farrier site update site-a --default-cloud-init --remove-label env",
-            "farrier site update site-a --keep-in-maas true",
+            "farrier site update site-a --keep-in-maas true --expected-version 3",
+            "farrier site delete site-a --expected-version 3",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
         for line in [
-            "farrier site put",
-            "farrier site put site-a --erase-on-release perhaps",
+            "farrier site create",
+            "farrier site create site-a --erase-on-release perhaps",
             "farrier site update site-a --default-cloud-init --cloud-init f",
+            "farrier site delete site-a --expected-version 0",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -16,7 +16,7 @@ pub enum SwitchCommand {
     /// Change spec, rack position and labels of a switch; values not given stay
     Update(SwitchUpdateArgs),
     /// Mark a switch for deletion; it is deleted when no operation holds it
-    Delete(SwitchActionArgs),
+    Delete(SwitchDeleteArgs),
     /// Retry a failed bring-up: read, configure and validate the switch
     Retry(SwitchActionArgs),
 }
@@ -34,6 +34,17 @@ pub struct SwitchActionArgs {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchDeleteArgs {
+    /// ID of the switch, from `farrier switch list`
+    pub switch_id: String,
+    /// Show what would be done; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]

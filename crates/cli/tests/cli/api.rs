@@ -245,7 +245,7 @@ impl Clients {
     }
 
     pub async fn clear_faults(&mut self) {
-        self.sim.clear_faults(v1::ClearFaultsRequest::default()).await.unwrap();
+        self.sim.delete_faults(v1::DeleteFaultsRequest::default()).await.unwrap();
     }
 
     pub async fn history(&mut self, id: &str) -> Vec<v1::HistoryEntry> {

@@ -146,7 +146,7 @@ impl Terminal {
         }
         let mut json = self.json(line);
         assert!(json.to_string().contains(name), "{json}");
-        // A heartbeat or a probe may change the record between two commands: then they are repeated.
+        // A heartbeat or a probe may change the record between two commands: repeat them then.
         loop {
             let yaml = self.line(&format!("{line} -o yaml"), 0);
             let before = std::mem::replace(&mut json, self.json(line));
@@ -172,21 +172,21 @@ fn images(person: &Terminal, dir: &Path) {
     let file = dir.join("disk.raw");
     std::fs::write(&file, "a disk").unwrap();
     let file = file.display().to_string();
-    let message = person.run(&["image", "add", "Disk", "--file", &file], 2);
+    let message = person.run(&["image", "create", "Disk", "--file", &file], 2);
     assert!(message.contains("image.name"), "{message}");
     let wrong = "0".repeat(64);
-    let message = person.run(&["image", "add", "disk", "--file", &file, "--sha256", &wrong], 2);
+    let message = person.run(&["image", "create", "disk", "--file", &file, "--sha256", &wrong], 2);
     assert!(message.contains("the file that arrived has"), "{message}");
-    let message = person.run(&["image", "add", "disk", "--file", "/nowhere.raw"], 2);
+    let message = person.run(&["image", "create", "disk", "--file", "/nowhere.raw"], 2);
     assert!(message.contains("/nowhere.raw: No such file"), "{message}");
     for _ in 0..2 {
-        let message = person.run(&["image", "add", "disk", "--file", &file], 0);
+        let message = person.run(&["image", "create", "disk", "--file", &file], 0);
         assert!(message.contains("6 B"), "{message}");
     }
-    let kernel = ["image", "add", "own", "--kernel", &file, "--cmdline", "a={nope}"];
+    let kernel = ["image", "create", "own", "--kernel", &file, "--cmdline", "a={nope}"];
     let message = person.run(&kernel, 2);
     assert!(message.contains("image.cmdline") && message.contains("{token}"), "{message}");
-    let message = person.run(&["image", "add", "disk", "--file", &file, "--kind", "tar"], 2);
+    let message = person.run(&["image", "create", "disk", "--file", &file, "--kind", "tar"], 2);
     assert!(message.contains("an image never changes"), "{message}");
     person.formats("image list", "disk");
     person.formats("image get disk", "raw");
@@ -269,8 +269,11 @@ fn firmware(person: &Terminal, dir: &Path) {
 
     person.check_dry_run("firmware set-default fw-2", "firmware list", &["the default of nvl72"]);
     assert_eq!(person.json("firmware get fw-1")["is_default"], true);
-    person.line("firmware set-default fw-2", 0);
+    let stale = person.line("firmware set-default fw-2 --expected-version 9", 2);
+    assert!(stale.contains("made from version 9"), "{stale}");
+    person.line("firmware set-default fw-2 --expected-version 1", 0);
     assert_eq!(person.json("firmware get fw-1")["is_default"], false);
+    assert_eq!(person.json("firmware get fw-2")["version"], 2);
     hosts(person);
     person.line("firmware set-available fw-1 false", 0);
     assert_eq!(person.json("firmware get fw-1")["available"], false);
@@ -311,9 +314,9 @@ fn health(person: &Terminal) {
     );
     assert!(reported.contains("nic") && !reported.contains("fan-3"), "{reported}");
     person.line("reboot machine-2", 0);
-    let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
+    let refused = person.line("health delete machine-2 --source dcim --alert fan-3", 2);
     assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
-    let remove = "health remove machine-2 --source dcim";
+    let remove = "health delete machine-2 --source dcim";
     person.check_dry_run(remove, "health get machine-2", &["Alerts:  0"]);
     person.line(remove, 0);
     assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));

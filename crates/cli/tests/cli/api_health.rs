@@ -32,8 +32,8 @@ async fn report(
 
 async fn remove(api: &mut Clients, id: &str, source: &str) {
     let (id, source) = (id.to_string(), source.to_string());
-    let request = v1::RemoveHealthReportRequest { id, source, ..Default::default() };
-    api.health.remove_health_report(request).await.unwrap();
+    let request = v1::DeleteHealthReportRequest { id, source, ..Default::default() };
+    api.health.delete_health_report(request).await.unwrap();
 }
 
 fn run(id: &str, kind: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunRequest {
@@ -194,13 +194,13 @@ async fn reports_are_merged_replaced_listed_and_refused_by_field() {
                 api.health.merge_health_report(merge(id, "dcim", &[alert("a", &[])])).await;
             refused(answer, Code::NotFound, &[id]);
         }
-        let nothing = v1::RemoveHealthReportRequest {
+        let nothing = v1::DeleteHealthReportRequest {
             id: "m-1".into(),
             source: "dcim".into(),
             alert_ids: vec!["nobody".into()],
             dry_run: false,
         };
-        let answer = api.health.remove_health_report(nothing).await;
+        let answer = api.health.delete_health_report(nothing).await;
         refused(answer, Code::NotFound, &["no alert nobody of dcim on m-1"]);
     })
     .await;

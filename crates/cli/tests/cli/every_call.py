@@ -142,15 +142,26 @@ def administration(caller):
     caller.ok("Health.ReplaceHealthReport", alerts=[alert], **report)
     caller.ok("Health.GetHealth", id="m-2")
     caller.ok("Health.ListHealth")
-    caller.ok("Health.RemoveHealthReport", **report)
-    password = {"user": "root", "password": "secret"}
-    caller.ok("Credential.SetCredential", name="bmc", password=password)
+    caller.ok("Health.DeleteHealthReport", **report)
+    secret = {"password": {"user": "root", "password": "secret"}}
+    created = caller.ok("Credential.CreateCredential", name="bmc", secret=secret)
+    caller.refused("Credential.CreateCredential", "ALREADY_EXISTS", name="bmc", secret=secret)
+    caller.ok("Credential.GetCredential", name="bmc")
     caller.ok("Credential.ListCredentials")
+    version = {"expected_version": created.version}
+    caller.ok("Credential.UpdateCredential", name="bmc", secret=secret, **version)
+    caller.refused("Credential.UpdateCredential", "NOT_FOUND", name="host", secret=secret)
+    caller.ok("Credential.UpdateCredential", name="host", secret=secret, allow_missing=True)
+    caller.refused("Credential.DeleteCredential", "FAILED_PRECONDITION", name="bmc", **version)
     caller.ok("Credential.DeleteCredential", name="bmc")
     pin = {"peer": "https://10.0.0.5", "identity": SHA256}
-    caller.ok("Credential.SetIdentity", **pin)
+    caller.refused("Credential.UpdateIdentity", "NOT_FOUND", **pin)
+    caller.ok("Credential.CreateIdentity", **pin)
+    caller.ok("Credential.UpdateIdentity", **pin)
+    caller.ok("Credential.GetIdentity", peer=pin["peer"])
     caller.ok("Credential.ListIdentities")
-    caller.ok("Credential.ForgetIdentity", peer=pin["peer"])
+    deleted = caller.ok("Credential.DeleteIdentity", peer=pin["peer"])
+    check("the deleted identity", deleted.peer, pin["peer"])
 
 
 def hardware(caller):
@@ -184,7 +195,7 @@ def hardware(caller):
 def images(caller):
     file = caller.upload(b"an image\n")
     image = {"name": "own", "kind": 1, "file": {"sha256": file.sha256}}
-    caller.ok("Image.AddImage", image=image)
+    caller.ok("Image.CreateImage", image=image)
     caller.ok("Image.GetImage", name="own")
     caller.ok("Image.ListImages")
     caller.ok("Image.DeleteImage", name="own")
@@ -238,8 +249,15 @@ def firmware(caller):
     caller.ok("Firmware.CreateFirmware", firmware=record)
     caller.ok("Firmware.GetFirmware", firmware_id="fw-1")
     caller.ok("Firmware.ListFirmware")
-    caller.ok("Firmware.SetDefaultFirmware", firmware_id="fw-1")
-    caller.ok("Firmware.SetFirmwareAvailable", firmware_id="fw-1", available=True)
+    flags = {"firmware_id": "fw-1", "is_default": True, "available": True}
+    updated = caller.ok("Firmware.UpdateFirmware", firmware=flags)
+    check("the default", updated.is_default, True)
+    caller.ok(
+        "Firmware.UpdateFirmware", firmware=flags, update_mask={"paths": ["available"]},
+        expected_version=updated.version,
+    )
+    caller.refused("Firmware.UpdateFirmware", "INVALID_ARGUMENT", firmware=flags,
+                   update_mask={"paths": ["description"]})
     caller.ok("Firmware.ListFirmwareHistory")
     caller.refused("Firmware.DeleteFirmware", "FAILED_PRECONDITION", firmware_id="fw-1")
     shelves = {"power_shelves": {"power_shelf_ids": ["ps-1"]}}
@@ -251,7 +269,8 @@ def firmware(caller):
 
 def nodes(caller):
     site = {"site_id": "site-a", "spec": {"provider": "sim"}}
-    caller.ok("Site.PutSite", site=site)
+    caller.ok("Site.CreateSite", site=site)
+    caller.ok("Site.UpdateSite", site=site)
     caller.ok("Site.GetSite", site_id="site-a")
     caller.ok("Site.ListSites")
     caller.ok("Site.CheckSite", site_id="site-a")
@@ -282,9 +301,9 @@ def nodes(caller):
 
 
 def simulator(caller):
-    fault = caller.ok("Simulator.AddFault", fault={"machine": "m-9", "action": 1})
+    fault = caller.ok("Simulator.CreateFault", fault={"machine": "m-9", "action": 1})
     caller.ok("Simulator.ListFaults")
-    caller.ok("Simulator.ClearFaults", fault_id=fault.fault_id)
+    caller.ok("Simulator.DeleteFaults", fault_id=fault.fault_id)
     caller.ok("Simulator.ListEffects")
 
 

@@ -337,7 +337,7 @@ impl Clients {
     }
 
     pub async fn fault(&mut self, fault: v1::SimFault) {
-        self.sim.add_fault(v1::AddFaultRequest { fault: Some(fault) }).await.unwrap();
+        self.sim.create_fault(v1::CreateFaultRequest { fault: Some(fault) }).await.unwrap();
     }
 
     /// How often each effect key of a run was applied to the hardware.

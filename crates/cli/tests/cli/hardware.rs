@@ -4,7 +4,7 @@
 use crate::api::{plan, ssh, step};
 use crate::fleet::{Clients, Server, Setup, TEST_TIMEOUT, free_port, provided};
 use proto::v1;
-use proto::v1::set_credential_request::Secret;
+use proto::v1::credential_secret::Kind as Secret;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -100,8 +100,13 @@ pub async fn set(server: &Server, name: &str, secret: Secret) {
     let url = server.url();
     let mut api =
         v1::credential_service_client::CredentialServiceClient::connect(url).await.unwrap();
-    let request = v1::SetCredentialRequest { name: name.into(), secret: Some(secret) };
-    let set = api.set_credential(request).await.unwrap().into_inner();
+    let request = v1::UpdateCredentialRequest {
+        name: name.into(),
+        secret: Some(v1::CredentialSecret { kind: Some(secret) }),
+        expected_version: 0,
+        allow_missing: true,
+    };
+    let set = api.update_credential(request).await.unwrap().into_inner();
     assert_eq!(set.name, name);
 }
 

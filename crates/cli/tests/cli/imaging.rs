@@ -143,7 +143,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     let file = dir.path().join("tiny.raw");
     std::fs::write(&file, IMAGE).unwrap();
     let (code, message, wrong) =
-        type_in(&server, &format!("image add tiny --file {}", file.display()));
+        type_in(&server, &format!("image create tiny --file {}", file.display()));
     assert_eq!(code, 0, "{message}{wrong}");
     assert!(message.contains("Next: farrier reimage MACHINE --image tiny"), "{message}");
     let (code, message, _) = type_in(&server, "netboot config --interface br0");

@@ -43,4 +43,5 @@ mod scripted;
 mod stage;
 mod steps;
 mod transcripts;
+mod versions;
 mod watching;

@@ -48,12 +48,19 @@ pub fn typed(person: &Terminal, dir: &Path) {
 }
 
 fn sites(person: &Terminal, dir: &Path) {
-    says(&person.line("site put lab --provider sim", 2), &["site.site_id", "site-"]);
-    says(&person.line("site put site-lab", 2), &["site.spec.maas_url"]);
-    let put = "site put site-lab --provider sim --pool gpu --boot-disk-model - --label env=lab";
+    says(&person.line("site create lab --provider sim", 2), &["site.site_id", "site-"]);
+    says(&person.line("site create site-lab", 2), &["site.spec.maas_url"]);
+    let create =
+        "site create site-lab --provider sim --pool gpu --boot-disk-model - --label env=lab";
     for _ in 0..2 {
-        says(&person.line(put, 0), &["site-lab", "farrier site check site-lab"]);
+        says(&person.line(create, 0), &["site-lab created", "farrier site check site-lab"]);
     }
+    let other = person.line("site create site-lab --provider sim", 2);
+    says(&other, &["site-lab exists already", "farrier site update site-lab"]);
+    let stale = person.line("site update site-lab --zone row-1 --expected-version 99", 2);
+    says(&stale, &["made from version 99", "farrier site get site-lab"]);
+    let stale = person.line("site delete site-lab --expected-version 99", 2);
+    says(&stale, &["made from version 99", "farrier site get site-lab"]);
     let file = dir.join("node.yaml");
     std::fs::write(&file, "#cloud-config\n# {{node_id}}\n").unwrap();
     let file = file.to_str().unwrap();
@@ -231,7 +238,7 @@ fn removal(person: &Terminal) {
     assert_ne!(other, node);
     let here = person.json(&format!("workflow list --node {other}"));
     assert_eq!(here.as_array().unwrap().len(), 1, "only what was done on this node: {here}");
-    person.line("site put site-empty --provider sim", 0);
+    person.line("site create site-empty --provider sim", 0);
     says(&person.line("site delete site-empty", 0), &["site-empty deleted"]);
 }
 

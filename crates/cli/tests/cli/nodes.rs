@@ -41,9 +41,9 @@ impl Api {
         }
     }
 
-    async fn put_site(&mut self, id: &str) -> v1::Site {
-        let request = v1::PutSiteRequest { site: Some(site(id)), version: None };
-        self.sites.put_site(request).await.unwrap().into_inner()
+    async fn create_site(&mut self, id: &str) -> v1::Site {
+        let request = v1::CreateSiteRequest { site: Some(site(id)) };
+        self.sites.create_site(request).await.unwrap().into_inner()
     }
 
     pub async fn node(&mut self, id: &str) -> v1::NodeDetail {
@@ -129,7 +129,7 @@ async fn open() -> (Server, Api, tempfile::TempDir) {
     let setup = Setup { config: QUICK.into(), ..Setup::new(dir.path(), "zero") };
     let server = Server::start(setup);
     let mut api = Api::of(&server).await;
-    api.put_site("site-1").await;
+    api.create_site("site-1").await;
     (server, api, dir)
 }
 
@@ -243,7 +243,7 @@ async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
         ("retryable", false)
     );
     assert!(detail.recommended.iter().any(|one| one.contains(&run)), "{:?}", detail.recommended);
-    api.all.sim.clear_faults(v1::ClearFaultsRequest::default()).await.unwrap();
+    api.all.sim.delete_faults(v1::DeleteFaultsRequest::default()).await.unwrap();
     let request = v1::ResumeNodeRequest { node_id: node.clone() };
     let resumed = api.nodes.resume_node(request).await.unwrap().into_inner();
     assert!(resumed.reopened, "{resumed:#?}");
@@ -430,23 +430,32 @@ async fn refusals_say_why_and_what_to_do() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sites_are_kept_checked_and_removed() {
     let (_server, mut api, _dir) = open().await;
-    let mut known = api.put_site("site-2").await;
+    let mut known = api.create_site("site-2").await;
     let spec = known.spec.clone().unwrap();
     assert_eq!((spec.image.as_str(), spec.boot_disk_model.as_str()), ("ubuntu/jammy", "BOSS"));
     assert_eq!((spec.datasource_retries, spec.erase_on_release), (Some(2), Some(true)));
     // The returned site can be changed and written back.
-    known.spec = Some(v1::SiteSpec { boot_disk_model: "-".into(), ..spec });
-    let put = |site: &v1::Site, version: Option<i64>| v1::PutSiteRequest {
+    known.spec = Some(v1::SiteSpec { boot_disk_model: "-".into(), ..spec.clone() });
+    let create = |site: &v1::Site| v1::CreateSiteRequest { site: Some(site.clone()) };
+    let update = |site: &v1::Site, expected_version| v1::UpdateSiteRequest {
         site: Some(site.clone()),
-        version,
+        expected_version,
     };
     let current = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
     let version = current.unwrap().into_inner().version;
-    let changed = api.sites.put_site(put(&known, None)).await.unwrap().into_inner();
+    // A repetition returns the stored site; another site of the same id is refused.
+    let again = api.sites.create_site(create(&site("site-2"))).await.unwrap().into_inner();
+    assert_eq!(again.spec, Some(spec.clone()));
+    let other = api.sites.create_site(create(&known)).await;
+    let words = ["site-2 exists already", "farrier site update site-2"];
+    refused(other, Code::AlreadyExists, &words);
+    let changed = api.sites.update_site(update(&known, 0)).await.unwrap().into_inner();
     assert!(changed.version > version);
     assert_eq!(changed.spec.as_ref().unwrap().boot_disk_model, "-");
-    let stale = api.sites.put_site(put(&known, Some(version))).await;
+    let stale = api.sites.update_site(update(&known, version)).await;
     refused(stale, Code::FailedPrecondition, &["version", "farrier site get site-2"]);
+    let unknown = api.sites.update_site(update(&site("site-9"), 0)).await;
+    refused(unknown, Code::NotFound, &["site-9", "farrier site list"]);
 
     let check = v1::CheckSiteRequest { site_id: "site-2".into() };
     let observed = api.sites.check_site(check).await.unwrap().into_inner().status.unwrap();
@@ -480,14 +489,21 @@ async fn sites_are_kept_checked_and_removed() {
         (v1::SiteSpec::default(), "site.spec.maas_url"),
     ] {
         let wrong = v1::Site { spec: Some(spec), ..site("site-3") };
-        invalid(api.sites.put_site(put(&wrong, None)).await, field);
+        invalid(api.sites.create_site(create(&wrong)).await, field);
+        let wrong = v1::Site { site_id: "site-2".into(), ..wrong };
+        invalid(api.sites.update_site(update(&wrong, 0)).await, field);
     }
-    invalid(api.sites.put_site(put(&site("here"), None)).await, "site.site_id");
+    invalid(api.sites.create_site(create(&site("here"))).await, "site.site_id");
 
     let node = api.active("m-1").await;
-    let delete = |id: &str| v1::DeleteSiteRequest { site_id: id.into() };
-    refused(api.sites.delete_site(delete("site-1")).await, Code::FailedPrecondition, &[&node]);
-    api.sites.delete_site(delete("site-2")).await.unwrap();
+    let delete =
+        |id: &str, expected_version| v1::DeleteSiteRequest { site_id: id.into(), expected_version };
+    refused(api.sites.delete_site(delete("site-1", 0)).await, Code::FailedPrecondition, &[&node]);
+    let stale = api.sites.delete_site(delete("site-2", version)).await;
+    refused(stale, Code::FailedPrecondition, &["version", "farrier site get site-2"]);
+    let current = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
+    let version = current.unwrap().into_inner().version;
+    api.sites.delete_site(delete("site-2", version)).await.unwrap();
     let gone = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
     refused(gone, Code::NotFound, &["farrier site list"]);
 }
@@ -498,7 +514,7 @@ async fn an_onboarding_survives_kill_9_in_the_middle() {
     let setup = Setup { config: QUICK.into(), ..Setup::new(dir.path(), "zero") };
     let server = Server::start(setup);
     let mut api = Api::of(&server).await;
-    api.put_site("site-1").await;
+    api.create_site("site-1").await;
     api.all.register("m-1").await;
     let slow = v1::SimFault {
         effect: "deploy_via_maas".into(),

@@ -361,7 +361,7 @@ async fn alerts_on_racks_switches_and_shelves_are_seen_in_get_and_in_why() {
         let (message, _) = typed(url, &why, 0);
         assert!(message.contains("no operation starts on it: dcim reports leak: wet"), "{message}");
         assert!(message.contains(&format!("farrier health get {id}")), "{message}");
-        typed(url, &format!("health remove {id} --source dcim"), 0);
+        typed(url, &format!("health delete {id} --source dcim"), 0);
         for line in [&get, &why] {
             let (message, _) = typed(url, line, 0);
             assert!(!message.contains("dcim"), "{message}");

@@ -121,12 +121,20 @@ plan list
 plan get plan-repave-v1
 site list
 site get site-lab
+site create site-lab --provider sim
+site update site-lab --zone row-7 --expected-version 99
+site update site-none --zone row-7
 health get machine-2
 health list
 image list
 firmware list
 credential list
+credential get bmc
 trust list
+trust update https://10.0.0.5 abababababababababababababababababababababababababababababababab
+trust create https://10.0.0.5 abababababababababababababababababababababababababababababababab
+trust get https://10.0.0.5
+trust delete https://10.0.0.5
 sim fault list";
 
 /// A fleet with one machine that was reimaged, one that failed, a rack and a node.
@@ -155,7 +163,7 @@ fn prepare(person: &Terminal) {
             assert!(started.elapsed() < TEST_TIMEOUT, "{get}: never Ready");
         }
     }
-    person.line("site put site-lab --provider sim --pool gpu", 0);
+    person.line("site create site-lab --provider sim --pool gpu", 0);
     person.line("machine register gpu-1", 0);
     person.line("machine register gpu-2", 0);
     person.line("node onboard gpu-1 --site site-lab --request-id onboard-1", 0);

@@ -22,7 +22,7 @@ fn with_images(number: usize, kinds: &[&str]) -> Site {
     for kind in kinds {
         site.run(&[
             "image",
-            "add",
+            "create",
             &format!("tiny-{kind}"),
             "--file",
             &image(kind),

@@ -2,7 +2,7 @@
 //! its health reports, and the pins and lockouts of its addresses. Its history and its old
 //! operations stay.
 
-use super::{Machines, check_version};
+use super::{Machines, check_machine_version};
 use crate::admission::{event, no_machine};
 use model::device::Device;
 use model::filter::Filter;
@@ -115,7 +115,7 @@ impl Delete {
         let host = tx.record_locked::<Host>(self.id.as_str()).await?;
         let found = tx.machine_locked(&self.id).await?;
         let machine = found.ok_or_else(|| no_machine(&self.id))?;
-        check_version(&machine, self.version)?;
+        check_machine_version(&machine, self.version)?;
         let target = TargetId::from(&machine.id);
         let run = tx.active_runs_on(std::slice::from_ref(&target)).await?.remove(&target.key());
         let rack_operation = pending_rack_operation(tx, &target).await?;

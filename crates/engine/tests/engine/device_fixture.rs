@@ -156,7 +156,7 @@ pub async fn run_device_script(
             DeviceAction::DeleteRack => {
                 let answer = client.call(|engine| async move {
                     let named = Overrides::of(&[Gate::Devices], "a test");
-                    engine.racks().delete(rack_id(), named, "client".into()).await
+                    engine.racks().delete(rack_id(), None, named, "client".into()).await
                 });
                 // A retried request may find the rack deleted.
                 let answer = answer.await.map(drop);

@@ -2,7 +2,6 @@
 
 use crate::clients::operator;
 use crate::test_env::{Process, TestEnv, simulate};
-use engine::firmware::FirmwareChange;
 use engine::host::{HostView, Reprovision};
 use model::effect::{CallVerb, DeviceWork, Effect, EffectKey, ProviderAnswer, ProviderCall};
 use model::firmware::{Firmware, FirmwareComponent};
@@ -49,6 +48,7 @@ async fn env_with_firmware() -> (TestEnv, Process) {
         is_default: true,
         available: true,
         created_at: Timestamp::default(),
+        version: 0,
     };
     process.engine.firmware().create(firmware, operator()).await.expect("created");
     (env, process)
@@ -262,7 +262,7 @@ fn reprovisioning_waits_for_a_machine_in_service() {
         let id = || FirmwareId::trusted("fw-2");
         let engine = &process.engine;
         let stored = async |reason: &str| {
-            let answer = engine.firmware().change(id(), FirmwareChange::Delete, operator()).await;
+            let answer = engine.firmware().delete(id(), None, operator()).await;
             let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
             assert_eq!(refusal.reason, reason, "{refusal}");
             refusal.message
@@ -279,7 +279,7 @@ fn reprovisioning_waits_for_a_machine_in_service() {
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert_eq!(firmware_runs(&env).await.len(), 1);
-        let gone = process.engine.firmware().change(id(), FirmwareChange::Delete, operator()).await;
+        let gone = process.engine.firmware().delete(id(), None, operator()).await;
         assert_eq!(gone.expect("deleted").id, id());
     });
 }

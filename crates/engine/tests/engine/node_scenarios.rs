@@ -203,7 +203,7 @@ pub async fn make_site(client: &Client, id: &str) {
     let made = client.call(|engine| {
         let site =
             SiteDescription { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
-        async move { engine.sites().put(site, None, requester()).await }
+        async move { engine.sites().create(site, requester()).await }
     });
     made.await.expect("a site");
 }

@@ -551,7 +551,7 @@ async fn a_deleted_device_is_removed_when_released_and_can_return() {
     hold(&site.store, "sw-1", Some(holder)).await;
     site.wait_for("sw-1", |switch: &Switch| switch.state_name() == "ReProvisioning").await;
     let requester = Requester { by: "ada".into(), reason: String::new() };
-    site.engine.devices().delete::<Switch>("sw-1", requester.clone()).await.unwrap();
+    site.engine.devices().delete::<Switch>("sw-1", None, requester.clone()).await.unwrap();
     let why = site.engine.explain("sw-1").await.unwrap().explanation;
     assert!(why.waiting_for.contains("op-rack"), "{why:?}");
     hold(&site.store, "sw-1", None).await;

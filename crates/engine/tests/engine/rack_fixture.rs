@@ -212,6 +212,7 @@ pub fn firmware(id: &str, version: &str, is_default: bool, available: bool) -> F
         is_default,
         available,
         created_at: Timestamp::default(),
+        version: 0,
     }
 }
 
@@ -222,7 +223,9 @@ pub fn event(at: Timestamp) -> NewEvent {
 
 pub async fn add_firmware(store: &Store, firmware: Firmware) {
     let added = store.write("add_firmware", firmware, |firmware, tx| {
-        Box::pin(async move { tx.insert_firmware(firmware, &event(Timestamp::default())).await })
+        let mut firmware = firmware.clone();
+        let event = event(Timestamp::default());
+        Box::pin(async move { tx.insert_firmware(&mut firmware, &event).await })
     });
     added.await.expect("added");
 }

@@ -575,7 +575,7 @@ fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
         let fixture = RackFixture::ready().await;
         let id = RackId::trusted(RACK);
         let none = Overrides::default();
-        let stored = fixture.engine().racks().delete(id.clone(), none, "ada".into()).await;
+        let stored = fixture.engine().racks().delete(id.clone(), None, none, "ada".into()).await;
         let Err(StoreError::Refused(refusal)) = stored else { panic!("{stored:?}") };
         assert_eq!((refusal.reason, refusal.gate), ("RACK_NOT_EMPTY", Some(Gate::Devices)));
         let named = Overrides::of(&[Gate::Devices], "it is scrapped");
@@ -584,7 +584,7 @@ fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
             .engine()
             .with_dry_run(true)
             .racks()
-            .delete(id.clone(), named.clone(), "ada".into())
+            .delete(id.clone(), None, named.clone(), "ada".into())
             .await;
         let foreseen = rehearsed.expect("a dry run");
         assert!(foreseen.rack.head.deleted && foreseen.devices.len() > 1, "{foreseen:?}");
@@ -594,7 +594,7 @@ fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
         fixture
             .engine()
             .racks()
-            .delete(id.clone(), named.clone(), "ada".into())
+            .delete(id.clone(), None, named.clone(), "ada".into())
             .await
             .expect("marked");
         for _ in 0..MAX_POLLS {

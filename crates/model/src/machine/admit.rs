@@ -125,7 +125,7 @@ pub fn admit_again(machine: &Machine, run: &Run) -> Result<(), Refusal> {
         let (id, what, flags) =
             (&machine.id, run_type.as_str(), overrides.flags_with(Gate::Health));
         let instead = match RunType::NODES.contains(&run_type) {
-            true => format!("farrier health remove {id} --source …"),
+            true => format!("farrier health delete {id} --source …"),
             false => format!("farrier operation start {id} --type {what} {flags}"),
         };
         refusal.next(format!("farrier health get {id}   # or: {instead}"))

@@ -27,6 +27,7 @@ fn firmware(kinds: &[TargetKind]) -> FirmwareResolution {
         is_default: false,
         available: true,
         created_at: Timestamp::default(),
+        version: 1,
     }))
 }
 

@@ -1,6 +1,7 @@
 //! Firmware: which one is used, which one is refused, what a device lacks.
 
 use model::effect::Effect;
+use model::firmware::update::FirmwareUpdate;
 use model::firmware::{Firmware, FirmwareComponent, FirmwareResolution, MAX_COMPONENTS, resolve};
 use model::id::FirmwareId;
 use model::lifecycle::run_step;
@@ -26,6 +27,7 @@ fn firmware(id: &str, available: bool) -> Firmware {
         is_default: false,
         available,
         created_at: Timestamp::default(),
+        version: 1,
     }
 }
 
@@ -170,4 +172,79 @@ fn what_a_device_has_already_is_not_missing() {
     assert_eq!(one.missing_on(machine, &has("1.0")), ["BMC is at 1.0, not 2.1"]);
     assert_eq!(one.missing_on(machine, &BTreeMap::new()), ["BMC is not known to be at 2.1"]);
     assert!(one.missing_on(TargetKind::Switch, &BTreeMap::new()).is_empty());
+}
+
+/// Which updates are refused, and what the others write: (default, available) of the record.
+#[test]
+fn only_the_flags_of_a_record_change() {
+    let stored = firmware("f", true);
+    let given = |is_default, available| FirmwareUpdate {
+        is_default,
+        available,
+        hardware_type: "nvl72".into(),
+        components: firmware("f", true).components,
+        ..FirmwareUpdate::default()
+    };
+    let masked = |mask: &[&str], update: FirmwareUpdate| FirmwareUpdate {
+        mask: mask.iter().map(|name| name.to_string()).collect(),
+        ..update
+    };
+    let other = BTreeMap::from([(TargetKind::Switch, vec![component("BMC")])]);
+    let table = [
+        // Without a mask, what is set is written.
+        (given(true, None), Ok((true, true))),
+        (given(false, Some(false)), Ok((false, false))),
+        (given(true, Some(false)), Ok((true, false))),
+        (FirmwareUpdate { available: Some(true), ..FirmwareUpdate::default() }, Ok((false, true))),
+        (given(false, None), Err("firmware")),
+        (
+            FirmwareUpdate { hardware_type: "nvl36".into(), ..given(true, None) },
+            Err("firmware.hardware_type"),
+        ),
+        (
+            FirmwareUpdate { description: "new".into(), ..given(true, None) },
+            Err("firmware.description"),
+        ),
+        (FirmwareUpdate { components: other, ..given(true, None) }, Err("firmware.components")),
+        // With a mask, only what it names.
+        (masked(&["is_default"], given(true, Some(false))), Ok((true, true))),
+        (masked(&["available"], given(true, Some(false))), Ok((false, false))),
+        (masked(&["available", "is_default"], given(true, Some(false))), Ok((true, false))),
+        (masked(&["is_default"], given(false, None)), Err("firmware.is_default")),
+        (masked(&["available"], given(true, None)), Err("firmware.available")),
+        (masked(&["available", "description"], given(true, Some(true))), Err("update_mask")),
+        (masked(&["*"], given(true, Some(true))), Err("update_mask")),
+        (masked(&["firmware.available"], given(true, Some(true))), Err("update_mask")),
+    ];
+    for (update, expected) in table {
+        let shown = format!("{update:?}");
+        let after = update.checked().and_then(|update| update.apply(&stored));
+        match (after, expected) {
+            (Ok(after), Ok(flags)) => {
+                assert_eq!((after.is_default, after.available), flags, "{shown}");
+                assert!(after.same_as(&stored), "{shown}");
+            }
+            (Err(refusal), Err(field)) => {
+                assert_eq!(refusal.field.as_deref(), Some(field), "{shown}");
+            }
+            (after, _) => panic!("{shown}: {after:?}"),
+        }
+    }
+    let default = Firmware { is_default: true, ..stored };
+    let kept = given(false, Some(true)).apply(&default).unwrap();
+    assert!(kept.is_default, "a default stays one");
+}
+
+#[test]
+fn a_refused_update_says_what_to_type() {
+    let named =
+        |mask: &str| FirmwareUpdate { mask: vec![mask.into()], ..FirmwareUpdate::default() };
+    for (mask, words) in [
+        ("sha256", "names \"sha256\"; a record is immutable apart from is_default and available"),
+        ("sha256", "farrier firmware create NEW_ID"),
+        ("is_default", "farrier firmware set-default ANOTHER"),
+    ] {
+        let refusal = named(mask).checked().unwrap_err();
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
 }

@@ -34,6 +34,7 @@ fn firmware(components: &[(&str, &str)]) -> FirmwareResolution {
         is_default: true,
         available: true,
         created_at: at(0),
+        version: 1,
     }))
 }
 

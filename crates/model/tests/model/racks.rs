@@ -134,6 +134,7 @@ fn firmware() -> Firmware {
         is_default: true,
         available: true,
         created_at: BEGUN,
+        version: 1,
     }
 }
 

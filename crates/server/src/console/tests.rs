@@ -123,7 +123,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     let spec = model::site::SiteSpec { provider: "sim".into(), ..Default::default() };
     let id = model::id::SiteId::trusted("site-1");
     let described = engine::SiteDescription { id: id.clone(), spec, labels: Labels::new() };
-    console.engine.sites().put(described, None, requester()).await.unwrap();
+    console.engine.sites().create(described, requester()).await.unwrap();
     let desired = engine::node::Onboard {
         overrides: model::gate::Overrides::default(),
         machine: MachineId::trusted("m-1"),

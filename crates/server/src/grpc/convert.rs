@@ -54,6 +54,11 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Requester, Ref
     })
 }
 
+/// The version that a request was made from; 0 stands for none.
+pub(super) fn expected_version(version: i64) -> Option<i64> {
+    (version != 0).then_some(version)
+}
+
 /// The override of a request that has these gates.
 pub(super) fn overrides_from(
     requested: Option<v1::GateOverride>,

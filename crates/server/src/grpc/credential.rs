@@ -1,17 +1,19 @@
 //! CredentialService: secrets are write-only.
 
-use super::convert::{initiator, time};
+use super::convert::{expected_version, initiator, time};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::secret::CredentialInfo;
+use model::credential::{CredentialWrite, IdentityWrite};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
-use proto::v1::set_credential_request::Secret as Asked;
+use proto::v1::credential_secret::Kind as Asked;
 use proto::{v1, words};
 use providers::state_store::Secret;
 use store::IdentityRow;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
 /// The largest accepted secret, in bytes.
@@ -19,15 +21,21 @@ const MAX_SECRET: usize = 64 * 1024;
 
 #[tonic::async_trait]
 impl v1::credential_service_server::CredentialService for GrpcServices {
-    async fn set_credential(
+    async fn create_credential(
         &self,
-        request: Request<v1::SetCredentialRequest>,
+        request: Request<v1::CreateCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
-        let requested = request.into_inner();
-        let secret = secret_from(requested.secret).or_status()?;
-        let set = self.secrets.set(&requested.name, &secret, requester).await.or_status()?;
-        Ok(Response::new(credential(set)))
+        let (metadata, _, requested) = request.into_parts();
+        let v1::CreateCredentialRequest { name, secret } = requested;
+        self.write_credential(&metadata, &name, secret, CredentialWrite::Create).await
+    }
+
+    async fn get_credential(
+        &self,
+        request: Request<v1::GetCredentialRequest>,
+    ) -> Answer<v1::Credential> {
+        let found = self.secrets.get(&request.get_ref().name).await.or_status()?;
+        Ok(Response::new(credential(found)))
     }
 
     async fn list_credentials(
@@ -43,13 +51,24 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
     }
 
+    async fn update_credential(
+        &self,
+        request: Request<v1::UpdateCredentialRequest>,
+    ) -> Answer<v1::Credential> {
+        let (metadata, _, requested) = request.into_parts();
+        let version = expected_version(requested.expected_version);
+        let write = CredentialWrite::Update { version, allow_missing: requested.allow_missing };
+        self.write_credential(&metadata, &requested.name, requested.secret, write).await
+    }
+
     async fn delete_credential(
         &self,
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
-        let name = request.into_inner().name;
-        let gone = self.secrets.delete(&name, requester).await.or_status()?;
+        let v1::DeleteCredentialRequest { name, expected_version: version } = request.into_inner();
+        let version = expected_version(version);
+        let gone = self.secrets.delete(&name, version, requester).await.or_status()?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -66,19 +85,53 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
     }
 
-    async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
-        let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
-        let known = self.secrets.set_identity(&peer, &shown).await.or_status()?;
-        Ok(Response::new(identity(known)))
+    async fn create_identity(
+        &self,
+        request: Request<v1::CreateIdentityRequest>,
+    ) -> Answer<v1::Identity> {
+        let v1::CreateIdentityRequest { peer, identity: shown } = request.into_inner();
+        let write = IdentityWrite::Create;
+        let pinned = self.secrets.write_identity(&peer, &shown, write).await.or_status()?;
+        Ok(Response::new(identity(pinned)))
     }
 
-    async fn forget_identity(
+    async fn get_identity(&self, request: Request<v1::GetIdentityRequest>) -> Answer<v1::Identity> {
+        let found = self.secrets.get_identity(&request.get_ref().peer).await.or_status()?;
+        Ok(Response::new(identity(found)))
+    }
+
+    async fn update_identity(
         &self,
-        request: Request<v1::ForgetIdentityRequest>,
-    ) -> Answer<v1::ForgetIdentityResponse> {
-        let peer = request.into_inner().peer;
-        self.secrets.forget_identity(&peer).await.or_status()?;
-        Ok(Response::new(v1::ForgetIdentityResponse {}))
+        request: Request<v1::UpdateIdentityRequest>,
+    ) -> Answer<v1::Identity> {
+        let v1::UpdateIdentityRequest { peer, identity: shown, allow_missing } =
+            request.into_inner();
+        let write = IdentityWrite::Update { allow_missing };
+        let pinned = self.secrets.write_identity(&peer, &shown, write).await.or_status()?;
+        Ok(Response::new(identity(pinned)))
+    }
+
+    async fn delete_identity(
+        &self,
+        request: Request<v1::DeleteIdentityRequest>,
+    ) -> Answer<v1::Identity> {
+        let gone = self.secrets.delete_identity(&request.get_ref().peer).await.or_status()?;
+        Ok(Response::new(identity(gone)))
+    }
+}
+
+impl GrpcServices {
+    async fn write_credential(
+        &self,
+        metadata: &MetadataMap,
+        name: &str,
+        secret: Option<v1::CredentialSecret>,
+        write: CredentialWrite,
+    ) -> Answer<v1::Credential> {
+        let requester = Requester { by: initiator(metadata), reason: String::new() };
+        let secret = secret_from(secret.and_then(|secret| secret.kind)).or_status()?;
+        let written = self.secrets.write(name, &secret, write, requester).await.or_status()?;
+        Ok(Response::new(credential(written)))
     }
 }
 
@@ -101,19 +154,19 @@ fn credential(info: CredentialInfo) -> v1::Credential {
 fn secret_from(requested: Option<Asked>) -> Result<Secret, Refusal> {
     Ok(match requested.ok_or_else(|| Refusal::missing("secret"))? {
         Asked::Password(v1::Password { user, password }) => Secret::Password {
-            user: login("password.user", user)?,
-            password: given("password.password", password)?.into(),
+            user: login("secret.password.user", user)?,
+            password: given("secret.password.password", password)?.into(),
         },
         Asked::SshKey(v1::SshKey { user, private_key, passphrase }) => Secret::Key {
-            user: login("ssh_key.user", user)?,
-            pem: given("ssh_key.private_key", private_key)?.into(),
+            user: login("secret.ssh_key.user", user)?,
+            pem: given("secret.ssh_key.private_key", private_key)?.into(),
             passphrase: (!passphrase.is_empty()).then(|| passphrase.into()),
         },
         Asked::Kubeconfig(v1::Kubeconfig { text }) => {
-            Secret::Kubeconfig { text: given("kubeconfig.text", text)?.into() }
+            Secret::Kubeconfig { text: given("secret.kubeconfig.text", text)?.into() }
         }
         Asked::MaasKey(v1::MaasKey { key }) => {
-            Secret::MaasKey { key: maas_key("maas_key.key", key)?.into() }
+            Secret::MaasKey { key: maas_key("secret.maas_key.key", key)?.into() }
         }
     })
 }
@@ -161,15 +214,15 @@ mod tests {
         let long = "x".repeat(MAX_SECRET + 1);
         for (requested, field) in [
             (None, "secret"),
-            (password("", "p"), "password.user"),
-            (password("u", ""), "password.password"),
-            (password("u", &long), "password.password"),
-            (Some(Asked::Kubeconfig(v1::Kubeconfig::default())), "kubeconfig.text"),
-            (maas(""), "maas_key.key"),
-            (maas("xxx:yyy"), "maas_key.key"),
-            (maas("xxx::zzz"), "maas_key.key"),
-            (maas("xxx:y y:zzz"), "maas_key.key"),
-            (maas("xxx:yyy:zzz:four"), "maas_key.key"),
+            (password("", "p"), "secret.password.user"),
+            (password("u", ""), "secret.password.password"),
+            (password("u", &long), "secret.password.password"),
+            (Some(Asked::Kubeconfig(v1::Kubeconfig::default())), "secret.kubeconfig.text"),
+            (maas(""), "secret.maas_key.key"),
+            (maas("xxx:yyy"), "secret.maas_key.key"),
+            (maas("xxx::zzz"), "secret.maas_key.key"),
+            (maas("xxx:y y:zzz"), "secret.maas_key.key"),
+            (maas("xxx:yyy:zzz:four"), "secret.maas_key.key"),
         ] {
             let refusal = secret_from(requested).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));

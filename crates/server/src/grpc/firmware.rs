@@ -1,17 +1,17 @@
 //! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
-use super::convert::{initiator, time, word_from};
+use super::convert::{expected_version, initiator, time, word_from};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
-use engine::firmware::FirmwareChange;
+use model::firmware::update::FirmwareUpdate;
 use model::firmware::{AppliedFirmware, DEVICES, Firmware, FirmwareComponent};
 use model::id::FirmwareId;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use proto::{v1, words};
+use proto::{FieldMask, v1, words};
 use std::collections::BTreeMap;
 use store::AppliedPosition;
 use tonic::metadata::MetadataMap;
@@ -65,33 +65,25 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
     ) -> Answer<v1::Firmware> {
         let requester = who(request.metadata());
         let requested = request.into_inner();
-        self.change(&requested.firmware_id, FirmwareChange::Delete, requested.dry_run, requester)
-            .await
+        let id = FirmwareId::parse(&requested.firmware_id).or_status()?;
+        let version = expected_version(requested.expected_version);
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let gone = engine.firmware().delete(id, version, requester).await.or_status()?;
+        Ok(Response::new(firmware(&gone)))
     }
 
-    async fn set_default_firmware(
+    async fn update_firmware(
         &self,
-        request: Request<v1::SetDefaultFirmwareRequest>,
+        request: Request<v1::UpdateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
         let requester = who(request.metadata());
         let requested = request.into_inner();
-        self.change(
-            &requested.firmware_id,
-            FirmwareChange::MakeDefault,
-            requested.dry_run,
-            requester,
-        )
-        .await
-    }
-
-    async fn set_firmware_available(
-        &self,
-        request: Request<v1::SetFirmwareAvailableRequest>,
-    ) -> Answer<v1::Firmware> {
-        let requester = who(request.metadata());
-        let requested = request.into_inner();
-        let change = FirmwareChange::SetAvailable(requested.available);
-        self.change(&requested.firmware_id, change, requested.dry_run, requester).await
+        let version = expected_version(requested.expected_version);
+        let mask = requested.update_mask.unwrap_or_default();
+        let (id, update) = update_from(requested.firmware, mask).or_status()?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let done = engine.firmware().update(id, update, version, requester).await.or_status()?;
+        Ok(Response::new(firmware(&done)))
     }
 
     async fn list_firmware_history(
@@ -121,21 +113,6 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
     }
 }
 
-impl GrpcServices {
-    async fn change(
-        &self,
-        id: &str,
-        change: FirmwareChange,
-        dry_run: bool,
-        requester: Requester,
-    ) -> Answer<v1::Firmware> {
-        let id = FirmwareId::parse(id).or_status()?;
-        let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.firmware().change(id, change, requester).await.or_status()?;
-        Ok(Response::new(firmware(&done)))
-    }
-}
-
 fn who(metadata: &MetadataMap) -> Requester {
     Requester { by: initiator(metadata), reason: String::new() }
 }
@@ -162,23 +139,46 @@ fn history_key_from(text: &str) -> Result<AppliedPosition, Refusal> {
 }
 
 fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
+    Ok(Firmware {
+        id: FirmwareId::parse_field(&requested.firmware_id, "firmware.firmware_id")?,
+        components: components_from(requested.components)?,
+        hardware_type: requested.hardware_type,
+        description: requested.description,
+        is_default: requested.is_default,
+        available: requested.available.unwrap_or(true),
+        created_at: Timestamp::default(),
+        version: 0,
+    })
+}
+
+fn update_from(
+    requested: Option<v1::Firmware>,
+    mask: FieldMask,
+) -> Result<(FirmwareId, FirmwareUpdate), Refusal> {
+    let requested = requested.ok_or_else(|| Refusal::missing("firmware"))?;
     let id = FirmwareId::parse_field(&requested.firmware_id, "firmware.firmware_id")?;
+    let update = FirmwareUpdate {
+        is_default: requested.is_default,
+        available: requested.available,
+        hardware_type: requested.hardware_type,
+        description: requested.description,
+        components: components_from(requested.components)?,
+        mask: mask.paths,
+    };
+    Ok((id, update))
+}
+
+fn components_from(
+    requested: Vec<v1::FirmwareComponent>,
+) -> Result<BTreeMap<TargetKind, Vec<FirmwareComponent>>, Refusal> {
     let mut components: BTreeMap<TargetKind, Vec<FirmwareComponent>> = BTreeMap::new();
-    for (index, one) in requested.components.into_iter().enumerate() {
+    for (index, one) in requested.into_iter().enumerate() {
         let field = format!("firmware.components[{index}].device_type");
         let kind = device_type_from(&field, one.device_type)?;
         let v1::FirmwareComponent { name, version, url, sha256, .. } = one;
         components.entry(kind).or_default().push(FirmwareComponent { name, version, url, sha256 });
     }
-    Ok(Firmware {
-        id,
-        hardware_type: requested.hardware_type,
-        description: requested.description,
-        components,
-        is_default: requested.is_default,
-        available: requested.available.unwrap_or(true),
-        created_at: Timestamp::default(),
-    })
+    Ok(components)
 }
 
 fn device_type_from(field: &str, value: i32) -> Result<TargetKind, Refusal> {
@@ -208,6 +208,7 @@ fn firmware(one: &Firmware) -> v1::Firmware {
         is_default: one.is_default,
         available: Some(one.available),
         created_at: Some(time(one.created_at)),
+        version: one.version,
     }
 }
 

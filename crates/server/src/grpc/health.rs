@@ -66,9 +66,9 @@ impl v1::health_service_server::HealthService for GrpcServices {
         self.change_health(&metadata, about, ReportChange::Replace(alerts), requested.dry_run).await
     }
 
-    async fn remove_health_report(
+    async fn delete_health_report(
         &self,
-        request: Request<v1::RemoveHealthReportRequest>,
+        request: Request<v1::DeleteHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, requested) = request.into_parts();
         let change = ReportChange::Remove(requested.alert_ids.into_iter().collect());

@@ -39,14 +39,14 @@ impl v1::image_service_server::ImageService for GrpcServices {
         }
     }
 
-    async fn add_image(&self, request: Request<v1::AddImageRequest>) -> Answer<v1::Image> {
+    async fn create_image(&self, request: Request<v1::CreateImageRequest>) -> Answer<v1::Image> {
         let requester = who(&request);
         let requested = request.into_inner().image;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
         let body = self.body_from(&requested).await.or_status()?;
         let desired = Image { name: requested.name, body, created_at: Timestamp::default() };
-        let added = self.engine.images().add(desired, requester).await.or_status()?;
-        Ok(Response::new(image(&added)))
+        let created = self.engine.images().create(desired, requester).await.or_status()?;
+        Ok(Response::new(image(&created)))
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {

@@ -1,8 +1,8 @@
 //! MachineService.
 
 use super::convert::{
-    initiator, machine, machine_event, machine_from, machine_with_hardware, operation,
-    overrides_from, who,
+    expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
+    operation, overrides_from, who,
 };
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
@@ -122,7 +122,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
-        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let version = expected_version(requested.expected_version);
         let described = machine_from(requested.machine).or_status()?;
         if described.id.is_none() {
             return Err(refusal_status(Refusal::missing("machine.machine_id")));
@@ -138,7 +138,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
-        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let version = expected_version(requested.expected_version);
         let engine = self.engine.with_dry_run(requested.dry_run);
         let deleted = engine.machines().delete(id, version, actor).await.or_status()?;
         Ok(Response::new(machine(deleted)))

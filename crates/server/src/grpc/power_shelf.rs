@@ -1,6 +1,8 @@
 //! PowerShelfService.
 
-use super::convert::{gate_override, initiator, known_caller, overrides_from, time, who};
+use super::convert::{
+    expected_version, gate_override, initiator, known_caller, overrides_from, time, who,
+};
 use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
@@ -71,7 +73,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
-        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let version = expected_version(requested.expected_version);
         let described = shelf_from(requested.power_shelf).or_status()?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("power_shelf.power_shelf_id")));
@@ -89,7 +91,8 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().delete(id.as_str(), requester).await.or_status()?;
+        let version = expected_version(request.get_ref().expected_version);
+        let done = engine.devices().delete(id.as_str(), version, requester).await.or_status()?;
         self.shelf_response(&done, dry_run).await
     }
 

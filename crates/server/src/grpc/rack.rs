@@ -2,7 +2,7 @@
 
 pub(super) mod convert;
 
-use super::convert::{initiator, overrides_from};
+use super::convert::{expected_version, initiator, overrides_from};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -116,7 +116,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let version = expected_version(requested.expected_version);
         let described = convert::described(requested.rack).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.racks().update(described, version, by).await.or_status()?;
@@ -127,9 +127,10 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let id = RackId::parse(&requested.rack_id).or_status()?;
+        let version = expected_version(requested.expected_version);
         let engine = self.engine.with_dry_run(requested.dry_run);
         let overrides = overrides_from(requested.gate_override, DELETE_RACK).or_status()?;
-        let marked = engine.racks().delete(id, overrides, by).await.or_status()?;
+        let marked = engine.racks().delete(id, version, overrides, by).await.or_status()?;
         Ok(Response::new(convert::view(&marked)))
     }
 

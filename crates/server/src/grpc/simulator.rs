@@ -10,7 +10,7 @@ use tonic::{Request, Response};
 
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
-    async fn add_fault(&self, request: Request<v1::AddFaultRequest>) -> Answer<v1::SimFault> {
+    async fn create_fault(&self, request: Request<v1::CreateFaultRequest>) -> Answer<v1::SimFault> {
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
@@ -27,14 +27,14 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         Ok(Response::new(v1::ListFaultsResponse { faults }))
     }
 
-    async fn clear_faults(
+    async fn delete_faults(
         &self,
-        request: Request<v1::ClearFaultsRequest>,
-    ) -> Answer<v1::ClearFaultsResponse> {
+        request: Request<v1::DeleteFaultsRequest>,
+    ) -> Answer<v1::DeleteFaultsResponse> {
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let cleared = self.sim.clear_faults(which).or_status()?;
-        if cleared == 0
+        let deleted = self.sim.clear_faults(which).or_status()?;
+        if deleted == 0
             && let Some(id) = which
         {
             return Err(refusal_status(Refusal::not_found(
@@ -43,7 +43,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
                 "farrier sim fault list",
             )));
         }
-        Ok(Response::new(v1::ClearFaultsResponse { cleared: saturate(cleared) }))
+        Ok(Response::new(v1::DeleteFaultsResponse { deleted: saturate(deleted) }))
     }
 
     async fn list_effects(

@@ -1,6 +1,6 @@
 //! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
-use super::convert::{time, who};
+use super::convert::{expected_version, time, who};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
@@ -19,12 +19,11 @@ const NO_MODEL: &str = "-";
 
 #[tonic::async_trait]
 impl v1::site_service_server::SiteService for GrpcServices {
-    async fn put_site(&self, request: Request<v1::PutSiteRequest>) -> Answer<v1::Site> {
+    async fn create_site(&self, request: Request<v1::CreateSiteRequest>) -> Answer<v1::Site> {
         let requester = who(request.metadata(), "").or_status()?;
-        let v1::PutSiteRequest { site: requested, version } = request.into_inner();
-        let described = described(requested).or_status()?;
-        let put = self.engine.sites().put(described, version, requester).await.or_status()?;
-        Ok(Response::new(site(&put)))
+        let described = described(request.into_inner().site).or_status()?;
+        let created = self.engine.sites().create(described, requester).await.or_status()?;
+        Ok(Response::new(site(&created)))
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
@@ -49,10 +48,21 @@ impl v1::site_service_server::SiteService for GrpcServices {
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
     }
 
+    async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {
+        let requester = who(request.metadata(), "").or_status()?;
+        let requested = request.into_inner();
+        let version = expected_version(requested.expected_version);
+        let described = described(requested.site).or_status()?;
+        let updated =
+            self.engine.sites().update(described, version, requester).await.or_status()?;
+        Ok(Response::new(site(&updated)))
+    }
+
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
         let requester = who(request.metadata(), "").or_status()?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
-        let gone = self.engine.sites().delete(&id, requester).await.or_status()?;
+        let version = expected_version(request.get_ref().expected_version);
+        let gone = self.engine.sites().delete(&id, version, requester).await.or_status()?;
         Ok(Response::new(site(&gone)))
     }
 
@@ -139,7 +149,7 @@ fn site(site: &Site) -> v1::Site {
     }
 }
 
-/// Putting the result again changes nothing.
+/// An update with the result changes nothing.
 fn spec(spec: &SiteSpec) -> v1::SiteSpec {
     let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     v1::SiteSpec {

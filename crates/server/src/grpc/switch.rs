@@ -1,6 +1,6 @@
 //! SwitchService.
 
-use super::convert::{initiator, who};
+use super::convert::{expected_version, initiator, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
@@ -54,7 +54,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
-        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let version = expected_version(requested.expected_version);
         let described = switch_from(requested.switch).or_status()?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("switch.switch_id")));
@@ -69,7 +69,8 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().delete(id.as_str(), requester).await.or_status()?;
+        let version = expected_version(request.get_ref().expected_version);
+        let done = engine.devices().delete(id.as_str(), version, requester).await.or_status()?;
         self.switch_response(&done, dry_run).await
     }
 

@@ -55,7 +55,7 @@ impl Artifacts {
             Ok(found) => Ok(Artifact { sha256: sha256.into(), size: found.len(), url: None }),
             Err(_) => {
                 let problem = format!("{sha256} was not uploaded to this server");
-                Err(Refusal::invalid(field, problem, "use `farrier image add NAME --file FILE`"))
+                Err(Refusal::invalid(field, problem, "use `farrier image create NAME --file FILE`"))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The firmware catalogue, and the history of applied firmware.
 
-use crate::harness::{Db, at, event};
+use crate::harness::{Body, Db, at, event};
 use model::firmware::{AppliedFirmware, Firmware, FirmwareComponent, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::{TargetId, TargetKind};
@@ -9,6 +9,8 @@ use store::{AppliedPosition, StoreError};
 
 on_both!(
     a_hardware_type_has_one_default,
+    a_record_is_written_at_its_version,
+    records_of_an_older_schema_get_the_version_of_their_last_event,
     firmware_is_listed_by_id,
     applied_firmware_is_written_once_and_the_oldest_is_deleted,
 );
@@ -28,11 +30,27 @@ fn firmware(id: &str, hardware_type: &str, is_default: bool) -> Firmware {
         is_default,
         available: true,
         created_at: at(1),
+        version: 1,
     }
 }
 
+fn insert(one: Firmware) -> Body<Firmware> {
+    tx!([one], |tx| {
+        let mut one = one;
+        tx.insert_firmware(&mut one, &event()).await?;
+        Ok(one)
+    })
+}
+
+fn update(one: Firmware) -> Body<Firmware> {
+    tx!([one], |tx| {
+        let mut one = one;
+        tx.update_firmware(&mut one, &event())?;
+        Ok(one)
+    })
+}
+
 async fn a_hardware_type_has_one_default(db: Db) {
-    let insert = |one: Firmware| tx!([one], |tx| tx.insert_firmware(&one, &event()).await);
     db.write(insert(firmware("a", "x", true))).await.unwrap();
     db.write(insert(firmware("b", "y", true))).await.unwrap();
     db.write(insert(firmware("c", "x", false))).await.unwrap();
@@ -40,26 +58,56 @@ async fn a_hardware_type_has_one_default(db: Db) {
         assert_eq!(db.write(insert(taken)).await, Err(StoreError::Conflict));
     }
     let second = firmware("c", "x", true);
-    let update = tx!([second], |tx| tx.update_firmware(&second, &event()).await);
-    assert_eq!(db.write(update).await, Err(StoreError::Conflict));
+    assert_eq!(db.write(update(second.clone())).await, Err(StoreError::Conflict));
     // The default changes in one transaction.
     let change = tx!([second], |tx| {
-        tx.update_firmware(&firmware("a", "x", false), &event()).await?;
-        tx.update_firmware(&second, &event()).await
+        let mut second = second;
+        tx.update_firmware(&mut firmware("a", "x", false), &event())?;
+        tx.update_firmware(&mut second, &event())?;
+        Ok(second)
     });
-    db.write(change).await.unwrap();
+    let second = db.write(change).await.unwrap();
     let default = db.read(tx!([], |tx| tx.default_firmware("x").await)).await;
-    assert_eq!(default, Ok(Some(second)));
-    let gone = || tx!([], |tx| tx.delete_firmware(&FirmwareId::trusted("c"), &event()).await);
+    assert_eq!(default, Ok(Some(second.clone())));
+    let gone = || tx!([second], |tx| tx.delete_firmware(&second, &event()));
     db.write(gone()).await.unwrap();
     assert_eq!(db.write(gone()).await, Err(StoreError::Conflict));
     assert_eq!(db.read(tx!([], |tx| tx.default_firmware("x").await)).await, Ok(None));
 }
 
+async fn a_record_is_written_at_its_version(db: Db) {
+    let first = db.write(insert(firmware("a", "x", false))).await.unwrap();
+    let second = db.write(update(first.clone())).await.unwrap();
+    assert_eq!((first.version, second.version), (1, 2));
+    let delete = |one: Firmware| tx!([one], |tx| tx.delete_firmware(&one, &event()));
+    for written in [db.write(update(first.clone())).await.map(drop), db.write(delete(first)).await]
+    {
+        assert_eq!(written, Err(StoreError::Conflict));
+    }
+    db.write(delete(second)).await.unwrap();
+    // A new record of the same id continues the history.
+    let again = db.write(insert(firmware("a", "x", false))).await.unwrap();
+    assert_eq!(again.version, 4);
+}
+
+async fn records_of_an_older_schema_get_the_version_of_their_last_event(db: Db) {
+    let one = db.write(insert(firmware("a", "x", false))).await.unwrap();
+    let one = db.write(update(one)).await.unwrap();
+    db.write(insert(firmware("b", "x", false))).await.unwrap();
+    let back = "ALTER TABLE firmware DROP COLUMN version; DELETE FROM events \
+                WHERE object_id = 'firmware/b';";
+    let on_sqlite = format!("{back} PRAGMA user_version = 10");
+    let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 10");
+    db.execute_sql(&on_sqlite, &on_postgres).await;
+    let db = db.open_another().await;
+    let list = tx!([], |tx| tx.firmware_list(None, "", 9).await);
+    let versions: Vec<i64> = db.read(list).await.unwrap().iter().map(|one| one.version).collect();
+    assert_eq!(versions, [one.version, 1]);
+}
+
 async fn firmware_is_listed_by_id(db: Db) {
     for (id, hardware_type) in [("b", "x"), ("a", "y"), ("c", "x")] {
-        let one = firmware(id, hardware_type, false);
-        db.write(tx!([one], |tx| tx.insert_firmware(&one, &event()).await)).await.unwrap();
+        db.write(insert(firmware(id, hardware_type, false))).await.unwrap();
     }
     for (of, after, expected) in [
         (None, "", vec!["a", "b"]),

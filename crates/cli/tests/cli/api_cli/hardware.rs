@@ -12,9 +12,10 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     let set = ["credential", "set", "bmc", "--user", "root", "--password-file", path];
     assert!(person.run(&set, 0).contains("credential bmc set, password"));
     person.run(&set, 0);
+    written_credentials(person, path);
     person.formats("credential list", "password");
     let list = person.json("credential list");
-    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &2.into()), "{list}");
+    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &3.into()), "{list}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
     // A MAAS key has three parts; the error repeats no part of the key.
     let key = dir.join("maas.key");
@@ -38,9 +39,7 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     assert!(person.line("credential delete bmc", 0).contains("bmc deleted"));
     assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
     let print = "ab".repeat(32);
-    let set = person.line(&format!("trust set https://10.0.0.9 {print}"), 0);
-    assert!(set.contains(&format!("https://10.0.0.9 is trusted as sha256:{print}")), "{set}");
-    assert!(person.line("trust set https://10.0.0.9 abcd", 2).contains("identity"));
+    identities(person, &print);
     assert!(person.line("trust list", 0).contains(&print));
     // The pin of an address goes with the last machine that has the address.
     for id in ["pinned-1", "pinned-2"] {
@@ -51,7 +50,50 @@ pub fn credentials(person: &Terminal, dir: &Path) {
         person.line(&format!("machine delete {id}"), 0);
         assert_eq!(person.line("trust list", 0).contains(&print), kept, "after {id}");
     }
-    assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
+    assert!(person.line("trust delete https://10.0.0.1", 2).contains("farrier trust list"));
+}
+
+/// Creating refuses a known name, updating an unknown one; both take a version.
+fn written_credentials(person: &Terminal, path: &str) {
+    let write = |verb: &str, name: &str, more: &[&str], exit| {
+        let line = ["credential", verb, name, "--user", "root", "--password-file", path];
+        person.run(&[&line[..], more].concat(), exit)
+    };
+    let exists = write("create", "bmc", &[], 2);
+    assert!(exists.contains("farrier credential update bmc"), "{exists}");
+    assert!(write("update", "other", &[], 2).contains("farrier credential list"));
+    let stale = write("update", "bmc", &["--expected-version", "1"], 2);
+    assert!(stale.contains("farrier credential get bmc"), "{stale}");
+    let updated = write("update", "bmc", &["--expected-version", "2"], 0);
+    assert!(updated.contains("credential bmc updated, password"), "{updated}");
+    assert!(write("create", "second", &[], 0).contains("credential second created, password"));
+    person.formats("credential get bmc", "root");
+    assert!(person.line("credential get none", 2).contains("farrier credential list"));
+    let stale = person.line("credential delete second --expected-version 9", 2);
+    assert!(stale.contains("farrier credential get second"), "{stale}");
+    person.line("credential delete second --expected-version 1", 0);
+}
+
+/// Creating refuses a pinned peer, updating one without a pin; `set` takes both.
+fn identities(person: &Terminal, print: &str) {
+    let other = "cd".repeat(32);
+    let write = |verb: &str, print: &str, exit| {
+        person.line(&format!("trust {verb} https://10.0.0.9 {print}"), exit)
+    };
+    let trusted = |print: &str| format!("https://10.0.0.9 is trusted as sha256:{print}");
+    assert!(write("update", print, 2).contains("farrier trust list"));
+    for _ in 0..2 {
+        assert!(write("create", &other, 0).contains(&trusted(&other)));
+    }
+    let exists = write("create", print, 2);
+    assert!(exists.contains("farrier trust update https://10.0.0.9"), "{exists}");
+    assert!(write("update", print, 0).contains(&trusted(print)));
+    person.formats("trust get https://10.0.0.9", print);
+    assert!(person.line("trust get https://10.0.0.8", 2).contains("farrier trust list"));
+    assert!(person.line("trust forget https://10.0.0.9", 0).contains("10.0.0.9 deleted"));
+    assert!(write("set", &other, 0).contains(&trusted(&other)));
+    assert!(write("set", print, 0).contains(&trusted(print)));
+    assert!(write("set", "abcd", 2).contains("identity"));
 }
 
 /// A simulated machine has a BMC that reports its hardware; an address without a BMC is an error.

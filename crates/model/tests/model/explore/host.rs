@@ -29,6 +29,7 @@ fn other_firmware() -> FirmwareResolution {
         is_default: true,
         available: true,
         created_at: Timestamp::default(),
+        version: 1,
     }))
 }
 

@@ -192,3 +192,27 @@ fn a_site_says_why_and_what_to_type() {
         assert_eq!(reported.next_commands.first().map(String::as_str), Some(types));
     }
 }
+
+#[test]
+fn an_update_replaces_spec_and_labels() {
+    let labels = |value: &str| Labels::from([("env".to_string(), value.to_string())]);
+    let polled = site().apply_report(&SiteReport::Answered(8), at(1));
+    let stored = polled.updated(&maas(), &labels("lab")).unwrap();
+    let stored = stored.apply_report(&SiteReport::Answered(8), at(2));
+    let other = SiteSpec { pool: "gpu".into(), ..maas() };
+    for (spec, labels, changed) in [
+        (maas(), labels("lab"), false),
+        (maas(), labels("prod"), true),
+        (maas(), Labels::new(), true),
+        (other, labels("lab"), true),
+    ] {
+        let after = stored.updated(&spec, &labels).unwrap();
+        assert_eq!((&after.spec, &after.head.labels), (&spec, &labels));
+        assert_eq!(after != stored, changed, "{spec:?} {labels:?}");
+        // A changed site has to be polled again.
+        assert_eq!(after.machines.is_none(), changed, "{spec:?} {labels:?}");
+    }
+    let wrong = SiteSpec { calls_at_once: 0, ..maas() };
+    let refusal = stored.updated(&wrong, &Labels::new()).unwrap_err();
+    assert_eq!(refusal.field.as_deref(), Some("site.spec.calls_at_once"));
+}

@@ -1,0 +1,22 @@
+//! The version that an update or a deletion was made from.
+
+use super::*;
+
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct VersionArgs {
+    /// Refuse unless this is the current version, as `get -o json` shows it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    pub expected_version: Option<i64>,
+}
+
+impl VersionArgs {
+    /// The given version, or none: 0.
+    pub fn or_any(self) -> i64 {
+        self.expected_version.unwrap_or(0)
+    }
+
+    /// The given version, or that of the object as it was read.
+    pub fn or_read(self, version: i64) -> i64 {
+        self.expected_version.unwrap_or(version)
+    }
+}
