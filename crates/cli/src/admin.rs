@@ -53,8 +53,9 @@ fn format_flag_change(machine: &Machine, done: &str) -> String {
 }
 
 async fn list_replicas(client: &Client, screen: &mut Screen, args: &ReplicasArgs) -> Result<Exit> {
-    let replicas = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListReplicasRequest { page_size, page_token };
+    let replicas = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let filter = args.list.filter.clone();
+        let request = ListReplicasRequest { page_size, page_token, filter };
         let answer = client.call(client.admin().list_replicas(request)).await?;
         Ok((answer.replicas, answer.next_page_token))
     })

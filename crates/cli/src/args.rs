@@ -267,6 +267,17 @@ pub struct ListArgs {
     pub limit: Option<u32>,
 }
 
+/// The arguments of a list that has no options of its own. Its fields are in the after-help.
+#[derive(Debug, Args)]
+pub struct FilteredListArgs {
+    /// Filter expression: terms of the fields below, joined with AND
+    #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
+    pub filter: String,
+    /// Maximum number of results (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub struct IdArg {
     /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
@@ -274,12 +285,14 @@ pub struct IdArg {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state"
+)]
 pub struct HistoryArgs {
     /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
-    /// Maximum number of results (default: all)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! `farrier component`: the firmware of several compute trays, switches and power shelves at once.
 
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
-use crate::client::Client;
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::operation::choose_request_id;
 use crate::output::Screen;
@@ -34,12 +34,23 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ComponentCommand
             Ok(Exit::Success)
         }
         ComponentFirmwareCommand::Versions(args) => {
-            let (compute_trays, switches, power_shelves) = select_devices(args);
-            let request =
-                ListComponentFirmwareVersionsRequest { compute_trays, switches, power_shelves };
-            let mut components = client.components();
-            let found = client.call(components.list_component_firmware_versions(request)).await?;
-            screen.print_list(&found.components, version_table, "no devices")?;
+            let found = fetch_pages(args.list.limit, async |page_size, page_token| {
+                let (compute_trays, switches, power_shelves) = select_devices(args.devices.clone());
+                let request = ListComponentFirmwareVersionsRequest {
+                    compute_trays,
+                    switches,
+                    power_shelves,
+                    page_size,
+                    page_token,
+                    filter: args.list.filter.clone(),
+                };
+                let mut components = client.components();
+                let page = client.call(components.list_component_firmware_versions(request));
+                let page = page.await?;
+                Ok((page.components, page.next_page_token))
+            })
+            .await?;
+            screen.print_list(&found, version_table, "no devices")?;
             Ok(Exit::Success)
         }
     }

@@ -47,9 +47,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
             let found = client.call(client.credentials().get_credential(request)).await?;
             screen.print_record(&found, describe)?;
         }
-        CredentialCommand::List => {
-            let credentials = fetch_pages(None, async |page_size, page_token| {
-                let request = ListCredentialsRequest { page_size, page_token };
+        CredentialCommand::List(args) => {
+            let credentials = fetch_pages(args.limit, async |page_size, page_token| {
+                let filter = args.filter.clone();
+                let request = ListCredentialsRequest { page_size, page_token, filter };
                 let page = client.call(client.credentials().list_credentials(request)).await?;
                 Ok((page.credentials, page.next_page_token))
             })
@@ -103,9 +104,10 @@ fn describe(one: &Credential) -> String {
 
 pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand) -> Result<Exit> {
     match trust {
-        TrustCommand::List => {
-            let identities = fetch_pages(None, async |page_size, page_token| {
-                let request = ListIdentitiesRequest { page_size, page_token };
+        TrustCommand::List(args) => {
+            let identities = fetch_pages(args.limit, async |page_size, page_token| {
+                let filter = args.filter.clone();
+                let request = ListIdentitiesRequest { page_size, page_token, filter };
                 let page = client.call(client.credentials().list_identities(request)).await?;
                 Ok((page.identities, page.next_page_token))
             })

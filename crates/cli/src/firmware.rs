@@ -6,6 +6,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
+use crate::filter::FilterText;
 use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -114,9 +115,11 @@ async fn create(client: &Client, screen: &mut Screen, args: FirmwareCreateArgs) 
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &FirmwareListArgs) -> Result<()> {
-    let found = fetch_pages(args.limit, async |page_size, page_token| {
-        let hardware_type = args.hardware_type.clone();
-        let request = ListFirmwareRequest { hardware_type, page_size, page_token };
+    let filter = FilterText::typed(&args.list.filter).equal("hardware_type", &args.hardware_type);
+    let filter = filter.build();
+    let found = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let filter = filter.clone();
+        let request = ListFirmwareRequest { page_size, page_token, filter };
         let page = client.call(client.firmware().list_firmware(request)).await?;
         Ok((page.firmware, page.next_page_token))
     })
@@ -125,9 +128,9 @@ async fn list(client: &Client, screen: &mut Screen, args: &FirmwareListArgs) -> 
 }
 
 async fn history(client: &Client, screen: &mut Screen, args: &FirmwareHistoryArgs) -> Result<()> {
-    let found = fetch_pages(args.limit, async |page_size, page_token| {
-        let device_id = args.device.clone();
-        let request = ListFirmwareHistoryRequest { device_id, page_size, page_token };
+    let found = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let (device_id, filter) = (args.device.clone(), args.list.filter.clone());
+        let request = ListFirmwareHistoryRequest { device_id, page_size, page_token, filter };
         let page = client.call(client.firmware().list_firmware_history(request)).await?;
         Ok((page.applied, page.next_page_token))
     })

@@ -6,6 +6,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
+use crate::filter::FilterText;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
@@ -49,10 +50,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: HealthCommand) -
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit> {
-    let HealthListArgs { source, class, limit } = args;
-    let objects = fetch_pages(limit, async |page_size, page_token| {
-        let (source, classification) = (source.clone(), class.clone());
-        let request = ListHealthRequest { page_size, page_token, classification, source };
+    let filter = FilterText::typed(&args.list.filter).equal("source", &args.source);
+    let filter = filter.equal("classification", &args.class).build();
+    let objects = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let request = ListHealthRequest { page_size, page_token, filter: filter.clone() };
         let page = client.call(client.health().list_health(request)).await?;
         Ok((page.objects, page.next_page_token))
     })

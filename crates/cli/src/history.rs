@@ -10,8 +10,9 @@ use proto::v1::{HistoryEntry, ListHistoryRequest};
 use proto::words::WireEnum;
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &HistoryArgs) -> Result<Exit> {
-    let entries = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListHistoryRequest { id: args.id.clone(), page_size, page_token };
+    let entries = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let (id, filter) = (args.id.clone(), args.list.filter.clone());
+        let request = ListHistoryRequest { id, page_size, page_token, filter };
         let answer = client.call(client.explain().list_history(request)).await?;
         Ok((answer.entries, answer.next_page_token))
     })

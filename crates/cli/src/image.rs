@@ -40,9 +40,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
             };
             screen.print_record(&created, words)?;
         }
-        ImageCommand::List => {
-            let images = fetch_pages(None, async |page_size, page_token| {
-                let request = ListImagesRequest { page_size, page_token };
+        ImageCommand::List(args) => {
+            let images = fetch_pages(args.limit, async |page_size, page_token| {
+                let filter = args.filter.clone();
+                let request = ListImagesRequest { page_size, page_token, filter };
                 let page = client.call(client.images().list_images(request)).await?;
                 Ok((page.images, page.next_page_token))
             })

@@ -1,8 +1,9 @@
 //! `farrier sim`: the faults of the simulated fleet, and the effects that it executed.
 
 use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
-use crate::client::Client;
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
+use crate::filter::FilterText;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
@@ -21,10 +22,16 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
                 format!("fault {} added\n", one_line(&fault.fault_id))
             })?;
         }
-        SimCommand::Fault(SimFaultCommand::List) => {
-            let answer = client.call(client.simulator().list_faults(ListFaultsRequest {})).await?;
+        SimCommand::Fault(SimFaultCommand::List(args)) => {
+            let faults = fetch_pages(args.limit, async |page_size, page_token| {
+                let filter = args.filter.clone();
+                let request = ListFaultsRequest { page_size, page_token, filter };
+                let page = client.call(client.simulator().list_faults(request)).await?;
+                Ok((page.faults, page.next_page_token))
+            })
+            .await?;
             screen.print_list(
-                &answer.faults,
+                &faults,
                 faults_table,
                 "no faults; the simulated hardware is well",
             )?;
@@ -35,12 +42,30 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
             screen.print_record(&answer, |answer| format!("{} cleared\n", answer.deleted))?;
         }
         SimCommand::Effects(args) => {
-            let request = ListEffectsRequest { key_prefix: args.prefix };
-            let answer = client.call(client.simulator().list_effects(request)).await?;
-            screen.print_list(&answer.effects, effects_table, "no effects were asked for")?;
+            let filter = effects_filter(&args.prefix, &args.list.filter);
+            let effects = fetch_pages(args.list.limit, async |page_size, page_token| {
+                let filter = filter.clone();
+                let request = ListEffectsRequest { page_size, page_token, filter };
+                let page = client.call(client.simulator().list_effects(request)).await?;
+                Ok((page.effects, page.next_page_token))
+            })
+            .await?;
+            screen.print_list(&effects, effects_table, "no effects were asked for")?;
         }
     }
     Ok(Exit::Success)
+}
+
+/// The filter of a key's prefix: an operation, a step of it, or a whole key.
+fn effects_filter(prefix: &str, typed: &str) -> String {
+    let filter = FilterText::typed(typed);
+    let parts: Vec<&str> = prefix.trim_end_matches('/').splitn(3, '/').collect();
+    let filter = match parts.as_slice() {
+        [run] => filter.equal("run_id", run),
+        [run, step] => filter.equal("run_id", run).equal("step", step),
+        _ => filter.equal("key", prefix),
+    };
+    filter.build()
 }
 
 fn fault_rule(args: SimFaultArgs) -> SimFault {
@@ -119,4 +144,22 @@ fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_becomes_a_filter() {
+        for (prefix, expected) in [
+            ("", "effect=repave"),
+            ("op-1", "effect=repave AND run_id=\"op-1\""),
+            ("op-1/", "effect=repave AND run_id=\"op-1\""),
+            ("op-1/join", "effect=repave AND run_id=\"op-1\" AND step=\"join\""),
+            ("op-1/join/1", "effect=repave AND key=\"op-1/join/1\""),
+        ] {
+            assert_eq!(effects_filter(prefix, "effect=repave"), expected, "{prefix}");
+        }
+    }
 }

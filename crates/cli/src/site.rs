@@ -1,6 +1,6 @@
 //! Sites: one MAAS each, and the settings of the nodes behind it.
 
-use crate::args::{SiteCommand, SiteCreateArgs, SiteSpecArgs, SiteUpdateArgs};
+use crate::args::{FilteredListArgs, SiteCommand, SiteCreateArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::device::update_with_retry;
 use crate::exit::{Exit, Failure, Result};
@@ -29,7 +29,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
             let changed = update_site(client, *args).await?;
             screen.print_record(&changed, |site| format_change(site, "updated"))?;
         }
-        SiteCommand::List => list(client, screen).await?,
+        SiteCommand::List(args) => list(client, screen, &args).await?,
         SiteCommand::Get(args) => {
             let site = fetch(client, args.site_id).await?;
             screen.print_record(&site, |site| describe(site, &Clock::system()))?;
@@ -116,9 +116,10 @@ fn format_change(site: &Site, what: &str) -> String {
     format!("{id} {what}\n\nNext: farrier site check {id}\n")
 }
 
-async fn list(client: &Client, screen: &mut Screen) -> Result<()> {
-    let sites = fetch_pages(None, async |page_size, page_token| {
-        let request = ListSitesRequest { page_size, page_token, ..Default::default() };
+async fn list(client: &Client, screen: &mut Screen, args: &FilteredListArgs) -> Result<()> {
+    let sites = fetch_pages(args.limit, async |page_size, page_token| {
+        let filter = args.filter.clone();
+        let request = ListSitesRequest { page_size, page_token, filter };
         let page = client.call(client.sites().list_sites(request)).await?;
         Ok((page.sites, page.next_page_token))
     })

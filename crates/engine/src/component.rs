@@ -13,6 +13,7 @@ use model::component::{
     refuse_all_if_any_refused,
 };
 use model::effect::DeviceFacts;
+use model::filter::{Filter, FilterValues};
 use model::firmware::{FIRMWARE, Firmware, FirmwareResolution, resolve};
 use model::gate::{Gate, Overrides, gate_of};
 use model::here;
@@ -85,6 +86,27 @@ pub struct ComponentVersions {
     pub firmware: Vec<Firmware>,
 }
 
+impl FilterValues for ComponentVersions {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "device_id" => vec![self.target.id.clone()],
+            "device_type" => vec![self.target.kind.as_str().into()],
+            "hardware_type" => vec![self.hardware_type.clone()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A page of the devices of a request, in the order of the request.
+#[derive(Debug, Clone)]
+pub struct ComponentQuery {
+    pub targets: Vec<TargetId>,
+    pub filter: Filter,
+    /// The key of the last device of the page before.
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
 /// Firmware upgrades of several devices.
 #[derive(Clone)]
 pub struct Components(pub(crate) Engine);
@@ -143,9 +165,9 @@ impl Components {
     }
 
     /// The catalogue records that fit each device.
-    pub async fn versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
-        let targets = checked(targets)?;
-        self.0.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
+    pub async fn versions(&self, query: ComponentQuery) -> Result<Vec<ComponentVersions>> {
+        let query = ComponentQuery { targets: checked(&query.targets)?, ..query };
+        self.0.store().read(query, |query, tx| Box::pin(versions(tx, query))).await
     }
 }
 
@@ -392,27 +414,35 @@ async fn status(
     Ok(all)
 }
 
-async fn versions(tx: &mut Tx, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
+async fn versions(tx: &mut Tx, query: &ComponentQuery) -> Result<Vec<ComponentVersions>> {
+    let after = query.after.as_ref();
+    let last = after.and_then(|key| query.targets.iter().position(|one| one.key() == *key));
     let overrides = &Overrides::default();
     let request = DeviceQuery { firmware: None, request_id: "", overrides, lock: false };
     let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
     let mut all = Vec::new();
-    for target in targets {
+    for target in query.targets.iter().skip(last.map_or(0, |last| last + 1)) {
         let device = find(tx, target, &request).await?;
         let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
         if !catalogue.contains_key(&hardware_type) {
-            let of = Some(hardware_type.as_str());
-            let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
+            let filter = Filter::named("hardware_type", &hardware_type);
+            let found = tx.firmware_list(&filter, "", MAX_VERSIONS).await?;
             catalogue.insert(hardware_type.clone(), found);
         }
         let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
         let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
-        all.push(ComponentVersions {
+        let found = ComponentVersions {
             target: target.clone(),
             hardware_type,
             facts: device.facts,
             firmware: known.into_iter().filter(fits).collect(),
-        });
+        };
+        if query.filter.matches_values(&found) {
+            all.push(found);
+        }
+        if all.len() == query.limit {
+            break;
+        }
     }
     Ok(all)
 }

@@ -4,6 +4,7 @@ use crate::Engine;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
+use model::filter::Filter;
 use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
@@ -94,12 +95,23 @@ impl Engine {
 
     /// The history of an object, oldest first, after a version.
     pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
-        let input = (id.to_string(), after, limit);
-        let events = self
-            .store()
-            .scan(input, |(id, after, limit), tx| Box::pin(tx.history(id, *after, *limit)));
-        let events = events.await?;
-        if events.is_empty() && after == 0 {
+        self.filtered_history(id, Filter::default(), after, limit).await
+    }
+
+    /// The history of an object that matches, oldest first, after a version.
+    pub async fn filtered_history(
+        &self,
+        id: &str,
+        filter: Filter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Event>> {
+        let input = (id.to_string(), filter, after, limit);
+        let events = self.store().scan(input, |(id, filter, after, limit), tx| {
+            Box::pin(history(tx, id, filter, *after, *limit))
+        });
+        let (events, known) = events.await?;
+        if !known {
             let (what, list) = match NodeId::parse(id) {
                 Ok(_) => ("node", "farrier node list"),
                 Err(_) => ("machine or operation", "farrier list"),
@@ -198,4 +210,17 @@ impl Engine {
                 .degraded_reason(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
         }))
     }
+}
+
+/// A page of a history, and whether the object has any.
+async fn history(
+    tx: &mut Tx,
+    id: &str,
+    filter: &Filter,
+    after: i64,
+    limit: i64,
+) -> Result<(Vec<Event>, bool)> {
+    let events = tx.filtered_history(id, filter, after, limit).await?;
+    let known = !events.is_empty() || after > 0 || tx.last_version(id).await? > 0;
+    Ok((events, known))
 }

@@ -12,10 +12,9 @@ use model::lifecycle::Lifecycle;
 use model::plan::RunType;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
-use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
-use store::{AppliedPosition, Cause, NewEvent, Result, Tx};
+use store::{AppliedQuery, Cause, NewEvent, Result, Tx};
 
 /// Operations or hosts per page.
 const PAGE: i64 = 500;
@@ -43,16 +42,11 @@ impl FirmwareCatalog {
         Ok(found.ok_or_else(|| no_firmware(id))?)
     }
 
-    /// Records by id, after `after`; optionally of one hardware type.
-    pub async fn list(
-        &self,
-        hardware_type: Option<String>,
-        after: &str,
-        limit: i64,
-    ) -> Result<Vec<Firmware>> {
-        let input = (hardware_type, after.to_string(), limit);
-        let found = self.0.store().scan(input, |(hardware_type, after, limit), tx| {
-            Box::pin(tx.firmware_list(hardware_type.as_deref(), after, *limit))
+    /// Records that match, by id, after `after`.
+    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Vec<Firmware>> {
+        let input = (filter, after.to_string(), limit);
+        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.firmware_list(filter, after, *limit))
         });
         found.await
     }
@@ -89,17 +83,11 @@ impl FirmwareCatalog {
             .await
     }
 
-    /// Applied firmware, newest first, before `before`: to all devices, or to one.
-    pub async fn applied(
-        &self,
-        device: Option<TargetId>,
-        before: Option<AppliedPosition>,
-        limit: i64,
-    ) -> Result<Vec<AppliedFirmware>> {
-        let input = (device, before, limit);
-        let found = self.0.store().scan(input, |(device, before, limit), tx| {
-            Box::pin(tx.applied(device.as_ref(), before.as_ref(), *limit))
-        });
+    /// Applied firmware, newest first.
+    pub async fn applied(&self, query: AppliedQuery, limit: i64) -> Result<Vec<AppliedFirmware>> {
+        let input = (query, limit);
+        let found =
+            self.0.store().scan(input, |(query, limit), tx| Box::pin(tx.applied(query, *limit)));
         found.await
     }
 }

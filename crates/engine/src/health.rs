@@ -2,7 +2,8 @@
 
 use crate::Engine;
 use crate::admission::event;
-use model::health::{AlertCounts, HealthFilter, ReportChange, Reports};
+use model::filter::Filter;
+use model::health::{AlertCounts, ReportChange, Reports};
 use model::here;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
@@ -22,7 +23,7 @@ impl HealthReports {
     /// Objects with alerts, by key, after `after`.
     pub async fn list(
         &self,
-        filter: HealthFilter,
+        filter: Filter,
         after: &str,
         limit: usize,
     ) -> Result<Vec<ObjectReports>> {

@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::admission::event;
+use model::filter::Filter;
 use model::here;
 use model::image::{Artifact, Image};
 use model::refusal::{Refusal, RefusalKind};
@@ -39,10 +40,14 @@ impl Images {
         Ok(found.await?.ok_or_else(|| no_image(name))?)
     }
 
-    /// Images by name, after `after`.
-    pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<Image>> {
-        let input = (after.to_string(), limit);
-        self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.images(after, *limit))).await
+    /// Images that match, by name, after `after`.
+    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Vec<Image>> {
+        let input = (filter, after.to_string(), limit);
+        let found = self
+            .0
+            .store()
+            .scan(input, |(filter, after, limit), tx| Box::pin(tx.images(filter, after, *limit)));
+        found.await
     }
 
     pub async fn delete(&self, name: &str, who: Requester) -> Result<DeletedImage> {
@@ -90,7 +95,7 @@ async fn delete(tx: &mut Tx, name: &str, who: &Requester, now: Timestamp) -> Res
     let mut orphans: Vec<Artifact> = image.body.artifacts().into_iter().cloned().collect();
     let mut after = String::new();
     loop {
-        let page = tx.images(&after, PAGE).await?;
+        let page = tx.images(&Filter::default(), &after, PAGE).await?;
         for other in page.iter().filter(|other| other.name != name) {
             let stored = other.body.artifacts();
             orphans.retain(|file| !stored.iter().any(|other| other.sha256 == file.sha256));

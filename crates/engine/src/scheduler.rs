@@ -14,6 +14,7 @@ use crate::admission::FIRST_EPOCH;
 use crate::turn::Turn;
 use claim::claim;
 use failure_detector::FailureDetector;
+use model::filter::Filter;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::time::Timestamp;
@@ -426,10 +427,19 @@ impl Scheduler {
         }
     }
 
-    /// The replicas with their claims, ordered by name.
-    pub async fn replicas(&self, after: String, limit: i64) -> Result<Vec<ReplicaStatus>> {
-        let input = (after, limit);
-        self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.replicas(after, *limit))).await
+    /// The replicas that match, with their claims, ordered by name.
+    pub async fn replicas(
+        &self,
+        filter: Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<ReplicaStatus>> {
+        let input = (filter, after.to_string(), limit);
+        let found = self
+            .0
+            .store()
+            .scan(input, |(filter, after, limit), tx| Box::pin(tx.replicas(filter, after, *limit)));
+        found.await
     }
 
     /// The names of the replicas that are alive.

@@ -20,6 +20,7 @@ use model::credential::{CredentialWrite, no_credential as unknown_credential};
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
 use model::fault::{Fault, FaultCode};
+use model::filter::Filter;
 use model::here;
 use model::id::{NodeId, SiteId};
 use model::image::Image;
@@ -103,10 +104,16 @@ impl SecretStore {
     }
 
     /// A page of credentials in the order of their names, after the name `after`.
-    pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<CredentialInfo>> {
-        let input = (after.to_string(), limit);
-        let rows =
-            self.store.scan(input, |(after, limit), tx| Box::pin(tx.credentials(after, *limit)));
+    pub async fn list(
+        &self,
+        filter: Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<CredentialInfo>> {
+        let input = (filter, after.to_string(), limit);
+        let rows = self.store.scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.credentials(filter, after, *limit))
+        });
         Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
     }
 

@@ -4,7 +4,10 @@
 //! error points at the character. The store turns the parsed terms into SQL, and a watch calls
 //! [`Filter::matches`]. A test checks that both agree.
 
+mod named;
 mod parse;
+
+pub use named::{FilterValues, NamedField};
 
 use crate::condition::ConditionType;
 use crate::lifecycle::Lifecycle;
@@ -31,6 +34,17 @@ pub enum FilterSubject {
     PowerShelf,
     Node,
     Site,
+    Health,
+    Firmware,
+    FirmwareHistory,
+    Image,
+    Credential,
+    Identity,
+    History,
+    Replica,
+    SimFault,
+    SimEffect,
+    ComponentFirmware,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +74,8 @@ pub enum FilterField {
     HardwareType,
     /// The site of a node.
     Site,
+    /// A field of a list that is filtered after its items were read.
+    Named(&'static str),
 }
 
 /// One comparison: the field has one of the values, or none of them when `negated`. Without values:
@@ -147,6 +163,31 @@ impl Filter {
         self.terms.iter().any(|term| term.field == FilterField::State)
     }
 
+    /// Matches items whose named field has this value.
+    pub fn named(field: &'static str, value: &str) -> Self {
+        let field = FilterField::Named(field);
+        Self { terms: vec![FilterTerm { field, negated: false, values: vec![value.into()] }] }
+    }
+
+    /// The one value that a named field of every match has, if the filter names one.
+    pub fn named_value(&self, field: &'static str) -> Option<&str> {
+        let named = FilterField::Named(field);
+        let mut terms = self.terms.iter().filter(|term| term.field == named && !term.negated);
+        terms.find_map(|term| match term.values.as_slice() {
+            [value] => Some(value.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Matches an item of a list with named fields.
+    pub fn matches_values(&self, item: &impl FilterValues) -> bool {
+        self.terms.iter().all(|term| {
+            let FilterField::Named(name) = &term.field else { return false };
+            let values = item.values_of(name);
+            values.iter().any(|value| term.values.contains(value)) != term.negated
+        })
+    }
+
     pub fn matches_record<R: Lifecycle>(&self, record: &R) -> bool {
         self.terms.iter().all(|term| term.compare(record.filter_value(&term.field)))
     }
@@ -197,7 +238,8 @@ impl FilterField {
             | Self::RecordId
             | Self::State
             | Self::HardwareType
-            | Self::Site => false,
+            | Self::Site
+            | Self::Named(_) => false,
         }
     }
 
@@ -222,7 +264,8 @@ impl FilterField {
             | Self::RequestId
             | Self::WorkflowState
             | Self::HardwareType
-            | Self::Site => None,
+            | Self::Site
+            | Self::Named(_) => None,
         }
     }
 
@@ -253,7 +296,8 @@ impl FilterField {
             | Self::RecordId
             | Self::State
             | Self::HardwareType
-            | Self::Site => None,
+            | Self::Site
+            | Self::Named(_) => None,
         }
     }
 
@@ -276,7 +320,8 @@ impl FilterField {
             | Self::RecordId
             | Self::State
             | Self::HardwareType
-            | Self::Site => None,
+            | Self::Site
+            | Self::Named(_) => None,
         }
     }
 
@@ -299,7 +344,8 @@ impl FilterField {
             | Self::RecordId
             | Self::State
             | Self::HardwareType
-            | Self::Site => None,
+            | Self::Site
+            | Self::Named(_) => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod update;
 
 use crate::effect::{DeviceFacts, DeviceWork, Effect};
+use crate::filter::FilterValues;
 use crate::id::{FirmwareId, RunId};
 use crate::image::sha256;
 use crate::lifecycle::run_step;
@@ -71,6 +72,32 @@ impl Firmware {
     pub fn versions(&self, kind: TargetKind) -> BTreeMap<String, String> {
         let components = self.components.get(&kind).map(Vec::as_slice).unwrap_or_default();
         components.iter().map(|one| (one.name.clone(), one.version.clone())).collect()
+    }
+}
+
+impl FilterValues for Firmware {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "firmware_id" => vec![self.id.to_string()],
+            "hardware_type" => vec![self.hardware_type.clone()],
+            "is_default" => vec![self.is_default.to_string()],
+            "available" => vec![self.available.to_string()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl FilterValues for AppliedFirmware {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "device_id" => vec![self.device.id.clone()],
+            "device_type" => vec![self.device.kind.as_str().into()],
+            "component" => vec![self.component.clone()],
+            "version" => vec![self.version.clone()],
+            "changed" => vec![self.changed.to_string()],
+            "operation_id" => vec![self.run.to_string()],
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! report. [`HealthSummary`] summarizes what all reports of an object prevent. It is stored with
 //! the object, so a gate needs no second query.
 
+use crate::filter::{Filter, FilterValues};
 use crate::gate::{Gate, Overrides};
 use crate::refusal::Refusal;
 use crate::target::TargetId;
@@ -365,22 +366,33 @@ fn first(reports: &Reports, class: AlertClass) -> Option<BlockingAlert> {
     })
 }
 
-/// Selects objects that have an alert of this source and class; none matches any.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HealthFilter {
-    pub source: Option<String>,
-    pub class: Option<String>,
+/// True if the object has an alert that matches the whole filter. An object without alerts never
+/// matches.
+pub fn has_matching_alert(filter: &Filter, object: &TargetId, reports: &Reports) -> bool {
+    let alerts = reports.iter().flat_map(|(source, report)| {
+        report.alerts.iter().map(move |(id, alert)| FilteredAlert { object, source, id, alert })
+    });
+    alerts.into_iter().any(|alert| filter.matches_values(&alert))
 }
 
-impl HealthFilter {
-    pub fn matches(&self, reports: &Reports) -> bool {
-        let sources = reports.iter();
-        sources.filter(|(name, _)| self.source.as_ref().is_none_or(|desired| desired == *name)).any(
-            |(_, report)| {
-                let mut alerts = report.alerts.values();
-                alerts
-                    .any(|alert| self.class.as_ref().is_none_or(|one| alert.classes.contains(one)))
-            },
-        )
+/// One alert with what a filter of alerts compares.
+struct FilteredAlert<'a> {
+    object: &'a TargetId,
+    source: &'a str,
+    id: &'a str,
+    alert: &'a Alert,
+}
+
+impl FilterValues for FilteredAlert<'_> {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "id" => vec![self.object.id.clone()],
+            "kind" => vec![self.object.kind.as_str().into()],
+            "source" => vec![self.source.into()],
+            "classification" => self.alert.classes.iter().cloned().collect(),
+            "alert" => vec![self.id.into()],
+            "target" => vec![self.alert.component.clone()],
+            _ => Vec::new(),
+        }
     }
 }

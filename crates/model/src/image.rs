@@ -3,6 +3,7 @@
 //! An image never changes after it was added to the catalogue. Its files are identified by their
 //! checksums, and the deploy environment verifies these when it writes a file to a disk.
 
+use crate::filter::FilterValues;
 use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
@@ -67,6 +68,19 @@ const SHA256_DIGITS: usize = 64;
 const MAX_CMDLINE: usize = 2_048;
 /// The placeholders in a kernel's command line.
 pub const PLACEHOLDERS: [&str; 5] = ["{url}", "{token}", "{mac}", "{hostname}", "{machine}"];
+
+/// The kinds of images.
+pub const IMAGE_KINDS: &[&str] = &["raw", "qcow2", "tar", "kernel", "iso"];
+
+impl FilterValues for Image {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "name" => vec![self.name.clone()],
+            "kind" => vec![self.body.kind().into()],
+            _ => Vec::new(),
+        }
+    }
+}
 
 impl ImageContent {
     pub const fn kind(&self) -> &'static str {

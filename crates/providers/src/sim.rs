@@ -39,6 +39,7 @@ use model::effect::{
     CallResult, CallVerb, Capability, DeviceFacts, Effect, ProviderAnswer, ProviderCall,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
+use model::filter::Filter;
 use model::id::{MachineId, NodeId};
 use model::node::{MaasObservation, MaasState};
 use model::refusal::Refusal;
@@ -91,6 +92,26 @@ impl Sim {
 
     pub fn list_faults(&self) -> Result<Vec<FaultRule>, Refusal> {
         Ok(self.store.rules().map_err(store_refusal)?.rules)
+    }
+
+    /// The first `limit` rules after an id that match.
+    pub fn fault_page(
+        &self,
+        filter: &Filter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<FaultRule>, Refusal> {
+        Ok(self.store.rules().map_err(store_refusal)?.page(filter, after, limit))
+    }
+
+    /// The first `limit` counts after a key that match.
+    pub fn effect_page(
+        &self,
+        filter: &Filter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<EffectCount>, Refusal> {
+        self.store.count_page(filter, after, limit).map_err(store_refusal)
     }
 
     /// Removes one rule, or all of them, and returns how many.

@@ -2,9 +2,11 @@
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
+use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::filter::{Filter, FilterValues};
 use model::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +19,17 @@ pub struct CredentialRow {
     /// Raised by every change.
     pub version: i64,
     pub updated_at: Timestamp,
+}
+
+impl FilterValues for CredentialRow {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "name" => vec![self.name.clone()],
+            "kind" => vec![self.kind.clone()],
+            "user" => vec![self.login.clone()],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// The event object id of a credential.
@@ -32,12 +45,23 @@ impl Tx {
         self.query_one(&sql, values![name]).await?.as_ref().map(credential).transpose()
     }
 
-    /// One page of credentials, ordered by name.
-    pub async fn credentials(&mut self, after: &str, limit: i64) -> Result<Vec<CredentialRow>> {
-        let sql =
-            format!("SELECT {COLUMNS} FROM credentials WHERE name > $1 ORDER BY name LIMIT $2");
-        let rows = self.query(&sql, values![after, limit]).await?;
-        rows.iter().map(credential).collect()
+    /// One page of the credentials that match, ordered by name.
+    pub async fn credentials(
+        &mut self,
+        filter: &Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<CredentialRow>> {
+        let query = KeysetQuery {
+            sql: format!(
+                "SELECT {COLUMNS} FROM credentials WHERE name > $1 ORDER BY name LIMIT $2"
+            ),
+            after: vec![after.into()],
+            fixed: Vec::new(),
+            key: |one: &CredentialRow| vec![one.name.as_str().into()],
+            decode: credential,
+        };
+        self.filtered_items(query, filter, limit).await
     }
 
     /// Inserts a credential, or replaces version `read_at` of it. A conflict means

@@ -3,9 +3,11 @@
 //! events of runs, machines, racks and nodes hold the object as it was after the change.
 
 use crate::driver::{ExpectedRows, Statement};
+use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
+use model::filter::{Filter, FilterValues};
 use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Machine;
 use model::node::Node;
@@ -140,6 +142,17 @@ impl Event {
     /// True for the last event of a deleted object.
     pub fn is_deletion(&self) -> bool {
         self.state == REMOVED
+    }
+}
+
+impl FilterValues for Event {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "cause" => vec![self.cause.clone()],
+            "actor" => vec![self.actor.clone()],
+            "state" => vec![self.state.clone()],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -307,11 +320,28 @@ impl Tx {
 
     /// The events of one object after a version, oldest first.
     pub async fn history(&mut self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
+        self.filtered_history(id, &Filter::default(), after, limit).await
+    }
+
+    /// The events of one object that match, after a version, oldest first.
+    pub async fn filtered_history(
+        &mut self,
+        id: &str,
+        filter: &Filter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Event>> {
         let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
                    e.message, e.decided_by, e.kind FROM events e \
-                   WHERE e.object_id = $1 AND e.version > $2 ORDER BY e.version LIMIT $3";
-        let rows = self.query(sql, values![id, after, limit]).await?;
-        rows.iter().map(|row| event(row, None)).collect()
+                   WHERE e.version > $1 AND e.object_id = $2 ORDER BY e.version LIMIT $3";
+        let query = KeysetQuery {
+            sql: sql.into(),
+            after: vec![after.into()],
+            fixed: vec![id.into()],
+            key: |one: &Event| vec![one.version.into()],
+            decode: |row| event(row, None),
+        };
+        self.filtered_items(query, filter, limit).await
     }
 }
 

@@ -99,7 +99,8 @@ fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
         | FilterField::RecordId
         | FilterField::State
         | FilterField::HardwareType
-        | FilterField::Site => None,
+        | FilterField::Site
+        | FilterField::Named(_) => None,
     }
 }
 
@@ -144,7 +145,8 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         FilterField::RecordId
         | FilterField::State
         | FilterField::HardwareType
-        | FilterField::Site => "NULL".into(),
+        | FilterField::Site
+        | FilterField::Named(_) => "NULL".into(),
     }
 }
 

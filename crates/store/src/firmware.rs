@@ -2,9 +2,11 @@
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
+use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
-use crate::value::{Row, values};
+use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
+use model::filter::Filter;
 use model::firmware::{AppliedFirmware, Firmware, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::TargetId;
@@ -30,19 +32,24 @@ impl Tx {
         row.as_ref().map(firmware).transpose()
     }
 
-    /// One page of records, ordered by id: all, or those of a hardware type.
+    /// One page of the records that match, ordered by id.
     pub async fn firmware_list(
         &mut self,
-        hardware_type: Option<&str>,
+        filter: &Filter,
         after: &str,
         limit: i64,
     ) -> Result<Vec<Firmware>> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM firmware WHERE id > $1 \
-             AND (CAST($3 AS TEXT) IS NULL OR hardware_type = $3) ORDER BY id LIMIT $2"
-        );
-        let rows = self.query(&sql, values![after, limit, hardware_type]).await?;
-        rows.iter().map(firmware).collect()
+        let query = KeysetQuery {
+            sql: format!(
+                "SELECT {COLUMNS} FROM firmware WHERE id > $1 \
+                 AND (CAST($2 AS TEXT) IS NULL OR hardware_type = $2) ORDER BY id LIMIT $3"
+            ),
+            after: vec![after.into()],
+            fixed: vec![filter.named_value("hardware_type").into()],
+            key: |one: &Firmware| vec![one.id.as_str().into()],
+            decode: firmware,
+        };
+        self.filtered_items(query, filter, limit).await
     }
 
     /// Inserts a record and sets its version. A conflict means that the id exists, or that the
@@ -113,25 +120,28 @@ impl Tx {
         self.queue_write(Statement::new(sql, values![device, MAX_APPLIED - 1]), ExpectedRows::Any)
     }
 
-    /// One page of applied firmware, newest first: of all devices, or of one.
+    /// One page of the applied firmware that matches, newest first.
     pub async fn applied(
         &mut self,
-        device: Option<&TargetId>,
-        before: Option<&AppliedPosition>,
+        query: &AppliedQuery,
         limit: i64,
     ) -> Result<Vec<AppliedFirmware>> {
         let last = AppliedPosition { at: i64::MAX, run: String::new(), step: String::new() };
-        let before = before.unwrap_or(&last);
-        let only = if device.is_some() { "device = $5" } else { "CAST($5 AS TEXT) IS NULL" };
+        let before = query.before.as_ref().unwrap_or(&last);
+        let only = if query.device.is_some() { "device = $4" } else { "CAST($4 AS TEXT) IS NULL" };
         let sql = format!(
             "SELECT run_id, step, device, component, previous, version, changed, at \
              FROM firmware_applied WHERE {only} AND (at, run_id, step) < ($1, $2, $3) \
-             ORDER BY at DESC, run_id DESC, step DESC LIMIT $4"
+             ORDER BY at DESC, run_id DESC, step DESC LIMIT $5"
         );
-        let device = device.map(TargetId::key);
-        let values =
-            values![before.at, before.run.as_str(), before.step.as_str(), limit, device.as_deref()];
-        self.query(&sql, values).await?.iter().map(applied).collect()
+        let rows = KeysetQuery {
+            sql,
+            after: before.values(),
+            fixed: vec![query.device.as_ref().map(TargetId::key).into()],
+            key: |one: &AppliedFirmware| AppliedPosition::of(one).values(),
+            decode: applied,
+        };
+        self.filtered_items(rows, &query.filter, limit).await
     }
 
     fn append_firmware_event(
@@ -148,6 +158,16 @@ impl Tx {
     }
 }
 
+/// Selects applied firmware.
+#[derive(Debug, Clone, Default)]
+pub struct AppliedQuery {
+    /// Only this device.
+    pub device: Option<TargetId>,
+    pub filter: Filter,
+    /// Only entries before this one.
+    pub before: Option<AppliedPosition>,
+}
+
 /// A position in the history of applied firmware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedPosition {
@@ -159,6 +179,10 @@ pub struct AppliedPosition {
 impl AppliedPosition {
     pub fn of(one: &AppliedFirmware) -> Self {
         Self { at: one.at.as_micros(), run: one.run.to_string(), step: one.step.clone() }
+    }
+
+    fn values(&self) -> Vec<Value> {
+        vec![self.at.into(), self.run.as_str().into(), self.step.as_str().into()]
     }
 }
 

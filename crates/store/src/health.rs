@@ -5,8 +5,10 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
+use model::filter::Filter;
 use model::health::{
-    AlertCounts, Alerts, HealthFilter, HealthReport, HealthSummary, ReportChange, Reports, apply,
+    AlertCounts, Alerts, HealthReport, HealthSummary, ReportChange, Reports, apply,
+    has_matching_alert,
 };
 use model::id::MachineId;
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
@@ -59,7 +61,7 @@ impl Tx {
     /// One page of objects with alerts, ordered by key.
     pub async fn health_list(
         &mut self,
-        filter: &HealthFilter,
+        filter: &Filter,
         after: &str,
         limit: usize,
     ) -> Result<Vec<ObjectReports>> {
@@ -77,8 +79,9 @@ impl Tx {
             }
             for (key, reports) in objects {
                 after.clone_from(&key);
-                if filter.matches(&reports) && found.len() < limit {
-                    found.push((TargetId::from_key(&key), reports));
+                let object = TargetId::from_key(&key);
+                if found.len() < limit && has_matching_alert(filter, &object, &reports) {
+                    found.push((object, reports));
                 }
             }
             if !more || found.len() == limit {

@@ -1,7 +1,9 @@
 //! Pinned identities of devices: certificates and host keys.
 
+use crate::keyset::KeysetQuery;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::filter::{Filter, FilterValues};
 use model::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,17 +14,38 @@ pub struct IdentityRow {
     pub first_seen: Timestamp,
 }
 
+impl FilterValues for IdentityRow {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "peer" => vec![self.peer.clone()],
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Tx {
     pub async fn identity(&mut self, peer: &str) -> Result<Option<IdentityRow>> {
         let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer = $1";
         self.query_one(sql, values![peer]).await?.as_ref().map(identity).transpose()
     }
 
-    /// One page of identities, ordered by address.
-    pub async fn identities(&mut self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
-        let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
-                   ORDER BY peer LIMIT $2";
-        self.query(sql, values![after, limit]).await?.iter().map(identity).collect()
+    /// One page of the identities that match, ordered by address.
+    pub async fn identities(
+        &mut self,
+        filter: &Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<IdentityRow>> {
+        let query = KeysetQuery {
+            sql: "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
+                  ORDER BY peer LIMIT $2"
+                .into(),
+            after: vec![after.into()],
+            fixed: Vec::new(),
+            key: |one: &IdentityRow| vec![one.peer.as_str().into()],
+            decode: identity,
+        };
+        self.filtered_items(query, filter, limit).await
     }
 
     /// Trust on first use: pins an identity unless one is pinned. Returns the pinned one.

@@ -2,9 +2,11 @@
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
+use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::filter::Filter;
 use model::image::Image;
 
 /// The event object id of an image.
@@ -18,10 +20,16 @@ impl Tx {
         self.query_one(sql, values![name]).await?.as_ref().map(image).transpose()
     }
 
-    /// One page of images, ordered by name.
-    pub async fn images(&mut self, after: &str, limit: i64) -> Result<Vec<Image>> {
-        let sql = "SELECT body FROM images WHERE name > $1 ORDER BY name LIMIT $2";
-        self.query(sql, values![after, limit]).await?.iter().map(image).collect()
+    /// One page of the images that match, ordered by name.
+    pub async fn images(&mut self, filter: &Filter, after: &str, limit: i64) -> Result<Vec<Image>> {
+        let query = KeysetQuery {
+            sql: "SELECT body FROM images WHERE name > $1 ORDER BY name LIMIT $2".into(),
+            after: vec![after.into()],
+            fixed: Vec::new(),
+            key: |one: &Image| vec![one.name.as_str().into()],
+            decode: image,
+        };
+        self.filtered_items(query, filter, limit).await
     }
 
     /// A conflict means that the name exists.

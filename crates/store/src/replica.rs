@@ -2,9 +2,11 @@
 //! expires, all its claims go back to the queue at once. So a lease costs one row per replica, not
 //! one per run.
 
+use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
+use model::filter::{Filter, FilterValues};
 use model::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,17 @@ pub struct ReplicaStatus {
     pub expires_at: Timestamp,
     /// The number of objects in the queue that it has claimed.
     pub claims: i64,
+}
+
+impl FilterValues for ReplicaStatus {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "name" => vec![self.replica.name.clone()],
+            "version" => vec![self.version.clone()],
+            "incarnation" => vec![self.replica.incarnation.clone()],
+            _ => Vec::new(),
+        }
+    }
 }
 
 impl Tx {
@@ -91,13 +104,24 @@ impl Tx {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// One page of replicas with their claims, ordered by name.
-    pub async fn replicas(&mut self, after: &str, limit: i64) -> Result<Vec<ReplicaStatus>> {
+    /// One page of the replicas that match, with their claims, ordered by name.
+    pub async fn replicas(
+        &mut self,
+        filter: &Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<ReplicaStatus>> {
         let sql = "SELECT r.name, r.incarnation, r.version, r.started_at, r.heartbeat_at, \
                    r.expires_at, (SELECT COUNT(*) FROM subjects s WHERE s.owner = r.incarnation) \
                    FROM replicas r WHERE r.name > $1 ORDER BY r.name LIMIT $2";
-        let rows = self.query(sql, values![after, limit]).await?;
-        rows.iter().map(status).collect()
+        let query = KeysetQuery {
+            sql: sql.into(),
+            after: vec![after.into()],
+            fixed: Vec::new(),
+            key: |one: &ReplicaStatus| vec![one.replica.name.as_str().into()],
+            decode: status,
+        };
+        self.filtered_items(query, filter, limit).await
     }
 
     /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`.

@@ -130,8 +130,17 @@ async fn next(stream: &mut Streaming<Event>) -> Outcome<Event> {
 async fn check_effects(fleet: &Fleet, runs: &HashSet<String>) -> Outcome<()> {
     let mut sim = SimulatorServiceClient::new(fleet.channel().await?)
         .max_decoding_message_size(MAX_ANSWER_BYTES);
-    let request = v1::ListEffectsRequest { key_prefix: String::new() };
-    let effects = sim.list_effects(request).await?.into_inner().effects;
+    let mut effects = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = v1::ListEffectsRequest { page_size: 1_000, page_token, ..Default::default() };
+        let page = sim.list_effects(request).await?.into_inner();
+        effects.extend(page.effects);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
     let repeated = effects.iter().filter(|effect| effect.applied != 1).count();
     match (effects.len() == runs.len(), repeated) {
         (true, 0) => Ok(()),

@@ -28,8 +28,8 @@ pub struct MachineFlagArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Filters:\n  version!=0.5.0\n  name, incarnation")]
 pub struct ReplicasArgs {
-    /// Maximum number of results (default: all)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }

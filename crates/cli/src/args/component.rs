@@ -16,7 +16,7 @@ pub enum ComponentFirmwareCommand {
     /// Show installed version, target version and active operation of each device
     Status(ComponentStatusArgs),
     /// Show the versions that the firmware catalogue has for each device
-    Versions(ComponentArgs),
+    Versions(ComponentVersionsArgs),
 }
 
 /// The devices that a component command is about; at least one.
@@ -32,6 +32,17 @@ pub struct ComponentArgs {
     /// Power shelves, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub power_shelves: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Filters:\n  device_type=switch    machine, switch, power_shelf\n  device_id, hardware_type"
+)]
+pub struct ComponentVersionsArgs {
+    #[command(flatten)]
+    pub devices: ComponentArgs,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,10 @@ pub enum CredentialCommand {
     /// Show one credential, without its secret
     Get(CredentialArg),
     /// List credentials, without their secrets
-    List,
+    #[command(
+        after_help = "Filters:\n  kind=ssh-key    password, ssh-key, kubeconfig, maas-key\n  name, user"
+    )]
+    List(FilteredListArgs),
     /// Delete a credential
     Delete(CredentialDeleteArgs),
 }
@@ -88,7 +91,8 @@ pub enum TrustCommand {
     /// Show the pinned identity of a peer
     Get(TrustPeerArg),
     /// List the pinned peer identities
-    List,
+    #[command(after_help = "Filters:\n  peer=https://10.0.0.5")]
+    List(FilteredListArgs),
     /// Remove a pin; the next identity seen at that address is trusted
     #[command(alias = "forget")]
     Delete(TrustPeerArg),

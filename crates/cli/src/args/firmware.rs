@@ -79,13 +79,15 @@ pub struct FirmwareCreateArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Filters:\n  hardware_type=gb200 AND available=true\n  firmware_id, is_default"
+)]
 pub struct FirmwareListArgs {
     /// Only firmware records of this hardware type
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     pub hardware_type: String,
-    /// Maximum number of results (default: all)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }
 
 #[derive(Debug, Args)]
@@ -114,13 +116,15 @@ pub struct FirmwareAvailableArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Filters:\n  component=BMC AND changed=true\n  device_type=switch    machine, switch, power_shelf\n  device_id, version, operation_id"
+)]
 pub struct FirmwareHistoryArgs {
     /// Only this machine, switch or power shelf
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub device: String,
-    /// Maximum number of results (default: all)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }
 
 /// Parses `machine:BMC=2.1,url=…,sha256=…`. The URL may contain commas.

@@ -40,6 +40,9 @@ pub struct HealthArg {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Filters; one alert must match all terms:\n  source=dcim AND classification=prevent-allocations\n  kind=rack    machine, switch, power_shelf, rack\n  id, alert, target"
+)]
 pub struct HealthListArgs {
     /// Only objects with an alert of this source
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -47,9 +50,8 @@ pub struct HealthListArgs {
     /// Only objects with an alert of this classification
     #[arg(long, value_name = "WORD", default_value = "", hide_default_value = true)]
     pub class: String,
-    /// Maximum number of results (default: all)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }
 
 #[derive(Debug, Args)]

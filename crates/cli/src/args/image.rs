@@ -8,7 +8,10 @@ pub enum ImageCommand {
     #[command(alias = "add")]
     Create(ImageCreateArgs),
     /// List images
-    List,
+    #[command(
+        after_help = "Filters:\n  kind in (raw, qcow2)    raw, qcow2, tar, kernel, iso\n  name"
+    )]
+    List(FilteredListArgs),
     /// Show one image with its files
     Get(ImageArg),
     /// Delete an image and its files

@@ -19,7 +19,10 @@ pub enum SimFaultCommand {
     /// Add a fault rule
     Add(SimFaultArgs),
     /// List the fault rules
-    List,
+    #[command(
+        after_help = "Filters:\n  action=fail    fail, hang, drop, garbage, slow, twice\n  verb=perform   perform, follow, get_status, observe, stop\n  fault_id, machine, effect"
+    )]
+    List(FilteredListArgs),
     /// Remove one fault rule, or all
     Clear(SimClearArgs),
 }
@@ -91,8 +94,11 @@ pub struct SimClearArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Filters:\n  run_id=op-… AND step=repave-os\n  key, machine, effect")]
 pub struct SimEffectsArgs {
-    /// Only effect keys with this prefix; an operation ID selects one operation
+    /// Only effect keys with this prefix: an operation ID, OPERATION/STEP or a whole key
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
+    #[command(flatten)]
+    pub list: FilteredListArgs,
 }

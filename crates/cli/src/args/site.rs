@@ -26,7 +26,8 @@ pub enum SiteCommand {
     )]
     Update(Box<SiteUpdateArgs>),
     /// List sites with the reachability of their MAAS and their problems
-    List,
+    #[command(after_help = "Filters:\n  site_id, state, labels.KEY")]
+    List(FilteredListArgs),
     /// Show one site with all details
     Get(SiteArg),
     /// Call the MAAS of a site now and show the result; exit with 1 on a problem

@@ -297,7 +297,8 @@ pub async fn page(
         }
         _ => {
             let id = filter;
-            let request = v1::ListHistoryRequest { id, page_size, page_token };
+            let request =
+                v1::ListHistoryRequest { id, page_size, page_token, ..Default::default() };
             let page = api.explain.list_history(request).await?.into_inner();
             let ids = page.entries.into_iter().map(|entry| entry.version.to_string());
             (ids.collect(), page.next_page_token)

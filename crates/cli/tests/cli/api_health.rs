@@ -168,7 +168,8 @@ async fn reports_are_merged_replaced_listed_and_refused_by_field() {
             }
         }
         assert_eq!(ids, ["m-1", "m-2"]);
-        let odd = v1::ListHealthRequest { classification: "odd".into(), ..Default::default() };
+        let odd =
+            v1::ListHealthRequest { filter: "classification=odd".into(), ..Default::default() };
         let odd = api.health.list_health(odd).await.unwrap().into_inner().objects;
         assert_eq!(odd.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["m-1"]);
 

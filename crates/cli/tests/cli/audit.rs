@@ -20,7 +20,8 @@ pub async fn audit(api: &Clients, runs: &[String]) {
         let ended = through.finished(id).await;
         assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
         let effects = through.call(|mut api| {
-            let request = v1::ListEffectsRequest { key_prefix: format!("{id}/") };
+            let request =
+                v1::ListEffectsRequest { filter: format!("run_id={id}"), ..Default::default() };
             async move { api.sim.list_effects(request).await }
         });
         let effects = effects.await.into_inner().effects;

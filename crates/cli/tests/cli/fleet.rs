@@ -342,7 +342,10 @@ impl Clients {
 
     /// How often each effect key of a run was applied to the hardware.
     pub async fn applied(&mut self, prefix: &str) -> BTreeMap<String, i32> {
-        let request = v1::ListEffectsRequest { key_prefix: prefix.into() };
+        let (run, step) = prefix.split_once('/').unwrap_or((prefix, ""));
+        let step = if step.is_empty() { String::new() } else { format!(" AND step={step}") };
+        let filter = format!("run_id={run}{step}");
+        let request = v1::ListEffectsRequest { filter, page_size: 1_000, ..Default::default() };
         let effects = self.sim.list_effects(request).await.unwrap().into_inner().effects;
         effects.into_iter().map(|effect| (effect.key, effect.applied)).collect()
     }

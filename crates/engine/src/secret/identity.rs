@@ -2,13 +2,22 @@
 
 use super::SecretStore;
 use model::credential::{IdentityWrite, no_identity};
+use model::filter::Filter;
 use providers::pin::Pin;
 use store::{IdentityRow, Result, StoreError, Tx};
 
 impl SecretStore {
-    pub async fn identities(&self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
-        let input = (after.to_string(), limit);
-        self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
+    pub async fn identities(
+        &self,
+        filter: Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<IdentityRow>> {
+        let input = (filter, after.to_string(), limit);
+        let rows = self.store.scan(input, |(filter, after, limit), tx| {
+            Box::pin(tx.identities(filter, after, *limit))
+        });
+        rows.await
     }
 
     pub async fn get_identity(&self, peer: &str) -> Result<IdentityRow> {

@@ -12,6 +12,7 @@ use model::id::{FirmwareId, MachineId, RunId};
 use model::rack::maintenance::{MaintenanceScope, PowerSequence, REFERENCE};
 use model::run::RunPhase;
 use model::target::TargetId;
+use store::AppliedQuery;
 
 fn target(id: &str) -> TargetId {
     TargetId::parse(id).expect("an id")
@@ -119,7 +120,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             let applied = fixture
                 .engine()
                 .firmware()
-                .applied(Some(target(id)), None, 1)
+                .applied(AppliedQuery { device: Some(target(id)), ..Default::default() }, 1)
                 .await
                 .expect("a history");
             assert_eq!((applied[0].previous.as_str(), applied[0].version.as_str()), ("2.0", "3.0"));
@@ -143,7 +144,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             let applied = fixture
                 .engine()
                 .firmware()
-                .applied(Some(target(id)), None, 1)
+                .applied(AppliedQuery { device: Some(target(id)), ..Default::default() }, 1)
                 .await
                 .expect("a history");
             assert_eq!((applied[0].previous.as_str(), applied[0].changed), ("3.0", false), "{id}");

@@ -16,12 +16,17 @@ use providers::sim::{self, FaultRule};
 use providers::{Journal, Provider, Target};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{Result, StoreError};
+use store::{AppliedQuery, Result, StoreError};
 use tokio::time::sleep;
 
 const MACHINE: &str = "m-1";
 /// Longer than anything here takes, apart from retries.
 const SOON: Duration = Duration::from_secs(300);
+
+/// Selects the firmware that was applied to the machine.
+fn on_machine() -> AppliedQuery {
+    AppliedQuery { device: Some(TargetId::from(&machine())), ..AppliedQuery::default() }
+}
 
 fn machine() -> MachineId {
     MachineId::trusted(MACHINE)
@@ -127,8 +132,7 @@ fn firmware_is_upgraded_once_and_recorded() {
         assert_eq!(env.machine(MACHINE).await.active_run, None);
         assert!(!alerted(&env).await);
 
-        let applied =
-            process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 10).await;
+        let applied = process.engine.firmware().applied(on_machine(), 10).await;
         let applied = applied.expect("a history");
         let reported: Vec<_> = applied
             .iter()
@@ -153,8 +157,7 @@ fn the_installed_version_is_read_from_the_device() {
             reprovision(&process, request, false).await.expect("accepted");
             sleep(SOON).await;
             assert_eq!(state(&process).await, HostState::Ready);
-            let applied =
-                process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 2).await;
+            let applied = process.engine.firmware().applied(on_machine(), 2).await;
             let applied = applied.expect("a history").into_iter();
             let reported =
                 applied.map(|one| (one.component, one.previous, one.version, one.changed));

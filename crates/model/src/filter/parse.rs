@@ -206,6 +206,23 @@ impl<'a> Parser<'a> {
                 | FilterSubject::Site,
                 name,
             ) => record_field(self.subject, name),
+            (
+                FilterSubject::Health
+                | FilterSubject::Firmware
+                | FilterSubject::FirmwareHistory
+                | FilterSubject::Image
+                | FilterSubject::Credential
+                | FilterSubject::Identity
+                | FilterSubject::History
+                | FilterSubject::Replica
+                | FilterSubject::SimFault
+                | FilterSubject::SimEffect
+                | FilterSubject::ComponentFirmware,
+                name,
+            ) => {
+                let mut fields = self.subject.named_fields().iter();
+                fields.find(|one| one.name == name).map(|one| FilterField::Named(one.name))
+            }
         };
         known.ok_or_else(|| {
             let shown: String = name.chars().take(SHOWN).collect();
@@ -257,8 +274,8 @@ fn visible(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
 
-fn fields(subject: FilterSubject) -> &'static [&'static str] {
-    match subject {
+fn fields(subject: FilterSubject) -> Vec<&'static str> {
+    let fields: &[&str] = match subject {
         FilterSubject::Machine => &[
             "machine_id",
             "phase",
@@ -292,7 +309,19 @@ fn fields(subject: FilterSubject) -> &'static [&'static str] {
         FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack", "labels.KEY"],
         FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
         FilterSubject::Site => &["site_id", "state", "labels.KEY"],
-    }
+        FilterSubject::Health
+        | FilterSubject::Firmware
+        | FilterSubject::FirmwareHistory
+        | FilterSubject::Image
+        | FilterSubject::Credential
+        | FilterSubject::Identity
+        | FilterSubject::History
+        | FilterSubject::Replica
+        | FilterSubject::SimFault
+        | FilterSubject::SimEffect
+        | FilterSubject::ComponentFirmware => &[],
+    };
+    fields.iter().copied().chain(subject.named_fields().iter().map(|one| one.name)).collect()
 }
 
 /// The field of a record with this name.
@@ -319,7 +348,20 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         FilterSubject::PowerShelf => PowerShelf::STATES,
         FilterSubject::Node => Node::STATES,
         FilterSubject::Site => Site::STATES,
-        FilterSubject::Machine | FilterSubject::Run | FilterSubject::Plan => &[],
+        FilterSubject::Machine
+        | FilterSubject::Run
+        | FilterSubject::Plan
+        | FilterSubject::Health
+        | FilterSubject::Firmware
+        | FilterSubject::FirmwareHistory
+        | FilterSubject::Image
+        | FilterSubject::Credential
+        | FilterSubject::Identity
+        | FilterSubject::History
+        | FilterSubject::Replica
+        | FilterSubject::SimFault
+        | FilterSubject::SimEffect
+        | FilterSubject::ComponentFirmware => &[],
     }
 }
 
@@ -351,6 +393,13 @@ fn canonical(
             Some(kind) => Ok(kind.as_str().into()),
             None => Err(RunType::ALL.iter().map(|kind| kind.as_str()).collect()),
         },
+        FilterField::Named(name) => {
+            let mut fields = subject.named_fields().iter();
+            match fields.find(|one| one.name == *name).map(|one| one.values) {
+                None | Some([]) => Ok(value.to_string()),
+                Some(words) => among(words.to_vec()),
+            }
+        }
         FilterField::MachineId
         | FilterField::Provider
         | FilterField::Rack

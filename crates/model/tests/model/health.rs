@@ -1,9 +1,10 @@
 //! Health reports: how changes merge, what is refused, and which gates alerts close.
 
+use model::filter::{Filter, FilterSubject};
 use model::gate::{Gate, Overrides};
 use model::health::{
-    Alert, AlertClass, Alerts, HealthFilter, HealthImpact, HealthReport, HealthSummary, MAX_ALERTS,
-    MAX_CLASSES, MAX_SOURCES, ReportChange, Reports, apply,
+    Alert, AlertClass, Alerts, HealthImpact, HealthReport, HealthSummary, MAX_ALERTS, MAX_CLASSES,
+    MAX_SOURCES, ReportChange, Reports, apply, has_matching_alert,
 };
 use model::target::{TargetId, TargetKind};
 use model::text;
@@ -203,18 +204,22 @@ fn what_pages_somebody_is_counted_by_what_it_prevents() {
 fn a_filter_finds_one_alert_that_is_all_of_it() {
     let of = |classes: &[&str]| HealthReport::new([("a".to_string(), alert("m", classes, 0))]);
     let reports = Reports::from([("s".to_string(), of(&["x"])), ("t".to_string(), of(&["y"]))]);
+    let object = TargetId::parse("ps-1").unwrap();
     let table = [
-        (None, None, true),
-        (Some("s"), None, true),
-        (Some("u"), None, false),
-        (None, Some("y"), true),
-        (Some("s"), Some("y"), false),
-        (Some("t"), Some("y"), true),
+        ("", true),
+        ("source=s", true),
+        ("source=u", false),
+        ("classification=y", true),
+        ("source=s AND classification=y", false),
+        ("source=t AND classification=y", true),
+        ("source!=s AND classification!=y", false),
+        ("classification not in (x, y)", false),
+        ("kind=power_shelf AND id=ps-1 AND alert=a AND target=\"\"", true),
+        ("kind=rack", false),
     ];
-    for (source, class, found) in table {
-        let filter =
-            HealthFilter { source: source.map(String::from), class: class.map(String::from) };
-        assert_eq!(filter.matches(&reports), found, "{filter:?}");
+    for (text, found) in table {
+        let filter = Filter::parse(text, FilterSubject::Health).unwrap();
+        assert_eq!(has_matching_alert(&filter, &object, &reports), found, "{text}");
     }
-    assert!(!HealthFilter::default().matches(&Reports::new()));
+    assert!(!has_matching_alert(&Filter::default(), &object, &Reports::new()));
 }

@@ -5,9 +5,11 @@
 //! number, and the later line counts. So a crash can neither hide an effect nor count it twice.
 
 use model::effect::{CallVerb, Effect, EffectKey, ProviderCall};
+use model::filter::{Filter, FilterValues};
 use model::id::MachineId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 /// How many keys are counted in memory. Keys sort by creation, so the oldest are dropped.
 const MAX_COUNTED: usize = 1_000_000;
@@ -23,6 +25,21 @@ pub struct EffectCount {
     pub requested: u32,
     /// How often it changed the hardware. More than once is a bug of the engine or the simulator.
     pub applied: u32,
+}
+
+impl FilterValues for EffectCount {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        // A key is run/step/attempt.
+        let part = |number: usize| self.key.split('/').nth(number).map(String::from);
+        match field {
+            "key" => vec![self.key.clone()],
+            "run_id" => part(0).into_iter().collect(),
+            "step" => part(1).into_iter().collect(),
+            "machine" => vec![self.machine.clone()],
+            "effect" => vec![self.effect.clone()],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// One line of the effect log.
@@ -125,11 +142,30 @@ impl EffectCounts {
             .map(|(_, count)| count.clone())
             .collect()
     }
+
+    /// The first `limit` counts after a key that match.
+    pub fn page(&self, filter: &Filter, after: &str, limit: usize) -> Vec<EffectCount> {
+        // The keys of a run are next to each other.
+        let run = filter.named_value("run_id").map(|run| format!("{run}/")).unwrap_or_default();
+        let first = match run.as_str() > after {
+            true => Bound::Included(run.clone()),
+            false => Bound::Excluded(after.to_string()),
+        };
+        self.0
+            .range((first, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(&run))
+            .map(|(_, count)| count)
+            .filter(|count| filter.matches_values(*count))
+            .take(limit)
+            .cloned()
+            .collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::filter::FilterSubject;
     use model::id::RunId;
 
     fn applied(step: &str, act: u64) -> EffectRecord {
@@ -162,5 +198,19 @@ mod tests {
         assert_eq!(tally.counts("").len(), 2);
         assert_eq!(tally.counts("op-1/b").len(), 1);
         assert_eq!(tally.counts("op-2").len(), 0);
+        let page = |text: &str, after: &str, limit: usize| {
+            let filter = Filter::parse(text, FilterSubject::SimEffect).unwrap();
+            let found = tally.page(&filter, after, limit);
+            found.into_iter().map(|one| one.key).collect::<Vec<_>>()
+        };
+        let (a, b) = ("op-1/a/1", "op-1/b/1");
+        assert_eq!(page("", "", 9), [a, b]);
+        assert_eq!(page("", "", 1), [a]);
+        assert_eq!(page("run_id=op-1", "", 9), [a, b]);
+        assert_eq!(page("run_id=op-1 AND machine=m-1", a, 9), [b]);
+        assert_eq!(page("step!=a", "", 9), [b]);
+        assert_eq!(page("key=op-1/a/1 AND effect=repave", "", 9), [a]);
+        assert!(page("run_id=op", "", 9).is_empty());
+        assert!(page("run_id=op-1", "op-1/b/1", 9).is_empty());
     }
 }

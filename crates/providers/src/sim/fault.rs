@@ -6,6 +6,7 @@
 //! that is meant for an operation.
 
 use model::effect::{CallVerb, Effect};
+use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
 use model::refusal::Refusal;
 use model::text;
@@ -83,6 +84,19 @@ pub struct FaultRule {
 
 const fn perform() -> CallVerb {
     CallVerb::Perform
+}
+
+impl FilterValues for FaultRule {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "fault_id" => vec![self.id.clone()],
+            "machine" => vec![self.machine.clone()],
+            "effect" => vec![self.effect.clone()],
+            "verb" => vec![self.verb.as_str().into()],
+            "action" => vec![self.action.as_str().into()],
+            _ => Vec::new(),
+        }
+    }
 }
 
 impl FaultRule {
@@ -230,6 +244,18 @@ impl Rules {
         }
         self.rules.push(rule.clone());
         Ok(rule)
+    }
+
+    /// The first `limit` rules after an id that match. Ids are ordered by length, then by text, so
+    /// generated ids are in the order of their creation.
+    pub fn page(&self, filter: &Filter, after: &str, limit: usize) -> Vec<FaultRule> {
+        let order = |id: &str| (id.len(), id.to_string());
+        let matches =
+            |rule: &&FaultRule| order(&rule.id) > order(after) && filter.matches_values(*rule);
+        let mut found: Vec<FaultRule> = self.rules.iter().filter(matches).cloned().collect();
+        found.sort_by_key(|rule| order(&rule.id));
+        found.truncate(limit);
+        found
     }
 
     /// Removes one rule, or all of them, and returns how many.

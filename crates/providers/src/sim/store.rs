@@ -8,6 +8,7 @@ use super::effect_log::{EffectCount, EffectCounts, EffectRecord};
 use super::fault::{FaultRule, FaultSubject, Rules};
 use super::hardware::Hardware;
 use model::fault::Result;
+use model::filter::Filter;
 use model::id::MachineId;
 use model::time::Timestamp;
 use std::collections::HashMap;
@@ -85,6 +86,21 @@ impl SimStore {
         match self {
             Self::Ram(ram) => Ok(lock(&ram.tally).counts(prefix)),
             Self::Dir(root) => Ok(EffectCounts::of(dir::read_effect_log(root)?).counts(prefix)),
+        }
+    }
+
+    pub(super) fn count_page(
+        &self,
+        filter: &Filter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<EffectCount>> {
+        match self {
+            Self::Ram(ram) => Ok(lock(&ram.tally).page(filter, after, limit)),
+            Self::Dir(root) => {
+                let tally = EffectCounts::of(dir::read_effect_log(root)?);
+                Ok(tally.page(filter, after, limit))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use model::condition::ConditionType;
+use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
 use model::run::actions::Requester;
 use model::text;
@@ -73,10 +74,12 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         request: Request<v1::ListReplicasRequest>,
     ) -> Answer<v1::ListReplicasResponse> {
         let requested = request.into_inner();
-        let page = Page::new(List::Replicas, "", requested.page_size, &requested.page_token)
+        let filter = Filter::parse(&requested.filter, FilterSubject::Replica).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Replicas, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let after = page.after().to_string();
-        let found = self.engine.scheduler().replicas(after, page.size + 1).await.or_status()?;
+        let found = self.engine.scheduler().replicas(filter, page.after(), page.size + 1).await;
+        let found = found.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.replica.name);
         let replicas = found.into_iter().map(replica).collect();
         Ok(Response::new(v1::ListReplicasResponse { replicas, next_page_token }))

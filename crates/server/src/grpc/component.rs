@@ -1,12 +1,15 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
 use super::convert::{initiator, overrides_from};
+use super::page::{List, Page};
 use super::rack::convert::{affected_machine_ids, gate};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::component::{
-    ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome,
+    ComponentQuery, ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult,
+    UpdateOutcome,
 };
+use model::filter::{Filter, FilterSubject};
 use model::firmware::FirmwareResolution;
 use model::gate::component_firmware;
 use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
@@ -51,9 +54,20 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
         let targets = targets.or_status()?;
-        let found = self.engine.components().versions(&targets).await.or_status()?;
-        let components = found.into_iter().map(versions).collect();
-        Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components }))
+        let filter = Filter::parse(&requested.filter, FilterSubject::ComponentFirmware);
+        let filter = filter.or_status()?;
+        let keys: Vec<String> = targets.iter().map(TargetId::key).collect();
+        let stamp = format!("{} {}", keys.join(","), requested.filter);
+        let page =
+            Page::new(List::ComponentFirmware, &stamp, requested.page_size, &requested.page_token)
+                .or_status()?;
+        let query =
+            ComponentQuery { targets, filter, after: page.from.clone(), limit: page.limit() };
+        let found = self.engine.components().versions(query).await.or_status()?;
+        let found = found.into_iter().map(|one| (one.target.key(), one)).collect();
+        let (found, next_page_token) = page.split_page(found, |(key, _)| key);
+        let components = found.into_iter().map(|(_, one)| versions(one)).collect();
+        Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components, next_page_token }))
     }
 }
 

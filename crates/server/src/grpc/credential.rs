@@ -6,6 +6,7 @@ use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::secret::CredentialInfo;
 use model::credential::{CredentialWrite, IdentityWrite};
+use model::filter::{Filter, FilterSubject};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
@@ -43,9 +44,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::ListCredentialsRequest>,
     ) -> Answer<v1::ListCredentialsResponse> {
         let requested = request.into_inner();
-        let page = Page::new(List::Credentials, "", requested.page_size, &requested.page_token)
+        let filter = Filter::parse(&requested.filter, FilterSubject::Credential).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Credentials, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.secrets.list(page.after(), page.size + 1).await.or_status()?;
+        let found = self.secrets.list(filter, page.after(), page.size + 1).await.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
         Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
@@ -77,9 +80,12 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::ListIdentitiesRequest>,
     ) -> Answer<v1::ListIdentitiesResponse> {
         let requested = request.into_inner();
-        let page = Page::new(List::Identities, "", requested.page_size, &requested.page_token)
+        let filter = Filter::parse(&requested.filter, FilterSubject::Identity).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Identities, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.secrets.identities(page.after(), page.size + 1).await.or_status()?;
+        let found = self.secrets.identities(filter, page.after(), page.size + 1).await;
+        let found = found.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.peer);
         let identities = found.into_iter().map(identity).collect();
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))

@@ -5,6 +5,7 @@ use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::fault::FaultCode;
+use model::filter::{Filter, FilterSubject};
 use model::id::ObjectId;
 use model::refusal::Refusal;
 use proto::{v1, words};
@@ -41,12 +42,13 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
     ) -> Answer<v1::ListHistoryResponse> {
         let requested = request.into_inner();
         let id = ObjectId::parse(&requested.id).or_status()?;
-        let page =
-            Page::new(List::History, id.as_str(), requested.page_size, &requested.page_token)
-                .or_status()?;
+        let filter = Filter::parse(&requested.filter, FilterSubject::History).or_status()?;
+        let stamp = format!("{id} {}", requested.filter);
+        let page = Page::new(List::History, &stamp, requested.page_size, &requested.page_token)
+            .or_status()?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
-        let mut events =
-            self.engine.history(id.as_str(), after, page.size + 1).await.or_status()?;
+        let events = self.engine.filtered_history(id.as_str(), filter, after, page.size + 1).await;
+        let mut events = events.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
         let last = events.last().filter(|_| more).map(|event| event.version.to_string());

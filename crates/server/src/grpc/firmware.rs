@@ -4,6 +4,7 @@ use super::convert::{expected_version, initiator, time, word_from};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
+use model::filter::{Filter, FilterSubject};
 use model::firmware::update::FirmwareUpdate;
 use model::firmware::{AppliedFirmware, DEVICES, Firmware, FirmwareComponent};
 use model::id::FirmwareId;
@@ -13,7 +14,7 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use proto::{FieldMask, v1, words};
 use std::collections::BTreeMap;
-use store::AppliedPosition;
+use store::{AppliedPosition, AppliedQuery};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
@@ -43,15 +44,11 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         request: Request<v1::ListFirmwareRequest>,
     ) -> Answer<v1::ListFirmwareResponse> {
         let requested = request.into_inner();
-        let page = Page::new(
-            List::Firmware,
-            &requested.hardware_type,
-            requested.page_size,
-            &requested.page_token,
-        )
-        .or_status()?;
-        let of = Some(requested.hardware_type).filter(|one| !one.is_empty());
-        let found = self.engine.firmware().list(of, page.after(), page.size + 1).await;
+        let filter = Filter::parse(&requested.filter, FilterSubject::Firmware).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Firmware, stamp, requested.page_size, &requested.page_token)
+            .or_status()?;
+        let found = self.engine.firmware().list(filter, page.after(), page.size + 1).await;
         let named: Vec<(String, Firmware)> =
             found.or_status()?.into_iter().map(|one| (one.id.to_string(), one)).collect();
         let (found, next_page_token) = page.split_page(named, |(id, _)| id);
@@ -95,16 +92,15 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
             "" => None,
             id => Some(TargetId::parse_field(id, "device_id").or_status()?),
         };
-        let page = Page::new(
-            List::FirmwareHistory,
-            &requested.device_id,
-            requested.page_size,
-            &requested.page_token,
-        )
-        .or_status()?;
+        let filter =
+            Filter::parse(&requested.filter, FilterSubject::FirmwareHistory).or_status()?;
+        let stamp = format!("{} {}", requested.device_id, requested.filter);
+        let page =
+            Page::new(List::FirmwareHistory, &stamp, requested.page_size, &requested.page_token)
+                .or_status()?;
         let before = page.from.as_deref().map(history_key_from).transpose().or_status()?;
-        let found =
-            self.engine.firmware().applied(device, before, page.size + 1).await.or_status()?;
+        let query = AppliedQuery { device, filter, before };
+        let found = self.engine.firmware().applied(query, page.size + 1).await.or_status()?;
         let placed: Vec<(String, AppliedFirmware)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();
         let (found, next_page_token) = page.split_page(placed, |(position, _)| position);

@@ -4,11 +4,11 @@ use super::convert::{initiator, time, time_from};
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
-use model::health::{Alert, Alerts, HealthFilter, HealthSummary, ReportChange, Reports};
+use model::filter::{Filter, FilterSubject};
+use model::health::{Alert, Alerts, HealthSummary, ReportChange, Reports};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::TargetId;
-use model::text;
 use model::time::Timestamp;
 use proto::{v1, words};
 use tonic::metadata::MetadataMap;
@@ -27,15 +27,12 @@ impl v1::health_service_server::HealthService for GrpcServices {
         request: Request<v1::ListHealthRequest>,
     ) -> Answer<v1::ListHealthResponse> {
         let requested = request.into_inner();
-        let desired = format!("{} {}", requested.source, requested.classification);
-        let page = Page::new(List::Health, &desired, requested.page_size, &requested.page_token)
+        let filter = Filter::parse(&requested.filter, FilterSubject::Health).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Health, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let filter = HealthFilter {
-            source: optional_name("source", requested.source).or_status()?,
-            class: optional_name("classification", requested.classification).or_status()?,
-        };
-        let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
-        let found = self.engine.health().list(filter, page.after(), limit).await.or_status()?;
+        let found = self.engine.health().list(filter, page.after(), page.limit()).await;
+        let found = found.or_status()?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
         let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
         let objects =
@@ -105,11 +102,6 @@ impl GrpcServices {
         let reports = self.engine.health().get(object).await.or_status()?;
         Ok((!reports.is_empty()).then(|| health_with_reports(object, &reports)))
     }
-}
-
-fn optional_name(field: &str, value: String) -> Result<Option<String>, Refusal> {
-    text::check_optional_name(field, &value)?;
-    Ok((!value.is_empty()).then_some(value))
 }
 
 fn alerts_from(requested: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Refusal> {

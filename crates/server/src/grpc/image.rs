@@ -7,7 +7,7 @@ use super::{Answer, GrpcServices};
 use crate::netboot::artifacts::UploadError;
 use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
-use model::filter::Filter;
+use model::filter::{Filter, FilterSubject};
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
@@ -59,9 +59,12 @@ impl v1::image_service_server::ImageService for GrpcServices {
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
         let requested = request.into_inner();
-        let page =
-            Page::new(List::Images, "", requested.page_size, &requested.page_token).or_status()?;
-        let found = self.engine.images().list(page.after(), page.size + 1).await.or_status()?;
+        let filter = Filter::parse(&requested.filter, FilterSubject::Image).or_status()?;
+        let stamp = &requested.filter;
+        let page = Page::new(List::Images, stamp, requested.page_size, &requested.page_token)
+            .or_status()?;
+        let found = self.engine.images().list(filter, page.after(), page.size + 1).await;
+        let found = found.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let images = found.iter().map(image).collect();
         Ok(Response::new(v1::ListImagesResponse { images, next_page_token }))

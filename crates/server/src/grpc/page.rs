@@ -29,6 +29,9 @@ pub(super) enum List {
     Nodes,
     Sites,
     Replicas,
+    SimFaults,
+    SimEffects,
+    ComponentFirmware,
 }
 
 impl List {
@@ -52,6 +55,9 @@ impl List {
             Self::Nodes => "nodes",
             Self::Sites => "sites",
             Self::Replicas => "replicas",
+            Self::SimFaults => "sim-faults",
+            Self::SimEffects => "sim-effects",
+            Self::ComponentFirmware => "component-firmware",
         }
     }
 }
@@ -82,6 +88,11 @@ impl Page {
             page.from = Some(page.parse_token(token)?);
         }
         Ok(page)
+    }
+
+    /// The number of items to read: one more than the page has tells whether another page follows.
+    pub fn limit(&self) -> usize {
+        usize::try_from(self.size + 1).unwrap_or(usize::MAX)
     }
 
     /// The key after which the page begins; empty for the first page.

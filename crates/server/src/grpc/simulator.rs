@@ -1,8 +1,10 @@
 //! SimulatorService: fault rules, and counters of every requested effect.
 
 use super::convert::word_from;
+use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
+use model::filter::{Filter, FilterSubject};
 use model::refusal::Refusal;
 use proto::{v1, words};
 use providers::sim::FaultRule;
@@ -20,11 +22,15 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
 
     async fn list_faults(
         &self,
-        _: Request<v1::ListFaultsRequest>,
+        request: Request<v1::ListFaultsRequest>,
     ) -> Answer<v1::ListFaultsResponse> {
-        let rules = self.sim.list_faults().or_status()?;
-        let faults = rules.into_iter().map(fault).collect();
-        Ok(Response::new(v1::ListFaultsResponse { faults }))
+        let v1::ListFaultsRequest { page_size, page_token, filter: stamp } = request.into_inner();
+        let filter = Filter::parse(&stamp, FilterSubject::SimFault).or_status()?;
+        let page = Page::new(List::SimFaults, &stamp, page_size, &page_token).or_status()?;
+        let found = self.sim.fault_page(&filter, page.after(), page.limit()).or_status()?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.id);
+        let faults = found.into_iter().map(fault).collect();
+        Ok(Response::new(v1::ListFaultsResponse { faults, next_page_token }))
     }
 
     async fn delete_faults(
@@ -50,15 +56,19 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::ListEffectsRequest>,
     ) -> Answer<v1::ListEffectsResponse> {
-        let counts = self.sim.effects(&request.get_ref().key_prefix).or_status()?;
-        let effects = counts.into_iter().map(|count| v1::SimEffect {
+        let v1::ListEffectsRequest { page_size, page_token, filter: stamp } = request.into_inner();
+        let filter = Filter::parse(&stamp, FilterSubject::SimEffect).or_status()?;
+        let page = Page::new(List::SimEffects, &stamp, page_size, &page_token).or_status()?;
+        let found = self.sim.effect_page(&filter, page.after(), page.limit()).or_status()?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.key);
+        let effects = found.into_iter().map(|count| v1::SimEffect {
             key: count.key,
             machine: count.machine,
             effect: count.effect,
             requested: saturate(count.requested),
             applied: saturate(count.applied),
         });
-        Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect() }))
+        Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect(), next_page_token }))
     }
 }
 

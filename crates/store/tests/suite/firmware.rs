@@ -1,11 +1,12 @@
 //! The firmware catalogue, and the history of applied firmware.
 
 use crate::harness::{Body, Db, at, event};
+use model::filter::{Filter, FilterSubject};
 use model::firmware::{AppliedFirmware, Firmware, FirmwareComponent, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
-use store::{AppliedPosition, StoreError};
+use store::{AppliedPosition, AppliedQuery, StoreError};
 
 on_both!(
     a_hardware_type_has_one_default,
@@ -100,7 +101,7 @@ async fn records_of_an_older_schema_get_the_version_of_their_last_event(db: Db) 
     let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 10");
     db.execute_sql(&on_sqlite, &on_postgres).await;
     let db = db.open_another().await;
-    let list = tx!([], |tx| tx.firmware_list(None, "", 9).await);
+    let list = tx!([], |tx| tx.firmware_list(&Filter::default(), "", 9).await);
     let versions: Vec<i64> = db.read(list).await.unwrap().iter().map(|one| one.version).collect();
     assert_eq!(versions, [one.version, 1]);
 }
@@ -110,12 +111,17 @@ async fn firmware_is_listed_by_id(db: Db) {
         db.write(insert(firmware(id, hardware_type, false))).await.unwrap();
     }
     for (of, after, expected) in [
-        (None, "", vec!["a", "b"]),
-        (None, "b", vec!["c"]),
-        (Some("x"), "", vec!["b", "c"]),
-        (Some("z"), "", vec![]),
+        ("", "", vec!["a", "b"]),
+        ("", "b", vec!["c"]),
+        ("hardware_type=x", "", vec!["b", "c"]),
+        ("hardware_type!=x", "", vec!["a"]),
+        ("hardware_type=z", "", vec![]),
+        ("hardware_type=x AND firmware_id in (a, c)", "", vec!["c"]),
+        ("available=false", "", vec![]),
+        ("is_default=false", "a", vec!["b", "c"]),
     ] {
-        let list = tx!([], |tx| tx.firmware_list(of, after, 2).await);
+        let filter = Filter::parse(of, FilterSubject::Firmware).unwrap();
+        let list = tx!([filter], |tx| tx.firmware_list(&filter, after, 2).await);
         let found = db.read(list).await.unwrap();
         let ids: Vec<&str> = found.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(ids, expected, "{of:?} after {after:?}");
@@ -150,7 +156,8 @@ async fn applied_firmware_is_written_once_and_the_oldest_is_deleted(db: Db) {
         }
     }
     let list = |device: Option<TargetId>, before: Option<AppliedPosition>| {
-        tx!([device, before], |tx| tx.applied(device.as_ref(), before.as_ref(), 10_000).await)
+        let query = AppliedQuery { device, before, ..AppliedQuery::default() };
+        tx!([query], |tx| tx.applied(&query, 10_000).await)
     };
     let mine = db.read(list(Some(device("m-1")), None)).await.unwrap();
     assert_eq!(mine.len() as i64, MAX_APPLIED);
@@ -160,4 +167,16 @@ async fn applied_firmware_is_written_once_and_the_oldest_is_deleted(db: Db) {
     assert_eq!(rest, mine[10..]);
     let all = db.read(list(None, None)).await.unwrap();
     assert_eq!((all.len() as i64, all.last()), (MAX_APPLIED + 1, Some(&other)));
+    for (text, expected) in [
+        ("device_id=sw-1", 1),
+        ("device_type=switch AND component=BMC AND version=2.1 AND changed=true", 1),
+        ("device_type=machine", 2),
+        ("operation_id!=op-1", 0),
+        ("changed=false", 0),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::FirmwareHistory).unwrap();
+        let query = AppliedQuery { filter, ..AppliedQuery::default() };
+        let found = db.read(tx!([query], |tx| tx.applied(&query, 2).await)).await.unwrap();
+        assert_eq!(found.len(), expected, "{text}");
+    }
 }

@@ -1,7 +1,8 @@
 //! Health reports: stored by object and source, with their summary in the object.
 
 use crate::harness::{Db, at};
-use model::health::{Alert, AlertCounts, Alerts, HealthFilter, HealthSummary, ReportChange};
+use model::filter::{Filter, FilterSubject};
+use model::health::{Alert, AlertCounts, Alerts, HealthSummary, ReportChange};
 use model::id::MachineId;
 use model::lifecycle::{DeviceSpec, RecordHeader};
 use model::machine::Labels;
@@ -142,19 +143,18 @@ async fn lists_are_filtered_and_paged(db: Db) {
     }
     let shelf = add_shelf(&db, "ps-1").await;
     merge(&db, &shelf, "site", alerts(&[("fan", &[])])).await;
-    let list = async |source: Option<&str>, class: Option<&str>, after: &str, limit: usize| {
-        let filter =
-            HealthFilter { source: source.map(String::from), class: class.map(String::from) };
+    let list = async |text: &str, after: &str, limit: usize| {
+        let filter = Filter::parse(text, FilterSubject::Health).unwrap();
         let after = after.to_string();
         let work = tx!([filter, after], |tx| tx.health_list(&filter, &after, limit).await);
         let found = db.read(work).await.unwrap();
         found.iter().map(|(object, _)| object.key()).collect::<Vec<_>>()
     };
-    assert_eq!(list(None, None, "", 3).await, ["m-0", "m-1", "m-2"]);
-    assert_eq!(list(None, None, "m-2", 9).await, ["m-3", "m-4", "power_shelf:ps-1"]);
-    assert_eq!(list(Some("site"), Some("odd"), "", 9).await, ["m-0", "m-2", "m-4"]);
-    assert_eq!(list(Some("vendor"), None, "m-3", 9).await, ["m-4"]);
-    assert!(list(Some("vendor"), Some("odd"), "", 9).await.is_empty());
+    assert_eq!(list("", "", 3).await, ["m-0", "m-1", "m-2"]);
+    assert_eq!(list("", "m-2", 9).await, ["m-3", "m-4", "power_shelf:ps-1"]);
+    assert_eq!(list("source=site AND classification=odd", "", 9).await, ["m-0", "m-2", "m-4"]);
+    assert_eq!(list("source=vendor", "m-3", 9).await, ["m-4"]);
+    assert!(list("source=vendor AND classification=odd", "", 9).await.is_empty());
 
     for (id, there) in [("m-1", true), ("m-7", false), ("ps-1", true), ("sw-1", false)] {
         let object = on(id);

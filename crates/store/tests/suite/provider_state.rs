@@ -3,6 +3,7 @@
 use crate::harness::{Db, at, event};
 use model::deploy::{Deployment, DeploymentClaim, DeploymentStage};
 use model::effect::EffectKey;
+use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
 use model::id::RunId;
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
@@ -98,8 +99,19 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
     assert_eq!(db.write(put(2, Some(1))).await, Err(StoreError::Conflict));
     let read = db.read(tx!([], |tx| tx.credential("bmc").await)).await;
     assert_eq!(read, Ok(Some(credential(2))));
-    assert_eq!(db.read(tx!([], |tx| tx.credentials("bmc", 9).await)).await, Ok(vec![]));
-    assert_eq!(db.read(tx!([], |tx| tx.credentials("", 9).await)).await, Ok(vec![credential(2)]));
+    assert_eq!(
+        db.read(tx!([], |tx| tx.credentials(&Filter::default(), "bmc", 9).await)).await,
+        Ok(vec![])
+    );
+    for (text, expected) in [
+        ("", vec![credential(2)]),
+        ("name=bmc AND user!=nobody", vec![credential(2)]),
+        ("kind=maas-key", vec![]),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::Credential).unwrap();
+        let listed = db.read(tx!([filter], |tx| tx.credentials(&filter, "", 9).await)).await;
+        assert_eq!(listed, Ok(expected), "{text}");
+    }
 
     let gone = tx!([], |tx| tx.delete_credential("bmc", 2, &event()).await);
     db.write(gone).await.unwrap();
@@ -120,7 +132,7 @@ async fn an_identity_is_pinned_once(db: Db) {
         let answer = db.write(tx!([met], |tx| tx.pin_identity(&met).await)).await;
         assert_eq!(answer.as_deref(), Ok(known));
     }
-    let all = db.read(tx!([], |tx| tx.identities("", 9).await)).await;
+    let all = db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await)).await;
     assert_eq!(all, Ok(vec![met("a")]));
     for found in [true, false] {
         let forget = tx!([], |tx| tx.delete_identity("https://10.0.0.5").await);
@@ -174,9 +186,17 @@ async fn an_image_name_is_unique(db: Db) {
     }
     let again = tx!([], |tx| tx.insert_image(&image("a"), &event()).await);
     assert_eq!(db.write(again).await, Err(StoreError::Conflict));
-    let listed = db.read(tx!([], |tx| tx.images("", 10).await)).await.unwrap();
+    let listed = db.read(tx!([], |tx| tx.images(&Filter::default(), "", 10).await)).await.unwrap();
     assert_eq!(listed, [image("a"), image("b")]);
-    assert_eq!(db.read(tx!([], |tx| tx.images("a", 10).await)).await, Ok(vec![image("b")]));
+    for (text, after, expected) in [
+        ("", "a", vec![image("b")]),
+        ("name in (b, c)", "", vec![image("b")]),
+        ("kind=iso", "", vec![]),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::Image).unwrap();
+        let listed = db.read(tx!([filter], |tx| tx.images(&filter, after, 10).await)).await;
+        assert_eq!(listed, Ok(expected), "{text}");
+    }
     let delete = || tx!([], |tx| tx.delete_image("a", &event()).await);
     db.write(delete()).await.unwrap();
     assert_eq!(db.write(delete()).await, Err(StoreError::Conflict));

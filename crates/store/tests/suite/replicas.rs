@@ -1,6 +1,7 @@
 //! Replicas: a live replica keeps its claims; those of a dead one are released.
 
 use crate::harness::{Db, at};
+use model::filter::{Filter, FilterSubject};
 use store::{Replica, ReplicaHeartbeat, ReplicaStatus, Result, StoreError};
 
 on_both!(
@@ -117,9 +118,11 @@ async fn replicas_are_listed_with_their_claims(db: Db) {
     }
     assert_eq!(db.claim("a-1", at(10), 2).await.len(), 2);
     renew(&db, &replica("a", "a-1"), 30).await.unwrap();
-    let listed = async |after: &'static str, limit: i64| {
-        db.read(tx!([], |tx| tx.replicas(after, limit).await)).await.unwrap()
+    let filtered = async |text: &str, after: &'static str, limit: i64| {
+        let filter = Filter::parse(text, FilterSubject::Replica).unwrap();
+        db.read(tx!([filter], |tx| tx.replicas(&filter, after, limit).await)).await.unwrap()
     };
+    let listed = async |after: &'static str, limit: i64| filtered("", after, limit).await;
     let status = |name: &str, heartbeat: i64, expires: i64, claims: i64| ReplicaStatus {
         replica: replica(name, &format!("{name}-1")),
         version: "1.2.3".into(),
@@ -131,4 +134,7 @@ async fn replicas_are_listed_with_their_claims(db: Db) {
     assert_eq!(listed("", 9).await, [status("a", 20, 30, 2), status("b", 10, 20, 0)]);
     assert_eq!(listed("", 1).await, [status("a", 20, 30, 2)]);
     assert_eq!(listed("a", 9).await, [status("b", 10, 20, 0)]);
+    assert_eq!(filtered("name!=a", "", 1).await, [status("b", 10, 20, 0)]);
+    assert_eq!(filtered("incarnation=a-1 AND version=1.2.3", "", 9).await.len(), 1);
+    assert!(filtered("version=2", "", 9).await.is_empty());
 }

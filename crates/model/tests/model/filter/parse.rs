@@ -1,7 +1,7 @@
 //! Filters as text: terms, and errors that point at a character.
 
 use model::condition::ConditionType;
-use model::filter::{Filter, FilterField, FilterSubject, FilterTerm, MAX_TERMS};
+use model::filter::{Filter, FilterField, FilterSubject, FilterTerm, FilterValues, MAX_TERMS};
 
 #[test]
 fn terms_are_read() {
@@ -74,6 +74,71 @@ fn a_million_characters_are_refused_in_a_line() {
     assert!(refusal.message.len() < 100, "{refusal}");
     let many = vec!["machine_id=a"; MAX_TERMS + 1].join(" AND ");
     assert!(Filter::parse(&many, FilterSubject::Run).is_err());
+}
+
+#[test]
+fn named_fields_are_checked_like_the_others() {
+    use FilterSubject as S;
+    let table = [
+        (S::Health, "colour=red", "the fields are id, kind, source, classification, alert, target"),
+        (S::Health, "kind=site", "is none of machine, switch, power_shelf, rack"),
+        (S::Firmware, "available=maybe", "is none of true, false"),
+        (S::FirmwareHistory, "device_type=rack", "is none of machine, switch, power_shelf"),
+        (S::Image, "kind=zip", "is none of raw, qcow2, tar, kernel, iso"),
+        (S::Credential, "kind=key", "is none of password, ssh-key, kubeconfig, maas-key"),
+        (S::Identity, "host=a", "the fields are peer"),
+        (S::History, "cause=me", "is none of request, engine, probe, admin"),
+        (S::Replica, "state=up", "the fields are name, version, incarnation"),
+        (S::SimFault, "verb=run", "is none of perform, follow, get_status, observe, stop"),
+        (S::SimFault, "action=melt", "is none of fail, hang, drop, garbage, slow, twice"),
+        (S::SimEffect, "prefix=op-1", "the fields are key, run_id, step, machine, effect"),
+        (
+            S::ComponentFirmware,
+            "labels.a=b",
+            "the fields are device_id, device_type, hardware_type",
+        ),
+    ];
+    for (subject, text, expected) in table {
+        let refusal = Filter::parse(text, subject).unwrap_err();
+        assert!(refusal.message.contains(expected), "{text}: {refusal}");
+        assert_eq!(refusal.field.as_deref(), Some("filter"));
+    }
+    let filter = Filter::parse("KIND=raw", S::Image);
+    assert!(filter.is_err(), "field names must be exact");
+    let filter = Filter::parse("kind in (RAW, qcow2)", S::Image).unwrap();
+    assert_eq!(filter.terms[0].values, ["raw", "qcow2"]);
+    assert_eq!(filter.named_value("kind"), None, "two values");
+    let filter = Filter::parse("name!=a AND name=b", S::Image).unwrap();
+    assert_eq!(filter.named_value("name"), Some("b"));
+}
+
+/// An item with several values of one field, and none of another.
+struct Item;
+
+impl FilterValues for Item {
+    fn values_of(&self, field: &str) -> Vec<String> {
+        match field {
+            "classification" => vec!["a".into(), "b".into()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn a_list_matches_when_one_of_its_values_does() {
+    for (text, expected) in [
+        ("classification=a", true),
+        ("classification in (b, c)", true),
+        ("classification=c", false),
+        ("classification!=a", false),
+        ("classification not in (c, d)", true),
+        ("source=a", false),
+        ("source!=a", true),
+        ("classification=a AND source=a", false),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::Health).unwrap();
+        assert_eq!(filter.matches_values(&Item), expected, "{text}");
+    }
 }
 
 proptest::proptest! {

@@ -91,7 +91,7 @@ async fn worker_statements(tx: &mut Tx) -> Result<()> {
     tx.register_replica(&replica, "1.0", at(1), at(9)).await?;
     tx.renew_lease(&replica, at(2), at(9)).await?;
     tx.replica_heartbeats().await?;
-    tx.replicas("", 9).await?;
+    tx.replicas(&Filter::default(), "", 9).await?;
     tx.next_due().await?;
     tx.claim_due(&replica.incarnation, at(1), 9).await?;
     tx.run_with_claim(&id).await?;
