@@ -17,7 +17,7 @@ use crate::text::one_line;
 use crate::time::Clock;
 use proto::Name;
 use proto::v1::{
-    GetMachineRequest, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent,
+    GetMachineRequest, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent, WatchChange,
     WatchMachinesRequest, WatchNodesRequest, WatchOperationsRequest, WatchRacksRequest,
     WatchRunsRequest, run::Phase,
 };
@@ -126,6 +126,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> S
     if !operation.current_step.is_empty() {
         line.push_str(&format!("  {}", one_line(&operation.current_step)));
     }
+    line.push_str(unmatched(event.change()));
     line
 }
 
@@ -145,7 +146,19 @@ fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
             line.push_str(&format!("  {}", one_line(more)));
         }
     }
+    line.push_str(unmatched(event.change()));
     line
+}
+
+/// The end of the last line about an object that no longer matches the filter.
+const fn unmatched(change: WatchChange) -> &'static str {
+    match change {
+        WatchChange::NoLongerMatches => "  (no longer matches the filter)",
+        WatchChange::Unspecified
+        | WatchChange::Snapshot
+        | WatchChange::Changed
+        | WatchChange::Deleted => "",
+    }
 }
 
 /// One line about an object that is no run: time, id, state, and what happened.
@@ -155,6 +168,7 @@ struct ObjectLine<'a> {
     state: String,
     deleted: bool,
     message: &'a str,
+    change: WatchChange,
 }
 
 impl ObjectLine<'_> {
@@ -167,6 +181,7 @@ impl ObjectLine<'_> {
         if !self.message.is_empty() {
             line.push_str(&format!("  {}", one_line(self.message)));
         }
+        line.push_str(unmatched(self.change));
         line
     }
 }
@@ -179,6 +194,7 @@ fn machine_line(event: &MachineEvent, clock: &Clock, colors: ColorMode) -> Strin
         state: format!("{}  {}", machine_phase(&machine), effective_name(&machine)),
         deleted: event.deleted,
         message: &event.message,
+        change: event.change(),
     }
     .format(colors)
 }
@@ -196,6 +212,7 @@ fn rack_line(event: &RackEvent, clock: &Clock, colors: ColorMode) -> String {
         state,
         deleted: event.deleted,
         message: &event.message,
+        change: event.change(),
     }
     .format(colors)
 }
@@ -208,6 +225,7 @@ fn node_line(event: &NodeEvent, clock: &Clock, colors: ColorMode) -> String {
         state: format!("{}  {}", node.machine_id, node.state().word()),
         deleted: event.deleted,
         message: &event.message,
+        change: event.change(),
     }
     .format(colors)
 }
@@ -234,6 +252,9 @@ mod tests {
         let event =
             RackEvent { ts, snapshot: Some(rack), message: "m".into(), ..Default::default() };
         assert_eq!(rack_line(&event, &clock, colors), "[10:00:01] rack-1  Ready  m");
+        let event = RackEvent { change: WatchChange::NoLongerMatches.into(), ..event };
+        let line = rack_line(&event, &clock, colors);
+        assert_eq!(line, "[10:00:01] rack-1  Ready  m  (no longer matches the filter)");
     }
 
     #[test]

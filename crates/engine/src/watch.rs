@@ -13,7 +13,7 @@ mod watched;
 
 pub use crate::watch_position::WatchPosition;
 pub use log_stream::LogStream;
-pub use object_watch::{Watch, WatchUpdate};
+pub use object_watch::{Watch, WatchChange, WatchUpdate};
 pub use watched::Watched;
 
 use crate::Engine;
@@ -26,8 +26,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use store::{Cursor, Event, Result, Store, StoreError, Tx, WatchedKind};
-use tokio::sync::{Notify, watch};
+use store::{Cursor, Event, ObjectBefore, Result, Store, StoreError, Tx, WatchedKind};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
 
 /// The capacity of the ring, in events.
@@ -58,7 +58,29 @@ pub struct WatchHub {
 struct Ring {
     /// The ring holds all events after this cursor.
     base: Option<Cursor>,
-    events: VecDeque<Arc<Event>>,
+    events: VecDeque<Arc<RingEvent>>,
+}
+
+/// An event in the ring. The object before the change is read once, for the first watcher that
+/// needs it.
+struct RingEvent {
+    event: Event,
+    before: OnceCell<ObjectBefore>,
+}
+
+impl RingEvent {
+    fn new(event: Event) -> Arc<Self> {
+        Arc::new(Self { event, before: OnceCell::new() })
+    }
+
+    /// The object before the change.
+    async fn before(&self, store: &Store) -> Result<&ObjectBefore> {
+        let read = || {
+            let input = (self.event.object_id.clone(), self.event.version);
+            store.scan(input, |(id, version), tx| Box::pin(tx.object_before(id, *version)))
+        };
+        self.before.get_or_try_init(read).await
+    }
 }
 
 impl WatchHub {
@@ -146,9 +168,9 @@ impl WatchHub {
             at = last.cursor;
             let full = events.len() as i64 == BATCH;
             let mut ring = self.ring();
-            ring.events.extend(events.into_iter().map(Arc::new));
+            ring.events.extend(events.into_iter().map(RingEvent::new));
             while ring.events.len() > RING {
-                ring.base = ring.events.pop_front().map(|event| event.cursor);
+                ring.base = ring.events.pop_front().map(|one| one.event.cursor);
             }
             drop(ring);
             self.newest.send_replace(at);
@@ -159,12 +181,12 @@ impl WatchHub {
     }
 
     /// The events after a cursor; none when the ring does not reach back that far.
-    fn read_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
+    fn read_ring(&self, cursor: Cursor) -> Option<Vec<Arc<RingEvent>>> {
         let ring = self.ring();
         if ring.base.is_none_or(|base| cursor < base) {
             return None;
         }
-        let first = ring.events.partition_point(|event| event.cursor <= cursor);
+        let first = ring.events.partition_point(|one| one.event.cursor <= cursor);
         Some(ring.events.range(first..).take(BATCH as usize).cloned().collect())
     }
 }

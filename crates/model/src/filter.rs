@@ -136,6 +136,18 @@ impl Filter {
         parse::parse(text, subject)
     }
 
+    /// The terms on fields that never change. An object that they do not match never matches.
+    pub fn fixed_terms(&self) -> Self {
+        let fixed = self.terms.iter().filter(|term| term.field.is_fixed());
+        Self { terms: fixed.cloned().collect() }
+    }
+
+    /// Without the terms on states of a run's machine.
+    pub fn without_machine_states(&self) -> Self {
+        let others = self.terms.iter().filter(|term| !term.field.is_state_of_machine());
+        Self { terms: others.cloned().collect() }
+    }
+
     /// Matches records in one of these states.
     pub fn in_states(states: &[&str]) -> Self {
         Self::of_states(states, false)
@@ -230,6 +242,53 @@ impl FilterField {
             | Self::Condition(_) => true,
             Self::MachineId
             | Self::RunPhase
+            | Self::Type
+            | Self::RunId
+            | Self::PlanId
+            | Self::RequestId
+            | Self::WorkflowState
+            | Self::RecordId
+            | Self::State
+            | Self::HardwareType
+            | Self::Site
+            | Self::Named(_) => false,
+        }
+    }
+
+    /// True if the field of an object never changes.
+    const fn is_fixed(&self) -> bool {
+        match self {
+            Self::MachineId
+            | Self::Type
+            | Self::RunId
+            | Self::PlanId
+            | Self::RequestId
+            | Self::RecordId => true,
+            Self::Phase
+            | Self::RunPhase
+            | Self::EffectiveState
+            | Self::LifecycleState
+            | Self::Provider
+            | Self::Rack
+            | Self::Label(_)
+            | Self::Condition(_)
+            | Self::WorkflowState
+            | Self::State
+            | Self::HardwareType
+            | Self::Site
+            | Self::Named(_) => false,
+        }
+    }
+
+    /// True if the field is a state of a machine, which changes with its runs.
+    const fn is_state_of_machine(&self) -> bool {
+        match self {
+            Self::Phase | Self::EffectiveState | Self::LifecycleState | Self::Condition(_) => true,
+            Self::MachineId
+            | Self::RunPhase
+            | Self::Provider
+            | Self::Rack
+            | Self::Label(_)
             | Self::Type
             | Self::RunId
             | Self::PlanId

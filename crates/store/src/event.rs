@@ -119,6 +119,16 @@ pub enum EventObject {
     Node(Arc<Node>),
 }
 
+/// The object of an event before the change.
+#[derive(Debug, Clone)]
+pub enum ObjectBefore {
+    /// It did not exist.
+    Absent,
+    /// The event before has expired, or was written without a snapshot.
+    Unknown,
+    Known(EventObject),
+}
+
 #[derive(Debug, Clone)]
 pub struct Event {
     pub cursor: Cursor,
@@ -291,6 +301,20 @@ impl Tx {
         );
         let rows = self.query(&sql, values![cursor.tx, cursor.seq, limit]).await?;
         rows.iter().map(|row| event(row, readable_object(row))).collect()
+    }
+
+    /// The object before the change that made it this version.
+    pub async fn object_before(&mut self, id: &str, version: i64) -> Result<ObjectBefore> {
+        let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
+                   e.message, e.decided_by, e.kind, e.body, r.spec FROM events e \
+                   LEFT JOIN runs r ON r.id = e.object_id \
+                   WHERE e.object_id = $1 AND e.version < $2 ORDER BY e.version DESC LIMIT 1";
+        Ok(match self.query_one(sql, values![id, version]).await? {
+            None if version <= 1 => ObjectBefore::Absent,
+            None => ObjectBefore::Unknown,
+            Some(row) if row.text(5)? == REMOVED => ObjectBefore::Absent,
+            Some(row) => readable_object(&row).map_or(ObjectBefore::Unknown, ObjectBefore::Known),
+        })
     }
 
     /// The cursor of the last final event.

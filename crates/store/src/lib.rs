@@ -38,7 +38,7 @@ pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, TxBody, TxFuture, TxInput, TxOutput};
 pub use error::StoreError;
-pub use event::{Cause, Cursor, Event, EventObject, NewEvent, REMOVED, WatchedKind};
+pub use event::{Cause, Cursor, Event, EventObject, NewEvent, ObjectBefore, REMOVED, WatchedKind};
 pub use firmware::{AppliedPosition, AppliedQuery};
 pub use health::ObjectReports;
 pub use hook::{TransactionHook, TransactionPoint};

@@ -125,11 +125,11 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the watch omits the first event of a run",
         file: "crates/engine/src/watch/object_watch.rs",
-        original: "            if object.matches(&self.filter, &self.engine).await? {\n",
+        original: "            let matches = object.matches(&self.filter, &self.engine).await?;\n",
         broken: "            if AWAKE && event.version == 1 {
                 continue;
             }
-            if object.matches(&self.filter, &self.engine).await? {\n",
+            let matches = object.matches(&self.filter, &self.engine).await?;\n",
         test: RESTART,
         scenario: REIMAGE,
         expected_message: "was shown",

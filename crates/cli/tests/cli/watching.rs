@@ -21,6 +21,7 @@ struct WatchedEvent {
     phase: String,
     initial: bool,
     deleted: bool,
+    change: v1::WatchChange,
     cursor: String,
     message: String,
 }
@@ -35,6 +36,7 @@ impl WatchedEvent {
 
 impl From<v1::RunEvent> for WatchedEvent {
     fn from(event: v1::RunEvent) -> Self {
+        let change = event.change();
         let run = event.snapshot.unwrap();
         assert!(event.ts.is_some());
         Self {
@@ -43,6 +45,7 @@ impl From<v1::RunEvent> for WatchedEvent {
             version: run.version,
             initial: event.initial,
             deleted: false,
+            change,
             cursor: event.cursor,
             message: event.message,
         }
@@ -51,6 +54,7 @@ impl From<v1::RunEvent> for WatchedEvent {
 
 impl From<v1::OperationEvent> for WatchedEvent {
     fn from(event: v1::OperationEvent) -> Self {
+        let change = event.change();
         let operation = event.snapshot.unwrap();
         Self {
             phase: operation.phase().as_str_name().into(),
@@ -58,6 +62,7 @@ impl From<v1::OperationEvent> for WatchedEvent {
             version: operation.version,
             initial: event.initial,
             deleted: false,
+            change,
             cursor: event.cursor,
             message: event.message,
         }
@@ -66,6 +71,7 @@ impl From<v1::OperationEvent> for WatchedEvent {
 
 impl From<v1::MachineEvent> for WatchedEvent {
     fn from(event: v1::MachineEvent) -> Self {
+        let change = event.change();
         let machine = event.snapshot.unwrap();
         let status = machine.status.unwrap();
         assert!(event.ts.is_some());
@@ -75,6 +81,7 @@ impl From<v1::MachineEvent> for WatchedEvent {
             version: status.version,
             initial: event.initial,
             deleted: event.deleted,
+            change,
             cursor: event.cursor,
             message: event.message,
         }
@@ -83,6 +90,7 @@ impl From<v1::MachineEvent> for WatchedEvent {
 
 impl From<v1::RackEvent> for WatchedEvent {
     fn from(event: v1::RackEvent) -> Self {
+        let change = event.change();
         let rack = event.snapshot.unwrap();
         let status = rack.status.unwrap();
         assert!(event.ts.is_some());
@@ -92,6 +100,7 @@ impl From<v1::RackEvent> for WatchedEvent {
             version: status.version,
             initial: event.initial,
             deleted: event.deleted,
+            change,
             cursor: event.cursor,
             message: event.message,
         }
@@ -100,6 +109,7 @@ impl From<v1::RackEvent> for WatchedEvent {
 
 impl From<v1::NodeEvent> for WatchedEvent {
     fn from(event: v1::NodeEvent) -> Self {
+        let change = event.change();
         let node = event.snapshot.unwrap();
         assert!(event.ts.is_some());
         Self {
@@ -108,6 +118,7 @@ impl From<v1::NodeEvent> for WatchedEvent {
             version: node.version,
             initial: event.initial,
             deleted: event.deleted,
+            change,
             cursor: event.cursor,
             message: event.message,
         }
@@ -456,6 +467,52 @@ async fn machines(env: &TestServer, mut api: Clients) {
     delete_machine(&mut api, "m-0").await;
     let reported = take(&mut filtered, 1).await.remove(0);
     assert_eq!((reported.id.as_str(), reported.deleted), ("m-0", true));
+    assert_eq!(reported.change, v1::WatchChange::Deleted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_says_when_an_object_no_longer_matches() {
+    on_both("zero", unmatching).await;
+}
+
+async fn unmatching(env: &TestServer, mut api: Clients) {
+    use v1::WatchChange::{Changed, NoLongerMatches, Snapshot};
+    let prod = [("env", "prod")];
+    for (id, labels) in [("m-0", &prod[..]), ("m-1", &[]), ("m-2", &prod)] {
+        api.settled(labelled(id, labels)).await;
+    }
+    env.settle().await;
+    let mut live = watch_machines(&mut api, "labels.env=prod", "").await;
+    let snapshot = take(&mut live, 2).await;
+    assert!(snapshot.iter().all(|one| one.change == Snapshot), "{snapshot:#?}");
+    // m-1 never matches, so nothing is sent about its first change.
+    api.put(labelled("m-1", &[("env", "stage")])).await;
+    api.put(labelled("m-0", &[("env", "stage")])).await;
+    api.put(labelled("m-0", &[("env", "test")])).await;
+    api.put(labelled("m-1", &prod)).await;
+    api.put(labelled("m-0", &prod)).await;
+    let expected = [("m-0", NoLongerMatches), ("m-1", Changed), ("m-0", Changed)];
+    let seen = |observed: &[WatchedEvent]| {
+        observed.iter().map(|one| (one.id.clone(), one.change)).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = expected.iter().map(|(id, change)| (id.to_string(), *change)).collect();
+    assert_eq!(seen(&take(&mut live, 3).await), expected);
+    // A watch that resumes tells the same.
+    let cursor = &snapshot.last().unwrap().cursor;
+    let mut resumed = watch_machines(&mut api, "labels.env=prod", cursor).await;
+    assert_eq!(seen(&take(&mut resumed, 3).await), expected);
+    // A run that ends leaves a filter of active runs; the machine's own state may have matched.
+    for (filter, last) in [
+        ("phase in (PENDING, RUNNING) AND type=ENTER_MAINTENANCE", "SUCCEEDED"),
+        ("phase in (PENDING, RUNNING) AND effective_state=BUSY", "SUCCEEDED"),
+    ] {
+        let machine = if filter.contains("BUSY") { "m-1" } else { "m-2" };
+        let mut runs = watch_runs(&mut api, filter, "").await;
+        api.done(machine, "ENTER_MAINTENANCE", "enter").await;
+        let observed = until_ended(&mut runs, 1).await;
+        let end = observed.last().unwrap();
+        assert_eq!((end.phase.as_str(), end.change), (last, NoLongerMatches), "{observed:#?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! A watch of one kind of object: a snapshot of what exists at a cursor, then every later event.
 
-use super::{OutageRetry, POLL_INTERVAL, Watched, events_after};
+use super::{OutageRetry, POLL_INTERVAL, RingEvent, Watched, events_after};
 use crate::Engine;
 use crate::retention::{check_not_deleted, no_snapshot};
 use crate::watch::watched::{SnapshotPage, SnapshotQuery};
@@ -12,7 +12,19 @@ use model::time::Timestamp;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Cursor, Result, Tx};
+use store::{Cursor, ObjectBefore, Result, Tx};
+
+/// What an update says about its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchChange {
+    /// It matches when the watch begins.
+    Snapshot,
+    /// It was created or changed, and matches.
+    Changed,
+    /// It matched before the change, or may have, and does not match any more.
+    NoLongerMatches,
+    Deleted,
+}
 
 /// One update that a watch delivers.
 #[derive(Debug, Clone)]
@@ -23,14 +35,14 @@ pub struct WatchUpdate<T> {
     pub message: String,
     /// The position to resume after this update.
     pub position: WatchPosition,
-    pub initial: bool,
-    /// The object was deleted.
-    pub deleted: bool,
+    pub change: WatchChange,
 }
 
 pub struct Watch<T> {
     engine: Engine,
     filter: Filter,
+    /// The terms of the filter on fields that never change.
+    fixed: Filter,
     /// The filter of the snapshot.
     snapshot_filter: Filter,
     position: WatchPosition,
@@ -54,7 +66,8 @@ impl Watch<Run> {
 impl<T: Watched> Watch<T> {
     /// The caller has counted the watcher.
     pub(super) fn new(engine: Engine, filter: Filter, position: WatchPosition) -> Self {
-        Self { engine, snapshot_filter: filter.clone(), filter, position, kind: PhantomData }
+        let (fixed, snapshot_filter) = (filter.fixed_terms(), filter.clone());
+        Self { engine, filter, fixed, snapshot_filter, position, kind: PhantomData }
     }
 
     /// The current position. A watch that resumes here misses nothing.
@@ -101,8 +114,7 @@ impl<T: Watched> Watch<T> {
                     message: String::new(),
                     position: WatchPosition::Snapshot { at, last: Some(id) },
                     object: Arc::new(object),
-                    initial: true,
-                    deleted: false,
+                    change: WatchChange::Snapshot,
                 });
             }
         }
@@ -122,7 +134,7 @@ impl<T: Watched> Watch<T> {
             Some(events) => events,
             None => {
                 let events = events_after(self.engine.store(), cursor, T::KIND).await?;
-                events.into_iter().map(Arc::new).collect()
+                events.into_iter().map(RingEvent::new).collect()
             }
         };
         let Some(last) = events.last() else {
@@ -134,26 +146,49 @@ impl<T: Watched> Watch<T> {
             }
             return Ok(Vec::new());
         };
-        let after = WatchPosition::After(last.cursor);
+        let after = WatchPosition::After(last.event.cursor);
         let mut observed = Vec::new();
-        for event in events.iter().filter(|event| event.kind == Some(T::KIND)) {
+        for one in events.iter().filter(|one| one.event.kind == Some(T::KIND)) {
+            let event = &one.event;
             let Some(object) = event.object.as_ref().and_then(T::of_event) else {
                 return Err(no_snapshot(cursor, T::KIND).into());
             };
-            if object.matches(&self.filter, &self.engine).await? {
-                observed.push(WatchUpdate {
-                    ts: event.ts,
-                    object: Arc::clone(object),
-                    message: event.message.clone(),
-                    position: WatchPosition::After(event.cursor),
-                    initial: false,
-                    deleted: event.is_deletion() || object.is_deleted(),
-                });
+            let matches = object.matches(&self.filter, &self.engine).await?;
+            if !matches && !self.may_have_matched(one, object).await? {
+                continue;
             }
+            observed.push(WatchUpdate {
+                ts: event.ts,
+                object: Arc::clone(object),
+                message: event.message.clone(),
+                position: WatchPosition::After(event.cursor),
+                change: match event.is_deletion() || object.is_deleted() {
+                    true => WatchChange::Deleted,
+                    false if matches => WatchChange::Changed,
+                    false => WatchChange::NoLongerMatches,
+                },
+            });
         }
         // Set last: after an error in `matches` the same events are read again.
         self.position = after;
         Ok(observed)
+    }
+
+    /// Whether the object of an event, which does not match, matched before the change. True if
+    /// that is unknown: an update too many is harmless, a missing one is not.
+    async fn may_have_matched(&self, event: &RingEvent, now: &T) -> Result<bool> {
+        // Most objects never match: no read for them.
+        if !now.matches(&self.fixed, &self.engine).await? {
+            return Ok(false);
+        }
+        match event.before(self.engine.store()).await? {
+            ObjectBefore::Absent => Ok(false),
+            ObjectBefore::Unknown => Ok(true),
+            ObjectBefore::Known(object) => match T::of_event(object) {
+                Some(before) => before.matches(&T::filter_before(&self.filter), &self.engine).await,
+                None => Ok(true),
+            },
+        }
     }
 }
 

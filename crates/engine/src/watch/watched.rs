@@ -52,6 +52,11 @@ pub trait Watched: Send + Sync + Sized + 'static {
 
     fn parse_filter(text: &str) -> std::result::Result<Filter, Refusal>;
 
+    /// The terms that are compared with the object before a change.
+    fn filter_before(filter: &Filter) -> Filter {
+        filter.clone()
+    }
+
     /// One page of the objects as of a cursor. It may contain objects that do not match the filter.
     fn page(
         tx: &mut Tx,
@@ -89,6 +94,11 @@ impl Watched for Run {
 
     fn parse_filter(text: &str) -> std::result::Result<Filter, Refusal> {
         Filter::parse(text, FilterSubject::Run)
+    }
+
+    /// The states of the machine at that time are not stored with the run. They may have matched.
+    fn filter_before(filter: &Filter) -> Filter {
+        filter.without_machine_states()
     }
 
     async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {

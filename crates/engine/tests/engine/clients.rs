@@ -6,7 +6,7 @@ use crate::shared_value::SharedValue;
 use crate::test_env::{TestEnv, runs_of};
 use engine::Engine;
 use engine::admission::StartRequest;
-use engine::watch::WatchPosition;
+use engine::watch::{WatchChange, WatchPosition};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::Run;
@@ -250,7 +250,11 @@ async fn watch(client: Client, machine: String, observed: Arc<Mutex<Vec<WatchEnt
                 for one in shown {
                     position = Some(one.position);
                     let (run, version) = (one.object.spec.id.clone(), one.object.version);
-                    observed.push(WatchEntry { run, version, initial: one.initial });
+                    observed.push(WatchEntry {
+                        run,
+                        version,
+                        initial: one.change == WatchChange::Snapshot,
+                    });
                 }
             }
         };

@@ -2,13 +2,14 @@
 //! with its name; every response is built here.
 
 mod plan;
+mod watch;
 
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
+pub(super) use watch::{machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;
-use engine::watch::WatchUpdate;
 use model::fault::FaultClass;
 use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RackId, RunId};
@@ -26,7 +27,6 @@ use model::{text, why};
 use proto::v1;
 use proto::words::{self, WireEnum};
 use std::collections::HashMap;
-use std::sync::Arc;
 use store::LogLine;
 use tonic::metadata::MetadataMap;
 
@@ -428,37 +428,6 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
         ]),
         next_command: why::next_command(run).unwrap_or_default(),
     })
-}
-
-pub(super) fn operation_event(observed: WatchUpdate<Run>) -> v1::OperationEvent {
-    v1::OperationEvent {
-        ts: Some(time(observed.ts)),
-        snapshot: Some(operation(&observed.object)),
-        message: observed.message,
-        cursor: observed.position.to_cursor_text(),
-        initial: observed.initial,
-    }
-}
-
-pub(super) fn run_event(observed: WatchUpdate<Run>) -> v1::RunEvent {
-    v1::RunEvent {
-        ts: Some(time(observed.ts)),
-        snapshot: Some(run(&observed.object)),
-        message: observed.message,
-        cursor: observed.position.to_cursor_text(),
-        initial: observed.initial,
-    }
-}
-
-pub(super) fn machine_event(observed: WatchUpdate<Machine>) -> v1::MachineEvent {
-    v1::MachineEvent {
-        ts: Some(time(observed.ts)),
-        snapshot: Some(machine(Arc::unwrap_or_clone(observed.object))),
-        message: observed.message,
-        cursor: observed.position.to_cursor_text(),
-        initial: observed.initial,
-        deleted: observed.deleted,
-    }
 }
 
 pub(super) fn log_chunk(run: &RunId, line: LogLine) -> v1::LogChunk {

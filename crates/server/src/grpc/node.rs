@@ -3,7 +3,7 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::convert::{initiator, overrides_from, run, time, who, word_from};
+use super::convert::{initiator, overrides_from, run, time, watch_change, who, word_from};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -12,7 +12,7 @@ use engine::node::{
     AppliedNodeRequest, Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard,
     PreviewedStage, SessionPolicy,
 };
-use engine::watch::WatchUpdate;
+use engine::watch::{WatchChange, WatchUpdate};
 use model::filter::{Filter, FilterSubject};
 use model::gate::{MACHINE_RUN, REACTIVATE_NODE, RELEASE_NODE, decommission};
 use model::id::{MachineId, NodeId, SiteId};
@@ -332,8 +332,9 @@ fn event(observed: WatchUpdate<Node>) -> v1::NodeEvent {
         snapshot: Some(node(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
-        initial: observed.initial,
-        deleted: observed.deleted,
+        initial: observed.change == WatchChange::Snapshot,
+        deleted: observed.change == WatchChange::Deleted,
+        change: watch_change(observed.change).into(),
     }
 }
 

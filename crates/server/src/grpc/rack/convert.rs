@@ -1,13 +1,13 @@
 //! Conversion of racks between the wire and the model.
 
-use super::super::convert::{run, step_phase, time, word_from};
+use super::super::convert::{run, step_phase, time, watch_change, word_from};
 use super::super::device::power_state;
 use super::super::health::health_summary;
 use engine::rack::{
     ChildRunStatus, MaintenancePreview, MaintenanceStartResult, MaintenanceStatus, RackDescription,
     RackStepStatus, RackView,
 };
-use engine::watch::WatchUpdate;
+use engine::watch::{WatchChange, WatchUpdate};
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
@@ -101,8 +101,9 @@ pub(super) fn event(observed: WatchUpdate<Rack>) -> v1::RackEvent {
         snapshot: Some(rack(&observed.object)),
         message: observed.message,
         cursor: observed.position.to_cursor_text(),
-        initial: observed.initial,
-        deleted: observed.deleted,
+        initial: observed.change == WatchChange::Snapshot,
+        deleted: observed.change == WatchChange::Deleted,
+        change: watch_change(observed.change).into(),
     }
 }
 

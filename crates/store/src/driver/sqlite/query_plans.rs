@@ -206,6 +206,7 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
     let here = tx.horizon().await?;
     tx.latest_cursor().await?;
     tx.events_after(Cursor::default(), 5).await?;
+    tx.object_before("op-1", 2).await?;
     for filter in [
         "",
         "machine_id=m",

@@ -1,0 +1,51 @@
+//! Events of watches.
+
+use super::{machine, operation, run, time};
+use engine::watch::{WatchChange, WatchUpdate};
+use model::machine::Machine;
+use model::run::Run;
+use proto::v1;
+use std::sync::Arc;
+
+pub(in crate::grpc) const fn watch_change(change: WatchChange) -> v1::WatchChange {
+    match change {
+        WatchChange::Snapshot => v1::WatchChange::Snapshot,
+        WatchChange::Changed => v1::WatchChange::Changed,
+        WatchChange::NoLongerMatches => v1::WatchChange::NoLongerMatches,
+        WatchChange::Deleted => v1::WatchChange::Deleted,
+    }
+}
+
+pub(in crate::grpc) fn operation_event(observed: WatchUpdate<Run>) -> v1::OperationEvent {
+    v1::OperationEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(operation(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.change == WatchChange::Snapshot,
+        change: watch_change(observed.change).into(),
+    }
+}
+
+pub(in crate::grpc) fn run_event(observed: WatchUpdate<Run>) -> v1::RunEvent {
+    v1::RunEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(run(&observed.object)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.change == WatchChange::Snapshot,
+        change: watch_change(observed.change).into(),
+    }
+}
+
+pub(in crate::grpc) fn machine_event(observed: WatchUpdate<Machine>) -> v1::MachineEvent {
+    v1::MachineEvent {
+        ts: Some(time(observed.ts)),
+        snapshot: Some(machine(Arc::unwrap_or_clone(observed.object))),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.change == WatchChange::Snapshot,
+        deleted: observed.change == WatchChange::Deleted,
+        change: watch_change(observed.change).into(),
+    }
+}
