@@ -95,7 +95,9 @@ Filters, joined with AND:
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
   labels.env=prod                  labels by key
   condition.Reachable=false        conditions by type
-  machine_id, provider, rack       and `not in (…)`";
+  machine_id, provider, rack       and `not in (…)`
+
+Orders of a list: machine_id, created_at, updated_at";
 
 const OPERATION_FILTERS: &str = "\
 Filters, joined with AND:
@@ -108,7 +110,9 @@ Filters, joined with AND:
   machine_id, run_id, operation_id, plan_id, request_id
   machine_id=rack:rack-7           on a rack; switch:sw-1 and power_shelf:ps-1 likewise
   labels.env=prod                  and the other fields of the machine: machine_phase,
-                                   effective_state, lifecycle_state, condition.TYPE, provider, rack";
+                                   effective_state, lifecycle_state, condition.TYPE, provider, rack
+
+Orders of a list: created_at (newest first by default), finished_at (only ended operations)";
 
 const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=plan-repave-v1";
 
@@ -165,7 +169,7 @@ pub enum ClientCommand {
     Import(ImportArgs),
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
-    List(ListArgs),
+    List(MachineListArgs),
     /// Show one machine, or one operation (op-…), with all details
     #[command(mut_arg("id", |arg| arg.help("ID of a machine or an operation (op-…)")))]
     Get(IdArg),
@@ -267,6 +271,37 @@ pub struct ListArgs {
     pub limit: Option<u32>,
 }
 
+#[derive(Debug, Args)]
+pub struct MachineListArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    #[command(flatten)]
+    pub sort: SortArg,
+}
+
+/// The order of a list.
+#[derive(Debug, Clone, Args)]
+pub struct SortArg {
+    /// Order by a field such as created_at; append :desc for the reverse order
+    #[arg(
+        long = "sort",
+        value_name = "FIELD[:desc]",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = parse_sort
+    )]
+    pub order_by: String,
+}
+
+/// Parses `FIELD`, `FIELD:asc` or `FIELD:desc` to the form of the API. The server knows the fields.
+fn parse_sort(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        None => Ok(text.into()),
+        Some((field, direction @ ("asc" | "desc"))) => Ok(format!("{field} {direction}")),
+        Some((field, _)) => Err(format!("use {field} or {field}:desc")),
+    }
+}
+
 /// The arguments of a list that has no options of its own. Its fields are in the after-help.
 #[derive(Debug, Args)]
 pub struct FilteredListArgs {
@@ -286,13 +321,15 @@ pub struct IdArg {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state"
+    after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state\n\nOrders: ts, ts:desc"
 )]
 pub struct HistoryArgs {
     /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
     #[command(flatten)]
     pub list: FilteredListArgs,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 #[derive(Debug, Args)]

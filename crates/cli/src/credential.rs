@@ -6,6 +6,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
+use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Table, format_pairs};
 use crate::text::one_line;
@@ -57,6 +58,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
             .await?;
             let none =
                 "no credentials; create one with `farrier credential create NAME --user USER`";
+            let none = empty_list_note(&args.filter, none);
             screen.print_list(&credentials, credentials_table, none)?;
         }
         CredentialCommand::Delete(args) => {
@@ -112,7 +114,8 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
                 Ok((page.identities, page.next_page_token))
             })
             .await?;
-            screen.print_list(&identities, identities_table, "no peer is pinned yet")?;
+            let none = empty_list_note(&args.filter, "no peer is pinned yet");
+            screen.print_list(&identities, identities_table, none)?;
         }
         TrustCommand::Create(args) => {
             let TrustIdentityArgs { peer, identity } = args;

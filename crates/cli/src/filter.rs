@@ -47,6 +47,11 @@ impl FilterText {
     }
 }
 
+/// What a list says when it is empty: `none` if everything was listed.
+pub fn empty_list_note<'a>(filter: &str, none: &'a str) -> &'a str {
+    if filter.trim().is_empty() { none } else { "nothing matches the filter" }
+}
+
 fn quote(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
@@ -68,5 +73,7 @@ mod tests {
         let expected = r#"state!=Ready AND state in ("Error", "a\"b") AND rack="rack-7" AND labels.env="prod" AND labels.spare"#;
         assert_eq!(built, expected);
         assert_eq!(FilterText::typed("").build(), "");
+        assert_eq!(empty_list_note(" ", "no images"), "no images");
+        assert_eq!(empty_list_note(&built, "no images"), "nothing matches the filter");
     }
 }

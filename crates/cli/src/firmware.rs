@@ -6,7 +6,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
-use crate::filter::FilterText;
+use crate::filter::{FilterText, empty_list_note};
 use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -124,18 +124,26 @@ async fn list(client: &Client, screen: &mut Screen, args: &FirmwareListArgs) -> 
         Ok((page.firmware, page.next_page_token))
     })
     .await?;
-    screen.print_list(&found, table, "no firmware; make a record with `farrier firmware create`")
+    let none = "no firmware; make a record with `farrier firmware create`";
+    screen.print_list(&found, table, empty_list_note(&filter, none))
 }
 
 async fn history(client: &Client, screen: &mut Screen, args: &FirmwareHistoryArgs) -> Result<()> {
     let found = fetch_pages(args.list.limit, async |page_size, page_token| {
         let (device_id, filter) = (args.device.clone(), args.list.filter.clone());
-        let request = ListFirmwareHistoryRequest { device_id, page_size, page_token, filter };
+        let request = ListFirmwareHistoryRequest {
+            device_id,
+            page_size,
+            page_token,
+            filter,
+            order_by: args.sort.order_by.clone(),
+        };
         let page = client.call(client.firmware().list_firmware_history(request)).await?;
         Ok((page.applied, page.next_page_token))
     })
     .await?;
-    screen.print_list(&found, history_table, "no firmware was applied")
+    let none = empty_list_note(&args.list.filter, "no firmware was applied");
+    screen.print_list(&found, history_table, none)
 }
 
 fn table(all: &[Firmware], wide: bool) -> Table {

@@ -6,7 +6,7 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
-use crate::filter::FilterText;
+use crate::filter::{FilterText, empty_list_note};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
@@ -58,7 +58,7 @@ async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Res
         Ok((page.objects, page.next_page_token))
     })
     .await?;
-    screen.print_list(&objects, table, "no alerts")?;
+    screen.print_list(&objects, table, empty_list_note(&filter, "no alerts"))?;
     Ok(Exit::Success)
 }
 

@@ -3,6 +3,7 @@
 use crate::args::HistoryArgs;
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
+use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Cell, Table};
 use crate::time::Clock;
@@ -12,7 +13,8 @@ use proto::words::WireEnum;
 pub async fn list(client: &Client, screen: &mut Screen, args: &HistoryArgs) -> Result<Exit> {
     let entries = fetch_pages(args.list.limit, async |page_size, page_token| {
         let (id, filter) = (args.id.clone(), args.list.filter.clone());
-        let request = ListHistoryRequest { id, page_size, page_token, filter };
+        let order_by = args.sort.order_by.clone();
+        let request = ListHistoryRequest { id, page_size, page_token, filter, order_by };
         let answer = client.call(client.explain().list_history(request)).await?;
         Ok((answer.entries, answer.next_page_token))
     })
@@ -21,7 +23,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &HistoryArgs) -> R
     screen.print_list(
         &entries,
         |entries, wide| table(entries, wide, &clock),
-        "nothing has happened yet",
+        empty_list_note(&args.list.filter, "nothing has happened yet"),
     )?;
     Ok(Exit::Success)
 }

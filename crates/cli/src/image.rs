@@ -3,6 +3,7 @@
 use crate::args::{ImageCommand, ImageCreateArgs, NetbootCommand};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result, eprint_quietly};
+use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Table, format_pairs};
 use crate::text::one_line;
@@ -48,11 +49,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
                 Ok((page.images, page.next_page_token))
             })
             .await?;
-            screen.print_list(
-                &images,
-                table,
-                "no images; create one with `farrier image create NAME --file FILE`",
-            )?;
+            let none = "no images; create one with `farrier image create NAME --file FILE`";
+            screen.print_list(&images, table, empty_list_note(&args.filter, none))?;
         }
         ImageCommand::Get(args) => {
             let request = GetImageRequest { name: args.name };

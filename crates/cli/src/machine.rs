@@ -1,7 +1,7 @@
 //! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineDeleteArgs,
+    EnterMaintenanceArgs, ExitMaintenanceArgs, MachineCommand, MachineDeleteArgs, MachineListArgs,
     MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs,
     SubmitArgs,
 };
@@ -87,14 +87,16 @@ pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Resu
     Ok(Exit::Success)
 }
 
-pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit> {
-    let machines = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListMachinesRequest { filter: args.filter.clone(), page_size, page_token };
+pub async fn list(client: &Client, screen: &mut Screen, args: &MachineListArgs) -> Result<Exit> {
+    let MachineListArgs { list, sort } = args;
+    let machines = fetch_pages(list.limit, async |page_size, page_token| {
+        let (filter, order_by) = (list.filter.clone(), sort.order_by.clone());
+        let request = ListMachinesRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.machines().list_machines(request)).await?;
         Ok((answer.machines, answer.next_page_token))
     })
     .await?;
-    let none = match args.filter.as_str() {
+    let none = match list.filter.as_str() {
         "" => "no machines yet; register some with `farrier import 10`",
         _ => "no machines match the filter",
     };

@@ -85,7 +85,8 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
         .equal("machine_id", &args.machine)
         .build();
     let nodes = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListNodesRequest { filter: filter.clone(), page_size, page_token };
+        let (filter, order_by) = (filter.clone(), args.sort.order_by.clone());
+        let request = ListNodesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.nodes().list_nodes(request)).await?;
         Ok((page.nodes, page.next_page_token))
     })

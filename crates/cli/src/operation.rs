@@ -234,9 +234,12 @@ async fn restart_run(
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &OperationListArgs) -> Result<Exit> {
     let filter = list_filter(&args.list.filter, &args.states);
+    let order_by = args.list.sort.order_by.as_str();
     let runs = match &args.node {
-        None => fetch_runs(client, &filter, args.list.limit).await?,
-        Some(node_id) => fetch_node_runs(client, node_id, &filter, args.list.limit).await?,
+        None => fetch_runs(client, (&filter, order_by), args.list.limit).await?,
+        Some(node_id) => {
+            fetch_node_runs(client, node_id, (&filter, order_by), args.list.limit).await?
+        }
     };
     let clock = Clock::system();
     screen.print_list(&runs, |runs, wide| operation_table(runs, wide, &clock), NONE_MATCH)?;
@@ -250,7 +253,8 @@ pub async fn list_records(
     args: &OperationFilterArgs,
 ) -> Result<Exit> {
     let operations = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListOperationsRequest { filter: args.filter.clone(), page_size, page_token };
+        let (filter, order_by) = (args.filter.clone(), args.sort.order_by.clone());
+        let request = ListOperationsRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.operations().list_operations(request)).await?;
         Ok((answer.operations, answer.next_page_token))
     })
@@ -261,10 +265,15 @@ pub async fn list_records(
     Ok(Exit::Success)
 }
 
-/// Fetches the runs that match, newest first.
-async fn fetch_runs(client: &Client, filter: &str, limit: Option<u32>) -> Result<Vec<Run>> {
+/// Fetches the runs that match, newest first unless an order is given.
+async fn fetch_runs(
+    client: &Client,
+    (filter, order_by): (&str, &str),
+    limit: Option<u32>,
+) -> Result<Vec<Run>> {
     fetch_pages(limit, async |page_size, page_token| {
-        let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
+        let (filter, order_by) = (filter.to_string(), order_by.to_string());
+        let request = ListRunsRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.runs().list_runs(request)).await?;
         Ok((answer.runs, answer.next_page_token))
     })
@@ -276,13 +285,13 @@ async fn fetch_runs(client: &Client, filter: &str, limit: Option<u32>) -> Result
 async fn fetch_node_runs(
     client: &Client,
     node_id: &str,
-    filter: &str,
+    (filter, order_by): (&str, &str),
     limit: Option<u32>,
 ) -> Result<Vec<Run>> {
     let node = node::fetch(client, node_id).await?.node.unwrap_or_default();
     let filter = join_filters([node_types_filter(), filter.to_string()]);
     let filter = build_id_filter("machine_id", &node.machine_id, &filter)?;
-    let mut runs = fetch_runs(client, &filter, None).await?;
+    let mut runs = fetch_runs(client, (&filter, order_by), None).await?;
     runs.retain(|run| run.params.get(NODE).is_some_and(|id| id == node_id));
     runs.truncate(limit.map_or(usize::MAX, |limit| limit as usize));
     Ok(runs)

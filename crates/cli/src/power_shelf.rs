@@ -82,7 +82,8 @@ async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf> {
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let shelves = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListPowerShelvesRequest { filter: filter(args), page_size, page_token };
+        let (filter, order_by) = (filter(args), args.sort.order_by.clone());
+        let request = ListPowerShelvesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
         Ok((page.power_shelves, page.next_page_token))
     })

@@ -104,7 +104,8 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
     let labels = args.labels.iter().map(|label| label.split_once('=').unwrap_or((label, "")));
     let filter = labels.fold(filter, |filter, (key, value)| filter.label(key, value)).build();
     let racks = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListRacksRequest { filter: filter.clone(), page_size, page_token };
+        let (filter, order_by) = (filter.clone(), args.sort.order_by.clone());
+        let request = ListRacksRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.racks().list_racks(request)).await?;
         Ok((page.racks, page.next_page_token))
     })

@@ -3,7 +3,7 @@
 use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
-use crate::filter::FilterText;
+use crate::filter::{FilterText, empty_list_note};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
@@ -30,11 +30,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
                 Ok((page.faults, page.next_page_token))
             })
             .await?;
-            screen.print_list(
-                &faults,
-                faults_table,
-                "no faults; the simulated hardware is well",
-            )?;
+            let none = "no faults; the simulated hardware is well";
+            screen.print_list(&faults, faults_table, empty_list_note(&args.filter, none))?;
         }
         SimCommand::Fault(SimFaultCommand::Clear(SimClearArgs { fault_id, all: _ })) => {
             let request = DeleteFaultsRequest { fault_id: fault_id.unwrap_or_default() };
@@ -50,7 +47,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
                 Ok((page.effects, page.next_page_token))
             })
             .await?;
-            screen.print_list(&effects, effects_table, "no effects were asked for")?;
+            let none = empty_list_note(&filter, "no effects were asked for");
+            screen.print_list(&effects, effects_table, none)?;
         }
     }
     Ok(Exit::Success)

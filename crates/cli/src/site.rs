@@ -1,9 +1,10 @@
 //! Sites: one MAAS each, and the settings of the nodes behind it.
 
-use crate::args::{FilteredListArgs, SiteCommand, SiteCreateArgs, SiteSpecArgs, SiteUpdateArgs};
+use crate::args::{SiteCommand, SiteCreateArgs, SiteListArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::device::update_with_retry;
 use crate::exit::{Exit, Failure, Result};
+use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
@@ -116,10 +117,10 @@ fn format_change(site: &Site, what: &str) -> String {
     format!("{id} {what}\n\nNext: farrier site check {id}\n")
 }
 
-async fn list(client: &Client, screen: &mut Screen, args: &FilteredListArgs) -> Result<()> {
-    let sites = fetch_pages(args.limit, async |page_size, page_token| {
-        let filter = args.filter.clone();
-        let request = ListSitesRequest { page_size, page_token, filter };
+async fn list(client: &Client, screen: &mut Screen, args: &SiteListArgs) -> Result<()> {
+    let sites = fetch_pages(args.list.limit, async |page_size, page_token| {
+        let (filter, order_by) = (args.list.filter.clone(), args.sort.order_by.clone());
+        let request = ListSitesRequest { page_size, page_token, filter, order_by };
         let page = client.call(client.sites().list_sites(request)).await?;
         Ok((page.sites, page.next_page_token))
     })
@@ -127,6 +128,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &FilteredListArgs) -> 
     let clock = Clock::system();
     let none =
         "no sites; create one with `farrier site create site-… --maas-url URL --credential NAME`";
+    let none = empty_list_note(&args.list.filter, none);
     screen.print_list(&sites, |sites, wide| table(sites, wide, &clock), none)
 }
 

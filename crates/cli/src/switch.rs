@@ -69,7 +69,8 @@ async fn fetch(client: &Client, switch_id: String) -> Result<Switch> {
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<()> {
     let switches = fetch_pages(args.limit, async |page_size, page_token| {
-        let request = ListSwitchesRequest { filter: filter(args), page_size, page_token };
+        let (filter, order_by) = (filter(args), args.sort.order_by.clone());
+        let request = ListSwitchesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.switches().list_switches(request)).await?;
         Ok((page.switches, page.next_page_token))
     })

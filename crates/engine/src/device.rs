@@ -14,6 +14,7 @@ use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
 use model::lifecycle::{DeviceContext, DeviceFailure, DeviceSpec, RecordHeader};
 use model::machine::{Labels, MachineSpec};
+use model::order::Selection;
 use model::placement::DevicePlacement;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
@@ -119,13 +120,13 @@ impl Devices {
     /// Devices by id, after `after`.
     pub async fn list<D: Device>(
         &self,
-        filter: Filter,
+        selection: impl Into<Selection>,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<D>> {
-        let input = (filter, after, limit);
-        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
-            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
         found.await
     }

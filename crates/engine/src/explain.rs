@@ -4,7 +4,6 @@ use crate::Engine;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
-use model::filter::Filter;
 use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
@@ -15,7 +14,7 @@ use model::site::explain_site;
 use model::target::TargetId;
 use model::why::{Explanation, explain_machine, explain_run};
 use providers::Target;
-use store::{Event, Result, StoreError, Tx};
+use store::{Event, HistoryQuery, Result, StoreError, Tx};
 
 /// How many of a machine's newest runs are searched for the failure that needs intervention.
 const MAX_FAILURES_BACK: i64 = 20;
@@ -95,21 +94,21 @@ impl Engine {
 
     /// The history of an object, oldest first, after a version.
     pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
-        self.filtered_history(id, Filter::default(), after, limit).await
+        let after = Some(after).filter(|after| *after > 0);
+        self.filtered_history(id, HistoryQuery { after, ..HistoryQuery::default() }, limit).await
     }
 
-    /// The history of an object that matches, oldest first, after a version.
+    /// The entries of an object's history that match.
     pub async fn filtered_history(
         &self,
         id: &str,
-        filter: Filter,
-        after: i64,
+        query: HistoryQuery,
         limit: i64,
     ) -> Result<Vec<Event>> {
-        let input = (id.to_string(), filter, after, limit);
-        let events = self.store().scan(input, |(id, filter, after, limit), tx| {
-            Box::pin(history(tx, id, filter, *after, *limit))
-        });
+        let input = (id.to_string(), query, limit);
+        let events = self
+            .store()
+            .scan(input, |(id, query, limit), tx| Box::pin(history(tx, id, query, *limit)));
         let (events, known) = events.await?;
         if !known {
             let (what, list) = match NodeId::parse(id) {
@@ -216,11 +215,10 @@ impl Engine {
 async fn history(
     tx: &mut Tx,
     id: &str,
-    filter: &Filter,
-    after: i64,
+    query: &HistoryQuery,
     limit: i64,
 ) -> Result<(Vec<Event>, bool)> {
-    let events = tx.filtered_history(id, filter, after, limit).await?;
-    let known = !events.is_empty() || after > 0 || tx.last_version(id).await? > 0;
+    let events = tx.filtered_history(id, query, limit).await?;
+    let known = !events.is_empty() || query.after.is_some() || tx.last_version(id).await? > 0;
     Ok((events, known))
 }

@@ -83,7 +83,7 @@ impl FirmwareCatalog {
             .await
     }
 
-    /// Applied firmware, newest first.
+    /// Applied firmware that matches.
     pub async fn applied(&self, query: AppliedQuery, limit: i64) -> Result<Vec<AppliedFirmware>> {
         let input = (query, limit);
         let found =

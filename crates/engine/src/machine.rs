@@ -12,10 +12,10 @@ use crate::topology::{
     mark_racks_changed,
 };
 use model::condition::{ConditionObservation, ConditionType};
-use model::filter::Filter;
 use model::here;
 use model::id::MachineId;
 use model::machine::{Labels, Machine, MachineSpec};
+use model::order::Selection;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::TargetId;
@@ -100,13 +100,13 @@ impl Machines {
 
     pub async fn list(
         &self,
-        filter: Filter,
+        selection: impl Into<Selection>,
         after: Option<String>,
         limit: i64,
     ) -> Result<MachinePage> {
-        let input = (filter, after, limit);
-        let found = self.0.store().scan_one(input, |(filter, after, limit), tx| {
-            Box::pin(tx.machines(filter, after.as_deref(), *limit))
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_machines(selection, after.as_deref(), *limit))
         });
         found.await
     }

@@ -17,7 +17,6 @@ use crate::explain::Explained;
 use crate::fan_out::{failed_child, has_active_children};
 use crate::holds::unknown;
 use crate::topology::take_out_devices;
-use model::filter::Filter;
 use model::firmware::{FirmwareResolution, resolve};
 use model::gate::{Overrides, gate_of};
 use model::here;
@@ -25,6 +24,7 @@ use model::id::{RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::Labels;
 use model::machine::Machine;
+use model::order::Selection;
 use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
     Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState, RackTurnInput, explain,
@@ -92,13 +92,13 @@ impl Racks {
     /// A page of racks in the order of their ids, after the id `after`.
     pub async fn list(
         &self,
-        filter: Filter,
+        selection: impl Into<Selection>,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Rack>> {
-        let input = (filter, after, limit);
-        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
-            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
         found.await
     }

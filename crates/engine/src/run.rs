@@ -5,8 +5,8 @@ mod act;
 use crate::Engine;
 use crate::admission::no_run;
 use act::ActionTransaction;
-use model::filter::Filter;
 use model::id::RunId;
+use model::order::Selection;
 use model::run::Run;
 use model::run::actions::{Action, Requester};
 use model::why::overdue;
@@ -31,10 +31,15 @@ impl Runs {
         Ok(found.ok_or_else(|| no_run(id))?)
     }
 
-    pub async fn list(&self, filter: Filter, until: Option<String>, limit: i64) -> Result<RunPage> {
-        let input = (filter, until, limit);
-        let found = self.0.store().scan_one(input, |(filter, until, limit), tx| {
-            Box::pin(tx.runs(filter, until.as_deref(), *limit))
+    pub async fn list(
+        &self,
+        selection: impl Into<Selection>,
+        after: Option<String>,
+        limit: i64,
+    ) -> Result<RunPage> {
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_runs(selection, after.as_deref(), *limit))
         });
         found.await
     }

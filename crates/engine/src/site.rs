@@ -3,10 +3,10 @@
 use crate::Engine;
 use crate::admission::event;
 use crate::node::no_site;
-use model::filter::Filter;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
+use model::order::Selection;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::actions::Requester;
 use model::site::{Site, SiteSpec};
@@ -89,13 +89,13 @@ impl Sites {
 
     pub async fn list(
         &self,
-        filter: Filter,
+        selection: impl Into<Selection>,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Site>> {
-        let input = (filter, after, limit);
-        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
-            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
         found.await
     }

@@ -25,6 +25,7 @@ pub mod lifecycle;
 pub mod list_format;
 pub mod machine;
 pub mod node;
+pub mod order;
 pub mod placement;
 pub mod plan;
 pub mod power_shelf;

@@ -166,6 +166,15 @@ impl FilterValues for Event {
     }
 }
 
+/// Selects entries of a history.
+#[derive(Debug, Clone, Default)]
+pub struct HistoryQuery {
+    pub filter: Filter,
+    pub newest_first: bool,
+    /// The version of the last entry of the page before.
+    pub after: Option<i64>,
+}
+
 /// A stored object as of a cursor.
 pub(crate) enum ObjectAsOf {
     /// It has not changed since.
@@ -344,28 +353,34 @@ impl Tx {
 
     /// The events of one object after a version, oldest first.
     pub async fn history(&mut self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
-        self.filtered_history(id, &Filter::default(), after, limit).await
+        let query = HistoryQuery { after: Some(after), ..HistoryQuery::default() };
+        self.filtered_history(id, &query, limit).await
     }
 
-    /// The events of one object that match, after a version, oldest first.
+    /// The events of one object that match.
     pub async fn filtered_history(
         &mut self,
         id: &str,
-        filter: &Filter,
-        after: i64,
+        query: &HistoryQuery,
         limit: i64,
     ) -> Result<Vec<Event>> {
-        let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
-                   e.message, e.decided_by, e.kind FROM events e \
-                   WHERE e.version > $1 AND e.object_id = $2 ORDER BY e.version LIMIT $3";
-        let query = KeysetQuery {
-            sql: sql.into(),
-            after: vec![after.into()],
+        let (sign, direction, first) = match query.newest_first {
+            true => ("<", "DESC", i64::MAX),
+            false => (">", "ASC", 0),
+        };
+        let sql = format!(
+            "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
+                   e.message, e.decided_by, e.kind FROM events e WHERE e.version {sign} $1 \
+                   AND e.object_id = $2 ORDER BY e.version {direction} LIMIT $3"
+        );
+        let rows = KeysetQuery {
+            sql,
+            after: vec![query.after.unwrap_or(first).into()],
             fixed: vec![id.into()],
             key: |one: &Event| vec![one.version.into()],
             decode: |row| event(row, None),
         };
-        self.filtered_items(query, filter, limit).await
+        self.filtered_items(rows, &query.filter, limit).await
     }
 }
 

@@ -120,23 +120,27 @@ impl Tx {
         self.queue_write(Statement::new(sql, values![device, MAX_APPLIED - 1]), ExpectedRows::Any)
     }
 
-    /// One page of the applied firmware that matches, newest first.
+    /// One page of the applied firmware that matches.
     pub async fn applied(
         &mut self,
         query: &AppliedQuery,
         limit: i64,
     ) -> Result<Vec<AppliedFirmware>> {
-        let last = AppliedPosition { at: i64::MAX, run: String::new(), step: String::new() };
-        let before = query.before.as_ref().unwrap_or(&last);
+        let (sign, direction, at) = match query.oldest_first {
+            true => (">", "ASC", i64::MIN),
+            false => ("<", "DESC", i64::MAX),
+        };
+        let first = AppliedPosition { at, run: String::new(), step: String::new() };
+        let after = query.after.as_ref().unwrap_or(&first);
         let only = if query.device.is_some() { "device = $4" } else { "CAST($4 AS TEXT) IS NULL" };
         let sql = format!(
             "SELECT run_id, step, device, component, previous, version, changed, at \
-             FROM firmware_applied WHERE {only} AND (at, run_id, step) < ($1, $2, $3) \
-             ORDER BY at DESC, run_id DESC, step DESC LIMIT $5"
+             FROM firmware_applied WHERE {only} AND (at, run_id, step) {sign} ($1, $2, $3) \
+             ORDER BY at {direction}, run_id {direction}, step {direction} LIMIT $5"
         );
         let rows = KeysetQuery {
             sql,
-            after: before.values(),
+            after: after.values(),
             fixed: vec![query.device.as_ref().map(TargetId::key).into()],
             key: |one: &AppliedFirmware| AppliedPosition::of(one).values(),
             decode: applied,
@@ -164,8 +168,9 @@ pub struct AppliedQuery {
     /// Only this device.
     pub device: Option<TargetId>,
     pub filter: Filter,
-    /// Only entries before this one.
-    pub before: Option<AppliedPosition>,
+    pub oldest_first: bool,
+    /// The last entry of the page before.
+    pub after: Option<AppliedPosition>,
 }
 
 /// A position in the history of applied firmware.

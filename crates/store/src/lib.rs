@@ -23,6 +23,7 @@ mod lockout;
 mod log;
 mod machine;
 mod node;
+mod order;
 mod plan;
 mod record;
 mod replica;
@@ -38,7 +39,9 @@ pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, TxBody, TxFuture, TxInput, TxOutput};
 pub use error::StoreError;
-pub use event::{Cause, Cursor, Event, EventObject, NewEvent, ObjectBefore, REMOVED, WatchedKind};
+pub use event::{
+    Cause, Cursor, Event, EventObject, HistoryQuery, NewEvent, ObjectBefore, REMOVED, WatchedKind,
+};
 pub use firmware::{AppliedPosition, AppliedQuery};
 pub use health::ObjectReports;
 pub use hook::{TransactionHook, TransactionPoint};

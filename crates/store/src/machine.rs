@@ -30,7 +30,8 @@ pub struct MachinePage {
     pub next: Option<String>,
 }
 
-const COLUMNS: &str = "id, version, phase, active_run, labels, body, created_at, updated_at";
+pub(crate) const COLUMNS: &str =
+    "id, version, phase, active_run, labels, body, created_at, updated_at";
 
 impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {

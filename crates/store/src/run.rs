@@ -236,6 +236,6 @@ fn claimed_run(row: &Row) -> Result<ClaimedRun> {
     Ok(ClaimedRun { run: run(row)?, epoch: row.int(3)?, wakes_requested: row.int(4)?, owner })
 }
 
-fn run(row: &Row) -> Result<Run> {
+pub(crate) fn run(row: &Row) -> Result<Run> {
     Ok(Run { spec: row.json(0)?, progress: row.json(1)?, version: row.int(2)? })
 }

@@ -110,7 +110,12 @@ impl BenchClient {
         page_size: i32,
         page_token: String,
     ) -> Outcome<v1::ListMachinesResponse> {
-        let request = v1::ListMachinesRequest { filter: filter.into(), page_size, page_token };
+        let request = v1::ListMachinesRequest {
+            filter: filter.into(),
+            page_size,
+            page_token,
+            ..Default::default()
+        };
         Ok(self.machines.list_machines(request).await?.into_inner())
     }
 }

@@ -19,6 +19,8 @@ pub struct DeviceListArgs {
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {

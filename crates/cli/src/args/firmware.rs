@@ -117,7 +117,7 @@ pub struct FirmwareAvailableArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Filters:\n  component=BMC AND changed=true\n  device_type=switch    machine, switch, power_shelf\n  device_id, version, operation_id"
+    after_help = "Filters:\n  component=BMC AND changed=true\n  device_type=switch    machine, switch, power_shelf\n  device_id, version, operation_id\n\nOrders: at, at:desc (the default)"
 )]
 pub struct FirmwareHistoryArgs {
     /// Only this machine, switch or power shelf
@@ -125,6 +125,8 @@ pub struct FirmwareHistoryArgs {
     pub device: String,
     #[command(flatten)]
     pub list: FilteredListArgs,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 /// Parses `machine:BMC=2.1,url=…,sha256=…`. The URL may contain commas.

@@ -10,7 +10,7 @@ pub enum MachineCommand {
     Get(MachineArg),
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
-    List(ListArgs),
+    List(MachineListArgs),
     /// Change the spec and labels of a machine; values not given stay
     Update(Box<MachineUpdateArgs>),
     /// Delete a machine that nothing uses; its history stays

@@ -122,6 +122,8 @@ pub struct NodeListArgs {
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 #[derive(Debug, Args)]

@@ -72,6 +72,8 @@ pub struct OperationFilterArgs {
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 const START_HELP: &str = "\

@@ -96,7 +96,7 @@ pub struct SimClearArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Filters:\n  run_id=op-… AND step=repave-os\n  key, machine, effect")]
 pub struct SimEffectsArgs {
-    /// Only effect keys with this prefix: an operation ID, OPERATION/STEP or a whole key
+    /// Only this operation, this OPERATION/STEP, or this whole effect key
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
     #[command(flatten)]

@@ -26,14 +26,24 @@ pub enum SiteCommand {
     )]
     Update(Box<SiteUpdateArgs>),
     /// List sites with the reachability of their MAAS and their problems
-    #[command(after_help = "Filters:\n  site_id, state, labels.KEY")]
-    List(FilteredListArgs),
+    #[command(
+        after_help = "Filters:\n  site_id, state, labels.KEY\n\nOrders: site_id, created_at, updated_at"
+    )]
+    List(SiteListArgs),
     /// Show one site with all details
     Get(SiteArg),
     /// Call the MAAS of a site now and show the result; exit with 1 on a problem
     Check(SiteArg),
     /// Delete a site that has no nodes
     Delete(SiteDeleteArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SiteListArgs {
+    #[command(flatten)]
+    pub list: FilteredListArgs,
+    #[command(flatten)]
+    pub sort: SortArg,
 }
 
 #[derive(Debug, Args)]

@@ -274,18 +274,21 @@ pub async fn page(
     let (filter, page_token) = (filter.to_string(), page_token.to_string());
     Ok(match list {
         "machines" => {
-            let request = v1::ListMachinesRequest { filter, page_size, page_token };
+            let request =
+                v1::ListMachinesRequest { filter, page_size, page_token, ..Default::default() };
             let page = api.machines.list_machines(request).await?.into_inner();
             let ids = page.machines.into_iter().map(|machine| machine.machine_id);
             (ids.collect(), page.next_page_token)
         }
         "runs" => {
-            let request = v1::ListRunsRequest { filter, page_size, page_token };
+            let request =
+                v1::ListRunsRequest { filter, page_size, page_token, ..Default::default() };
             let page = api.runs.list_runs(request).await?.into_inner();
             (page.runs.into_iter().map(|run| run.run_id).collect(), page.next_page_token)
         }
         "operations" => {
-            let request = v1::ListOperationsRequest { filter, page_size, page_token };
+            let request =
+                v1::ListOperationsRequest { filter, page_size, page_token, ..Default::default() };
             let page = api.operations.list_operations(request).await?.into_inner();
             let ids = page.operations.into_iter().map(|operation| operation.operation_id);
             (ids.collect(), page.next_page_token)

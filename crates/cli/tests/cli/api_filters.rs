@@ -251,3 +251,90 @@ async fn control_characters(_world: &TestServer, mut api: Clients) {
         refused(page(&mut api, "machines", (filter, 0, "")).await, InvalidArgument, &["filter"]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_has_an_order_and_its_tokens_fit_no_other() {
+    on_both("zero", ordered).await;
+}
+
+async fn ordered(_world: &TestServer, mut api: Clients) {
+    for id in ["m-2", "m-3", "m-1"] {
+        api.register(id).await;
+    }
+    let list = |order_by: &str, page_size: i32, page_token: &str| v1::ListMachinesRequest {
+        filter: "provider=sim".into(),
+        page_size,
+        page_token: page_token.into(),
+        order_by: order_by.into(),
+    };
+    for (order_by, expected) in [
+        ("", ["m-1", "m-2", "m-3"]),
+        ("machine_id desc", ["m-3", "m-2", "m-1"]),
+        ("created_at", ["m-2", "m-3", "m-1"]),
+        ("created_at desc", ["m-1", "m-3", "m-2"]),
+    ] {
+        let (mut observed, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = api.machines.list_machines(list(order_by, 1, &token)).await.unwrap();
+            let page = page.into_inner();
+            observed.extend(page.machines.into_iter().map(|machine| machine.machine_id));
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            token = page.next_page_token;
+            let other = if order_by == "updated_at" { "" } else { "updated_at" };
+            let answer = api.machines.list_machines(list(other, 1, &token)).await;
+            let status = refused(answer, InvalidArgument, &["page_token", "another order"]);
+            assert_eq!(field_of(&status), "page_token");
+        }
+        assert_eq!(observed, expected, "{order_by}");
+    }
+    let answer = api.machines.list_machines(list("rack", 0, "")).await;
+    let status = refused(answer, InvalidArgument, &["order_by", "machine_id, created_at"]);
+    assert_eq!(field_of(&status), "order_by");
+    let history = |order_by: &str, filter: &str| v1::ListHistoryRequest {
+        id: "m-1".into(),
+        order_by: order_by.into(),
+        filter: filter.into(),
+        ..Default::default()
+    };
+    api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
+    let newest = api.explain.list_history(history("ts desc", "")).await.unwrap().into_inner();
+    let newest: Vec<_> = newest.entries.into_iter().rev().collect();
+    let oldest = api.explain.list_history(history("", "")).await.unwrap().into_inner().entries;
+    assert!(newest.len() > 2 && oldest.starts_with(&newest), "{newest:#?}");
+    let requests = history("", "cause=request");
+    let requests = api.explain.list_history(requests).await.unwrap().into_inner().entries;
+    let expected = oldest.iter().filter(|one| one.cause() == v1::HistoryCause::Request);
+    assert!(!requests.is_empty() && requests.iter().eq(expected), "{requests:#?}");
+    let none = api.explain.list_history(history("", "actor=nobody")).await.unwrap().into_inner();
+    assert_eq!(none.entries, [], "the object is known");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lists_of_the_simulator_have_filters_and_pages() {
+    let (_world, mut api) = TestServer::open("zero").await;
+    for (machine, action) in [("m-1", "fail"), ("m-2", "hang"), ("m-3", "fail")] {
+        api.fault(fault(machine, "repave", action, 1)).await;
+    }
+    let list = |filter: &str, page_token: &str| v1::ListFaultsRequest {
+        page_size: 1,
+        page_token: page_token.into(),
+        filter: filter.into(),
+    };
+    let (mut machines, mut token) = (Vec::new(), String::new());
+    loop {
+        let page = api.sim.list_faults(list("action=fail", &token)).await.unwrap().into_inner();
+        machines.extend(page.faults.into_iter().map(|fault| fault.machine));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        token = page.next_page_token;
+    }
+    assert_eq!(machines, ["m-1", "m-3"]);
+    let answer = api.sim.list_faults(list("", &token)).await;
+    refused(answer, InvalidArgument, &["page_token"]);
+    refused(api.sim.list_faults(list("action=melt", "")).await, InvalidArgument, &["fail, hang"]);
+    let effects = v1::ListEffectsRequest { filter: "colour=red".into(), ..Default::default() };
+    refused(api.sim.list_effects(effects).await, InvalidArgument, &["key, run_id, step"]);
+}

@@ -78,7 +78,7 @@ def machines(caller):
     for name in ("m-1", "m-2", "m-3", "gpu-1", "gpu-2"):
         caller.ok("Machine.RegisterMachine", machine={"machine_id": name})
     caller.ok("Machine.GetMachine", machine_id="m-1")
-    caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY")
+    caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY", order_by="created_at desc")
     caller.ok("Machine.WatchMachines")
     update = {"machine_id": "m-1", "labels": {"env": "test"}}
     caller.ok("Machine.UpdateMachine", machine=update)
@@ -95,7 +95,7 @@ def machines(caller):
 
 
 def operations(caller):
-    caller.ok("Operation.ListOperations")
+    caller.ok("Operation.ListOperations", order_by="finished_at")
     caller.ok("Operation.WatchOperations")
     run = caller.ok(
         "Run.StartRun", machine_id="m-1", type="REBOOT", request_id=caller.request_id()
@@ -124,7 +124,7 @@ def operations(caller):
     own = {"plan_id": "plan-own-v1", "display_name": "Own", "steps": list(plan.steps)}
     caller.ok("Plan.CreatePlan", plan=own)
     caller.ok("Explain.Explain", id="m-1")
-    caller.ok("Explain.ListHistory", id="m-1")
+    caller.ok("Explain.ListHistory", id="m-1", filter="cause=request", order_by="ts desc")
     caller.ok("Explain.GetFaultPage", code="bmc-unreachable")
 
 
@@ -135,19 +135,19 @@ def administration(caller):
     caller.ok("Admin.SetRetired", **reason)
     caller.ok("Admin.ClearRetired", **reason)
     caller.refused("Admin.ClearNeedsIntervention", "FAILED_PRECONDITION", **reason)
-    caller.ok("Admin.ListReplicas")
+    caller.ok("Admin.ListReplicas", filter="version!=0")
     alert = {"id": "hot", "message": "too hot"}
     report = {"id": "m-2", "source": "monitor"}
     caller.ok("Health.MergeHealthReport", alerts=[alert], **report)
     caller.ok("Health.ReplaceHealthReport", alerts=[alert], **report)
     caller.ok("Health.GetHealth", id="m-2")
-    caller.ok("Health.ListHealth")
+    caller.ok("Health.ListHealth", filter="source=monitor")
     caller.ok("Health.DeleteHealthReport", **report)
     secret = {"password": {"user": "root", "password": "secret"}}
     created = caller.ok("Credential.CreateCredential", name="bmc", secret=secret)
     caller.refused("Credential.CreateCredential", "ALREADY_EXISTS", name="bmc", secret=secret)
     caller.ok("Credential.GetCredential", name="bmc")
-    caller.ok("Credential.ListCredentials")
+    caller.ok("Credential.ListCredentials", filter="kind=password")
     version = {"expected_version": created.version}
     caller.ok("Credential.UpdateCredential", name="bmc", secret=secret, **version)
     caller.refused("Credential.UpdateCredential", "NOT_FOUND", name="host", secret=secret)
@@ -159,7 +159,7 @@ def administration(caller):
     caller.ok("Credential.CreateIdentity", **pin)
     caller.ok("Credential.UpdateIdentity", **pin)
     caller.ok("Credential.GetIdentity", peer=pin["peer"])
-    caller.ok("Credential.ListIdentities")
+    caller.ok("Credential.ListIdentities", filter="peer=https://10.0.0.5")
     deleted = caller.ok("Credential.DeleteIdentity", peer=pin["peer"])
     check("the deleted identity", deleted.peer, pin["peer"])
 
@@ -197,7 +197,7 @@ def images(caller):
     image = {"name": "own", "kind": 1, "file": {"sha256": file.sha256}}
     caller.ok("Image.CreateImage", image=image)
     caller.ok("Image.GetImage", name="own")
-    caller.ok("Image.ListImages")
+    caller.ok("Image.ListImages", filter="kind!=iso")
     caller.ok("Image.DeleteImage", name="own")
     try:
         caller.ok("Image.GetNetbootConfig")
@@ -248,7 +248,7 @@ def firmware(caller):
     record = {"firmware_id": "fw-1", "hardware_type": "gb200", "components": [component]}
     caller.ok("Firmware.CreateFirmware", firmware=record)
     caller.ok("Firmware.GetFirmware", firmware_id="fw-1")
-    caller.ok("Firmware.ListFirmware")
+    caller.ok("Firmware.ListFirmware", filter="hardware_type=gb200")
     flags = {"firmware_id": "fw-1", "is_default": True, "available": True}
     updated = caller.ok("Firmware.UpdateFirmware", firmware=flags)
     check("the default", updated.is_default, True)
@@ -258,13 +258,13 @@ def firmware(caller):
     )
     caller.refused("Firmware.UpdateFirmware", "INVALID_ARGUMENT", firmware=flags,
                    update_mask={"paths": ["description"]})
-    caller.ok("Firmware.ListFirmwareHistory")
+    caller.ok("Firmware.ListFirmwareHistory", filter="changed=true", order_by="at")
     caller.refused("Firmware.DeleteFirmware", "FAILED_PRECONDITION", firmware_id="fw-1")
     shelves = {"power_shelves": {"power_shelf_ids": ["ps-1"]}}
     update = {"request_id": caller.request_id(), "dry_run": True, **shelves}
     caller.ok("Component.UpdateComponentFirmware", **update)
     caller.ok("Component.GetComponentFirmwareStatus", **shelves)
-    caller.ok("Component.ListComponentFirmwareVersions", **shelves)
+    caller.ok("Component.ListComponentFirmwareVersions", filter="device_type=power_shelf", **shelves)
 
 
 def nodes(caller):
@@ -302,9 +302,9 @@ def nodes(caller):
 
 def simulator(caller):
     fault = caller.ok("Simulator.CreateFault", fault={"machine": "m-9", "action": 1})
-    caller.ok("Simulator.ListFaults")
+    caller.ok("Simulator.ListFaults", filter="action=fail", page_size=1)
     caller.ok("Simulator.DeleteFaults", fault_id=fault.fault_id)
-    caller.ok("Simulator.ListEffects")
+    caller.ok("Simulator.ListEffects", filter="machine=m-1", page_size=1)
 
 
 def main(address):

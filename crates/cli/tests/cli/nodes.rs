@@ -381,6 +381,7 @@ async fn refusals_say_why_and_what_to_do() {
         filter: filter.into(),
         page_token: token.into(),
         page_size: 1,
+        ..Default::default()
     };
     invalid(api.nodes.list_nodes(list("state=gone", "")).await, "filter");
     refused(

@@ -87,6 +87,8 @@ async fn the_output_of_the_main_commands() {
 const COMMANDS: &str = "\
 list
 list --filter phase=MAINTENANCE
+list --sort machine_id:desc
+list --sort colour
 get machine-1
 get machine-3
 why machine-1
@@ -126,8 +128,10 @@ site update site-lab --zone row-7 --expected-version 99
 site update site-none --zone row-7
 health get machine-2
 health list
+health list --filter source=colour
 image list
 firmware list
+firmware list --filter available=true
 credential list
 credential get bmc
 trust list

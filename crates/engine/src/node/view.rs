@@ -2,9 +2,9 @@
 
 use super::no_node;
 use crate::node::Nodes;
-use model::filter::Filter;
 use model::id::{MachineId, NodeId};
 use model::node::Node;
+use model::order::Selection;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
@@ -41,13 +41,13 @@ impl Nodes {
     /// Nodes by id, after `after`.
     pub async fn list(
         &self,
-        filter: Filter,
+        selection: impl Into<Selection>,
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Node>> {
-        let input = (filter, after, limit);
-        let found = self.0.store().scan(input, |(filter, after, limit), tx| {
-            Box::pin(tx.records(filter, after.as_deref(), *limit))
+        let input = (selection.into(), after, limit);
+        let found = self.0.store().scan(input, |(selection, after, limit), tx| {
+            Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
         found.await
     }

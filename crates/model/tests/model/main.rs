@@ -33,6 +33,7 @@ mod invariants;
 mod list_format;
 mod machine;
 mod nodes;
+mod order;
 mod pages;
 mod placement;
 mod plan;

@@ -3,14 +3,15 @@
 use super::GrpcServices;
 use super::convert::{location_from, time};
 use super::health::health_summary;
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::OrStatus;
 use engine::{DescribedDevice, PlacedSpec};
 use model::device::{Device, DeviceReachability};
 use model::effect::{DesiredPower, DeviceFacts};
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::lifecycle::{DeviceFailure, DeviceSpec};
 use model::machine::Labels;
+use model::order::Selection;
 use model::placement::{check_height, parse_feeds};
 use model::refusal::Refusal;
 use model::text;
@@ -124,6 +125,7 @@ pub(super) struct DevicePageRequest<'a> {
     pub list: List,
     pub subject: FilterSubject,
     pub filter: &'a str,
+    pub order_by: &'a str,
     pub size: i32,
     pub token: &'a str,
 }
@@ -143,11 +145,12 @@ impl GrpcServices {
         &self,
         desired: DevicePageRequest<'_>,
     ) -> Result<(Vec<D>, String), Status> {
-        let page =
-            Page::new(desired.list, desired.filter, desired.size, desired.token).or_status()?;
-        let filter = Filter::parse(desired.filter, desired.subject).or_status()?;
+        let selected = Selection::parse(desired.filter, desired.order_by, desired.subject);
+        let selected = selected.or_status()?;
+        let scope = scope(desired.filter, selected.order);
+        let page = Page::new(desired.list, &scope, desired.size, desired.token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self.engine.devices().list::<D>(filter, page.from.clone(), size).await;
+        let found = self.engine.devices().list::<D>(selected, page.from.clone(), size).await;
         let found = found.or_status()?;
         let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok((found.records, next))

@@ -1,14 +1,16 @@
 //! ExplainService: why an object is in its state, and its history.
 
 use super::convert::time;
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
 use model::id::ObjectId;
+use model::order::ListOrder;
 use model::refusal::Refusal;
 use proto::{v1, words};
+use store::HistoryQuery;
 use tonic::{Request, Response};
 
 #[tonic::async_trait]
@@ -43,11 +45,13 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         let requested = request.into_inner();
         let id = ObjectId::parse(&requested.id).or_status()?;
         let filter = Filter::parse(&requested.filter, FilterSubject::History).or_status()?;
-        let stamp = format!("{id} {}", requested.filter);
+        let order = ListOrder::parse(&requested.order_by, FilterSubject::History).or_status()?;
+        let stamp = format!("{id} {}", scope(&requested.filter, order));
         let page = Page::new(List::History, &stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
-        let events = self.engine.filtered_history(id.as_str(), filter, after, page.size + 1).await;
+        let after = page.from.as_deref().and_then(|from| from.parse().ok());
+        let query = HistoryQuery { filter, newest_first: order.is_some(), after };
+        let events = self.engine.filtered_history(id.as_str(), query, page.size + 1).await;
         let mut events = events.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));

@@ -1,13 +1,14 @@
 //! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
 use super::convert::{expected_version, initiator, time, word_from};
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
 use model::firmware::update::FirmwareUpdate;
 use model::firmware::{AppliedFirmware, DEVICES, Firmware, FirmwareComponent};
 use model::id::FirmwareId;
+use model::order::ListOrder;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
@@ -94,12 +95,14 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         };
         let filter =
             Filter::parse(&requested.filter, FilterSubject::FirmwareHistory).or_status()?;
-        let stamp = format!("{} {}", requested.device_id, requested.filter);
+        let order = ListOrder::parse(&requested.order_by, FilterSubject::FirmwareHistory);
+        let order = order.or_status()?;
+        let stamp = format!("{} {}", requested.device_id, scope(&requested.filter, order));
         let page =
             Page::new(List::FirmwareHistory, &stamp, requested.page_size, &requested.page_token)
                 .or_status()?;
-        let before = page.from.as_deref().map(history_key_from).transpose().or_status()?;
-        let query = AppliedQuery { device, filter, before };
+        let after = page.from.as_deref().map(history_key_from).transpose().or_status()?;
+        let query = AppliedQuery { device, filter, oldest_first: order.is_some(), after };
         let found = self.engine.firmware().applied(query, page.size + 1).await.or_status()?;
         let placed: Vec<(String, AppliedFirmware)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();

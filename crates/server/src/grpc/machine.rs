@@ -4,14 +4,15 @@ use super::convert::{
     expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
     operation, overrides_from, who,
 };
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::gate::MACHINE_RUN;
 use model::id::{MachineId, PlanId, RunId};
+use model::order::Selection;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
 use model::run::actions::Action;
@@ -94,16 +95,12 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
         let requested = request.into_inner();
-        let filter = Filter::parse(&requested.filter, FilterSubject::Machine).or_status()?;
-        let page = Page::new(
-            List::Machines,
-            &requested.filter,
-            requested.page_size,
-            &requested.page_token,
-        )
-        .or_status()?;
-        let found =
-            self.engine.machines().list(filter, page.from.clone(), page.size).await.or_status()?;
+        let v1::ListMachinesRequest { filter, page_size, page_token, order_by } = requested;
+        let selected = Selection::parse(&filter, &order_by, FilterSubject::Machine).or_status()?;
+        let scope = scope(&filter, selected.order);
+        let page = Page::new(List::Machines, &scope, page_size, &page_token).or_status()?;
+        let found = self.engine.machines().list(selected, page.from.clone(), page.size).await;
+        let found = found.or_status()?;
         let ids = found.machines.iter().map(|machine| machine.id.clone()).collect();
         let hardware = self.engine.machines().hardware(ids).await.or_status()?;
         let shown = found.machines.into_iter().map(|machine| {

@@ -4,7 +4,7 @@
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
 use super::convert::{initiator, overrides_from, run, time, watch_change, who, word_from};
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
@@ -22,6 +22,7 @@ use model::node::task::ResumeResult;
 use model::node::{
     DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeState, is_expected_maas_state,
 };
+use model::order::{ListOrder, Selection};
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
@@ -201,12 +202,14 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::ListNodesRequest>,
     ) -> Answer<v1::ListNodesResponse> {
         let requested = request.into_inner();
-        let stamp = &requested.filter;
-        let page = Page::new(List::Nodes, stamp, requested.page_size, &requested.page_token)
-            .or_status()?;
-        let filter = filter_from(&requested.filter).or_status()?;
+        let v1::ListNodesRequest { filter, page_size, page_token, order_by } = requested;
+        let order = ListOrder::parse(&order_by, FilterSubject::Node).or_status()?;
+        let page = Page::new(List::Nodes, &scope(&filter, order), page_size, &page_token);
+        let page = page.or_status()?;
+        let selected = Selection { filter: filter_from(&filter).or_status()?, order };
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.nodes().list(filter, page.from.clone(), size).await.or_status()?;
+        let found =
+            self.engine.nodes().list(selected, page.from.clone(), size).await.or_status()?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))

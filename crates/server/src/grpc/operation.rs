@@ -1,13 +1,14 @@
 //! OperationService: the customer's view of runs.
 
 use super::convert::{log_chunk, operation, operation_event};
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::watch::{LogStream, Watch};
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::id::RunId;
+use model::order::Selection;
 use model::refusal::Refusal;
 use model::run::Run;
 use proto::v1;
@@ -19,14 +20,14 @@ impl GrpcServices {
     pub(super) async fn run_page(
         &self,
         list: List,
-        filter: &str,
+        (filter, order_by): (&str, &str),
         size: i32,
         token: &str,
     ) -> Result<(RunPage, String), Status> {
-        let parsed = Filter::parse(filter, FilterSubject::Run).or_status()?;
-        let page = Page::new(list, filter, size, token).or_status()?;
-        let found =
-            self.engine.runs().list(parsed, page.from.clone(), page.size).await.or_status()?;
+        let selected = Selection::parse(filter, order_by, FilterSubject::Run).or_status()?;
+        let page = Page::new(list, &scope(filter, selected.order), size, token).or_status()?;
+        let found = self.engine.runs().list(selected, page.from.clone(), page.size).await;
+        let found = found.or_status()?;
         let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
         Ok((found, next))
     }
@@ -81,7 +82,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         let (found, next_page_token) = self
             .run_page(
                 List::Operations,
-                &requested.filter,
+                (&requested.filter, &requested.order_by),
                 requested.page_size,
                 &requested.page_token,
             )

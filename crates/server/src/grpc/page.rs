@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::order::ListOrder;
 use model::refusal::Refusal;
 use model::retry::fnv1a;
 
@@ -59,6 +60,14 @@ impl List {
             Self::SimEffects => "sim-effects",
             Self::ComponentFirmware => "component-firmware",
         }
+    }
+}
+
+/// What a page token belongs to: a filter, and an order that is not the usual one.
+pub(super) fn scope(filter: &str, order: Option<ListOrder>) -> String {
+    match order.map(ListOrder::as_str) {
+        None => filter.to_string(),
+        Some((field, direction)) => format!("{filter}\norder by {field} {direction}"),
     }
 }
 
@@ -125,7 +134,7 @@ impl Page {
 
     fn parse_token(&self, token: &str) -> Result<String, Refusal> {
         let wrong = |problem: &str| {
-            let instead = "use next_page_token of the page before, with the same filter";
+            let instead = "use next_page_token of the page before, with the same filter and order";
             Refusal::invalid("page_token", problem, instead)
         };
         if token.len() > 512 {
@@ -136,7 +145,7 @@ impl Page {
         let (stamp, last) =
             text.split_once(' ').ok_or_else(|| wrong("was not given out by this server"))?;
         if stamp != self.token_scope() {
-            return Err(wrong("belongs to another list or another filter"));
+            return Err(wrong("belongs to another list, another filter or another order"));
         }
         Ok(last.to_string())
     }

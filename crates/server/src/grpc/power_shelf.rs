@@ -54,11 +54,13 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::ListPowerShelvesRequest>,
     ) -> Answer<v1::ListPowerShelvesResponse> {
-        let v1::ListPowerShelvesRequest { filter, page_size, page_token } = request.into_inner();
+        let v1::ListPowerShelvesRequest { filter, page_size, page_token, order_by } =
+            request.into_inner();
         let desired = DevicePageRequest {
             list: List::PowerShelves,
             subject: FilterSubject::PowerShelf,
             filter: &filter,
+            order_by: &order_by,
             size: page_size,
             token: &page_token,
         };

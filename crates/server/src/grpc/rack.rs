@@ -3,14 +3,15 @@
 pub(super) mod convert;
 
 use super::convert::{expected_version, initiator, overrides_from};
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus};
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::gate::{DELETE_RACK, RACK_MAINTENANCE};
 use model::id::{RackId, RunId};
+use model::order::Selection;
 use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
 use model::refusal::Refusal;
 use model::text;
@@ -101,12 +102,13 @@ impl v1::rack_service_server::RackService for GrpcServices {
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
         let requested = request.into_inner();
-        let filter = Filter::parse(&requested.filter, FilterSubject::Rack).or_status()?;
-        let stamp = &requested.filter;
-        let page = Page::new(List::Racks, stamp, requested.page_size, &requested.page_token)
-            .or_status()?;
+        let v1::ListRacksRequest { filter, page_size, page_token, order_by } = requested;
+        let selected = Selection::parse(&filter, &order_by, FilterSubject::Rack).or_status()?;
+        let scope = scope(&filter, selected.order);
+        let page = Page::new(List::Racks, &scope, page_size, &page_token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self.engine.racks().list(filter, page.from.clone(), size).await.or_status()?;
+        let found = self.engine.racks().list(selected, page.from.clone(), size).await;
+        let found = found.or_status()?;
         Ok(Response::new(v1::ListRacksResponse {
             racks: found.records.iter().map(convert::rack).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),

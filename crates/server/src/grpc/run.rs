@@ -81,7 +81,12 @@ impl v1::run_service_server::RunService for GrpcServices {
     ) -> Answer<v1::ListRunsResponse> {
         let requested = request.into_inner();
         let (found, next_page_token) = self
-            .run_page(List::Runs, &requested.filter, requested.page_size, &requested.page_token)
+            .run_page(
+                List::Runs,
+                (&requested.filter, &requested.order_by),
+                requested.page_size,
+                &requested.page_token,
+            )
             .await?;
         let runs = found.runs.iter().map(run).collect();
         Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))

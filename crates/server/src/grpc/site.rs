@@ -1,13 +1,14 @@
 //! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
 use super::convert::{expected_version, time, who};
-use super::page::{List, Page};
+use super::page::{List, Page, scope};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::SiteDescription;
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::id::SiteId;
 use model::machine::Labels;
+use model::order::Selection;
 use model::refusal::Refusal;
 use model::site::{Network, Site, SiteSpec};
 use proto::{v1, words};
@@ -37,12 +38,13 @@ impl v1::site_service_server::SiteService for GrpcServices {
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
         let requested = request.into_inner();
-        let filter = Filter::parse(&requested.filter, FilterSubject::Site).or_status()?;
-        let stamp = &requested.filter;
-        let page = Page::new(List::Sites, stamp, requested.page_size, &requested.page_token)
-            .or_status()?;
+        let v1::ListSitesRequest { filter, page_size, page_token, order_by } = requested;
+        let selected = Selection::parse(&filter, &order_by, FilterSubject::Site).or_status()?;
+        let scope = scope(&filter, selected.order);
+        let page = Page::new(List::Sites, &scope, page_size, &page_token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.sites().list(filter, page.from.clone(), size).await.or_status()?;
+        let found =
+            self.engine.sites().list(selected, page.from.clone(), size).await.or_status()?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))

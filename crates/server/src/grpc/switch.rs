@@ -38,11 +38,13 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         &self,
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
-        let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
+        let v1::ListSwitchesRequest { filter, page_size, page_token, order_by } =
+            request.into_inner();
         let desired = DevicePageRequest {
             list: List::Switches,
             subject: FilterSubject::Switch,
             filter: &filter,
+            order_by: &order_by,
             size: page_size,
             token: &page_token,
         };

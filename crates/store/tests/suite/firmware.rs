@@ -95,7 +95,9 @@ async fn records_of_an_older_schema_get_the_version_of_their_last_event(db: Db) 
     let one = db.write(insert(firmware("a", "x", false))).await.unwrap();
     let one = db.write(update(one)).await.unwrap();
     db.write(insert(firmware("b", "x", false))).await.unwrap();
-    let back = "ALTER TABLE firmware DROP COLUMN version; DELETE FROM events \
+    let back = "DROP INDEX machines_created; DROP INDEX machines_updated; \
+                DROP INDEX records_created; DROP INDEX records_updated; \
+                ALTER TABLE firmware DROP COLUMN version; DELETE FROM events \
                 WHERE object_id = 'firmware/b';";
     let on_sqlite = format!("{back} PRAGMA user_version = 10");
     let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 10");
@@ -156,7 +158,7 @@ async fn applied_firmware_is_written_once_and_the_oldest_is_deleted(db: Db) {
         }
     }
     let list = |device: Option<TargetId>, before: Option<AppliedPosition>| {
-        let query = AppliedQuery { device, before, ..AppliedQuery::default() };
+        let query = AppliedQuery { device, after: before, ..AppliedQuery::default() };
         tx!([query], |tx| tx.applied(&query, 10_000).await)
     };
     let mine = db.read(list(Some(device("m-1")), None)).await.unwrap();
@@ -167,6 +169,15 @@ async fn applied_firmware_is_written_once_and_the_oldest_is_deleted(db: Db) {
     assert_eq!(rest, mine[10..]);
     let all = db.read(list(None, None)).await.unwrap();
     assert_eq!((all.len() as i64, all.last()), (MAX_APPLIED + 1, Some(&other)));
+    let after = Some(AppliedPosition::of(&mine[9]));
+    let query = AppliedQuery {
+        device: Some(device("m-1")),
+        oldest_first: true,
+        after,
+        ..AppliedQuery::default()
+    };
+    let newer = db.read(tx!([query], |tx| tx.applied(&query, 10_000).await)).await.unwrap();
+    assert_eq!(newer, mine[..9].iter().rev().cloned().collect::<Vec<_>>());
     for (text, expected) in [
         ("device_id=sw-1", 1),
         ("device_type=switch AND component=BMC AND version=2.1 AND changed=true", 1),

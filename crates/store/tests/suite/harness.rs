@@ -49,7 +49,8 @@ macro_rules! on_postgres {
 }
 
 /// Reverts the schema migrations of racks and of nodes.
-pub const REVERT_RACKS: &str = "DROP TABLE inspections; DROP TABLE feeds; \
+pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \
+     DROP TABLE inspections; DROP TABLE feeds; \
      ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
      DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \

@@ -24,6 +24,7 @@ mod logs;
 mod machines;
 mod nodes;
 mod opening;
+mod orders;
 mod paging;
 mod plans;
 mod provider_state;

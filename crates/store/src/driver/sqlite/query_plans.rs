@@ -19,6 +19,7 @@ use model::machine::{Labels, Machine, MachineSpec};
 use model::node::enroll::EnrollmentToken;
 use model::node::task::{Task, TaskState};
 use model::node::{Node, NodeState, TaskKind};
+use model::order::Selection;
 use model::plan::{OnFailure, Params, RunType};
 use model::run::{ENGINE_VERSION, Run, RunSpec, Workflow};
 use model::target::TargetId;
@@ -27,9 +28,9 @@ use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use std::collections::BTreeSet;
 
 /// The permitted scans: tables with a few rows; the index of due objects, which has no ended runs;
-/// the list of all runs, which stops after a page; the index that is counted to keep the newest
-/// events; and the list of ids in a parameter.
-const PERMITTED_SCANS: [&str; 9] = [
+/// the lists of all runs and of all machines, which stop after a page; the index that is counted to
+/// keep the newest events; and the list of ids in a parameter.
+const PERMITTED_SCANS: [&str; 13] = [
     "SCAN replicas",
     "SCAN replicas USING INDEX sqlite_autoindex_replicas_1",
     "SCAN r LEFT-JOIN",
@@ -37,6 +38,10 @@ const PERMITTED_SCANS: [&str; 9] = [
     "SCAN CONSTANT ROW",
     "SCAN subjects USING COVERING INDEX subjects_due",
     "SCAN s USING INDEX sqlite_autoindex_subjects_1",
+    "SCAN s USING INDEX subjects_ended",
+    "SCAN machines USING INDEX sqlite_autoindex_machines_1",
+    "SCAN machines USING INDEX machines_created",
+    "SCAN machines USING INDEX machines_updated",
     "SCAN e USING COVERING INDEX events_aged",
     "SCAN json_each VIRTUAL TABLE INDEX 1:",
 ];
@@ -222,7 +227,28 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
     }
     let rack = Filter::parse("labels.rack=r-1", FilterSubject::Machine)?;
     tx.machines(&rack, Some("m"), 5).await?;
-    tx.machines_as_of(&rack, Some("m"), 5, here).await.map(drop)
+    tx.machines_as_of(&rack, Some("m"), 5, here).await?;
+    ordered_statements(tx).await
+}
+
+/// The statements of lists in an order that is not the usual one.
+async fn ordered_statements(tx: &mut Tx) -> Result<()> {
+    for order in ["machine_id desc", "created_at", "updated_at desc"] {
+        let selected = Selection::parse("", order, FilterSubject::Machine)?;
+        tx.selected_machines(&selected, None, 5).await?;
+        tx.selected_machines(&selected, Some("7 m"), 5).await?;
+    }
+    for order in ["created_at", "finished_at", "finished_at desc"] {
+        let selected = Selection::parse("phase=FAILED", order, FilterSubject::Run)?;
+        tx.selected_runs(&selected, None, 5).await?;
+        tx.selected_runs(&selected, Some("7 op-1"), 5).await?;
+    }
+    for order in ["node_id desc", "created_at desc", "updated_at"] {
+        let selected = Selection::parse("", order, FilterSubject::Node)?;
+        tx.selected_records::<Node>(&selected, None, 5).await?;
+        tx.selected_records::<Node>(&selected, Some("7 node:node-1"), 5).await?;
+    }
+    Ok(())
 }
 
 async fn retention_statements(tx: &mut Tx) -> Result<()> {
