@@ -1,7 +1,6 @@
 //! The code that switches and power shelves share: how they are shown, and how they are changed.
 
-use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs, VersionArgs};
-use crate::exit::{Failure, Result};
+use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
 use crate::filter::FilterText;
 use crate::health;
 use crate::table::{Cell, Table, Tone, format_pairs};
@@ -10,7 +9,6 @@ use crate::time::Clock;
 use proto::v1::{DeviceSpec, DeviceState, DeviceStatus, PowerState};
 use proto::words::WireEnum;
 use std::collections::HashMap;
-use tonic_types::StatusExt;
 
 /// The parts of a switch or power shelf that are shown.
 pub struct DeviceView<'a> {
@@ -123,33 +121,6 @@ pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: boo
         text.push_str(&format!("  {}\n", one_line(line)));
     }
     text
-}
-
-/// The maximum number of attempts when other clients change the object concurrently.
-const MAX_UPDATE_ATTEMPTS: u32 = 50;
-
-/// Repeats a read-modify-write until no other client changed the object in between. A version that
-/// the user expects is tried once.
-pub async fn update_with_retry<T>(
-    version: VersionArgs,
-    mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>>,
-    failure: impl Fn(tonic::Status) -> Failure,
-) -> Result<T> {
-    let attempts = if version.expected_version.is_some() { 1 } else { MAX_UPDATE_ATTEMPTS };
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match attempt().await? {
-            Ok(done) => return Ok(done),
-            Err(status) if is_version_conflict(&status) && tries < attempts => {}
-            Err(status) => return Err(failure(status)),
-        }
-    }
-}
-
-fn is_version_conflict(status: &tonic::Status) -> bool {
-    let details = status.get_error_details();
-    details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
 fn state_cell(status: &DeviceStatus) -> Cell {
@@ -384,7 +355,7 @@ Then, if all goes well:
             no_rack,
             remove_labels: vec!["a".into()],
             dry_run: false,
-            version: VersionArgs::default(),
+            version: crate::args::VersionArgs::default(),
         };
         for (rack, slot, no_rack, expected) in [
             (None, None, false, ("rack-1", Some(3))),

@@ -20,6 +20,7 @@ use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::update::{WRITABLE, changes};
 use crate::watch;
 use proto::v1::{
     Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
@@ -116,25 +117,31 @@ async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArg
     Ok(Exit::Success)
 }
 
-/// The server replaces spec and labels, so values that are not given are copied from the current
-/// record.
 async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -> Result<Exit> {
-    let attempt = async || {
-        let mut machine = fetch(client, &args.machine_id).await?;
-        let read = machine.status.take().map_or(0, |status| status.version);
-        let expected_version = args.version.or_read(read);
-        apply_spec(&mut machine, args.spec.clone());
-        for key in &args.remove_labels {
-            machine.labels.remove(key);
-        }
-        let request = UpdateMachineRequest { machine: Some(machine), expected_version };
-        Ok(client.machines().update_machine(request).await.map(Response::into_inner))
-    };
-    let machine =
-        device::update_with_retry(args.version, attempt, |status| client.failure(status)).await?;
+    let machine = update_machine(client, args).await?;
     screen
         .print_record(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
     Ok(Exit::Success)
+}
+
+/// Sends only what the arguments change.
+async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Machine> {
+    let before = fetch(client, &args.machine_id).await?;
+    let mut machine = before.clone();
+    apply_spec(&mut machine, args.spec);
+    for key in &args.remove_labels {
+        machine.labels.remove(key);
+    }
+    let update_mask = changes(&before, &machine, WRITABLE, args.version);
+    if update_mask.is_none() {
+        return Ok(before);
+    }
+    let request = UpdateMachineRequest {
+        machine: Some(machine),
+        expected_version: args.version.or_any(),
+        update_mask,
+    };
+    client.call(client.machines().update_machine(request)).await
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {

@@ -38,6 +38,7 @@ mod switch;
 mod table;
 mod text;
 mod time;
+mod update;
 mod watch;
 mod why;
 

@@ -8,12 +8,12 @@ use crate::args::{
 use crate::client::{Client, fetch_pages};
 use crate::device::{
     DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
-    update_with_retry,
 };
 use crate::exit::{Exit, Result, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
+use crate::update::{WRITABLE, changes};
 use proto::v1::{
     AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GateOverride, GetPowerShelfRequest,
     ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
@@ -104,21 +104,23 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
     client.call(client.power_shelves().register_power_shelf(request)).await
 }
 
-/// The server replaces spec and labels, so values that are not given are copied from the current
-/// record.
+/// Sends only what the arguments change.
 async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf> {
-    let attempt = async || {
-        let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
-        let read = shelf.status.take().map_or(0, |status| status.version);
-        let expected_version = args.update.version.or_read(read);
-        apply_update(&mut shelf.spec, &mut shelf.labels, args.update.clone());
-        let dry_run = args.update.dry_run;
-        let power_shelf = Some(shelf);
-        let request = UpdatePowerShelfRequest { power_shelf, expected_version, dry_run };
-        let answer = client.power_shelves().update_power_shelf(request).await;
-        Ok(answer.map(tonic::Response::into_inner))
+    let before = fetch(client, args.power_shelf_id).await?;
+    let mut shelf = before.clone();
+    let (version, dry_run) = (args.update.version, args.update.dry_run);
+    apply_update(&mut shelf.spec, &mut shelf.labels, args.update);
+    let update_mask = changes(&before, &shelf, WRITABLE, version);
+    if update_mask.is_none() {
+        return Ok(before);
+    }
+    let request = UpdatePowerShelfRequest {
+        power_shelf: Some(shelf),
+        expected_version: version.or_any(),
+        dry_run,
+        update_mask,
     };
-    update_with_retry(args.update.version, attempt, |status| client.failure(status)).await
+    client.call(client.power_shelves().update_power_shelf(request)).await
 }
 
 /// Requests a power change of the shelves, or previews it.

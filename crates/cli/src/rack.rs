@@ -5,7 +5,6 @@ mod maintenance;
 
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
 use crate::client::{Client, fetch_pages};
-use crate::device::update_with_retry;
 use crate::exit::{Exit, Result};
 use crate::filter::FilterText;
 use crate::health;
@@ -13,6 +12,7 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::update::changes;
 use crate::watch::watch_racks;
 use elevation::format_elevation;
 use proto::v1::{
@@ -20,7 +20,6 @@ use proto::v1::{
     RackDevice, RackLocation, RackStatus, TargetKind, UpdateRackRequest,
 };
 use proto::words::WireEnum;
-use tonic::Response;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> Result<Exit> {
     match command {
@@ -115,25 +114,35 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
     screen.print_list(&racks, |racks, wide| table(racks, wide, &clock), none)
 }
 
-/// The server replaces the record, so values that are not given are copied from the current one.
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
-    let attempt = async || {
-        let mut rack = fetch(client, &args.rack_id).await?;
-        let read = rack.status.take().map_or(0, |status| status.version);
-        let expected_version = args.version.or_read(read);
-        apply_spec(&mut rack, args.spec.clone());
-        for key in &args.remove_labels {
-            rack.labels.remove(key);
-        }
-        let dry_run = args.dry_run;
-        let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
-        Ok(client.racks().update_rack(request).await.map(Response::into_inner))
-    };
-    let rack = update_with_retry(args.version, attempt, |status| client.failure(status)).await?;
-    screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
+    let dry_run = args.dry_run;
+    let rack = update_rack(client, args).await?;
+    screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), dry_run) {
         (id, false) => format!("{id} updated\n"),
         (id, true) => format_update_preview(&id, rack),
     })
+}
+
+/// Sends only what the arguments change.
+async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Rack> {
+    let before = fetch(client, &args.rack_id).await?;
+    let mut rack = before.clone();
+    apply_spec(&mut rack, args.spec);
+    for key in &args.remove_labels {
+        rack.labels.remove(key);
+    }
+    let writable = ["labels", "hardware_type", "expected", "location"];
+    let update_mask = changes(&before, &rack, &writable, args.version);
+    if update_mask.is_none() {
+        return Ok(before);
+    }
+    let request = UpdateRackRequest {
+        rack: Some(rack),
+        expected_version: args.version.or_any(),
+        dry_run: args.dry_run,
+        update_mask,
+    };
+    client.call(client.racks().update_rack(request)).await
 }
 
 /// Shows the resulting rack, so that a typing error is visible before it is stored.

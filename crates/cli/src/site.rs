@@ -2,13 +2,13 @@
 
 use crate::args::{SiteCommand, SiteCreateArgs, SiteListArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, fetch_pages};
-use crate::device::update_with_retry;
 use crate::exit::{Exit, Failure, Result};
 use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::update::{WRITABLE, changes};
 use proto::v1::{
     CheckSiteRequest, CreateSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, Site,
     SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
@@ -55,24 +55,27 @@ async fn fetch(client: &Client, site_id: String) -> Result<Site> {
     client.call(client.sites().get_site(GetSiteRequest { site_id })).await
 }
 
-/// The server replaces the settings, so values that are not given are copied from the current
-/// record.
+/// Sends only what the arguments change.
 async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
-    let attempt = async || {
-        let mut site = fetch(client, args.site_id.clone()).await?;
-        let expected_version = args.version.or_read(site.version);
-        apply_spec(&mut site, args.spec.clone())?;
-        if args.default_cloud_init {
-            site.spec.get_or_insert_default().cloud_init.clear();
-        }
-        for key in &args.remove_labels {
-            site.labels.remove(key);
-        }
-        let request = UpdateSiteRequest { site: Some(site), expected_version };
-        let answer = client.sites().update_site(request).await;
-        Ok(answer.map(tonic::Response::into_inner))
+    let before = fetch(client, args.site_id).await?;
+    let mut site = before.clone();
+    apply_spec(&mut site, args.spec)?;
+    if args.default_cloud_init {
+        site.spec.get_or_insert_default().cloud_init.clear();
+    }
+    for key in &args.remove_labels {
+        site.labels.remove(key);
+    }
+    let update_mask = changes(&before, &site, WRITABLE, args.version);
+    if update_mask.is_none() {
+        return Ok(before);
+    }
+    let request = UpdateSiteRequest {
+        site: Some(site),
+        expected_version: args.version.or_any(),
+        update_mask,
     };
-    update_with_retry(args.version, attempt, |status| client.failure(status)).await
+    client.call(client.sites().update_site(request)).await
 }
 
 /// Overwrites the settings that are given.

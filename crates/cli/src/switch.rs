@@ -7,11 +7,11 @@ use crate::args::{
 use crate::client::{Client, fetch_pages};
 use crate::device::{
     DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
-    update_with_retry,
 };
 use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::time::Clock;
+use crate::update::{WRITABLE, changes};
 use proto::v1::{
     DeleteSwitchRequest, DeviceSpec, GetSwitchRequest, ListSwitchesRequest, RegisterSwitchRequest,
     RetrySwitchRequest, Switch, UpdateSwitchRequest,
@@ -89,20 +89,23 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
     client.call(client.switches().register_switch(request)).await
 }
 
-/// The server replaces spec and labels, so values that are not given are copied from the current
-/// record.
+/// Sends only what the arguments change.
 async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch> {
-    let attempt = async || {
-        let mut switch = fetch(client, args.switch_id.clone()).await?;
-        let read = switch.status.take().map_or(0, |status| status.version);
-        let expected_version = args.update.version.or_read(read);
-        apply_update(&mut switch.spec, &mut switch.labels, args.update.clone());
-        let dry_run = args.update.dry_run;
-        let request = UpdateSwitchRequest { switch: Some(switch), expected_version, dry_run };
-        let answer = client.switches().update_switch(request).await;
-        Ok(answer.map(tonic::Response::into_inner))
+    let before = fetch(client, args.switch_id).await?;
+    let mut switch = before.clone();
+    let (version, dry_run) = (args.update.version, args.update.dry_run);
+    apply_update(&mut switch.spec, &mut switch.labels, args.update);
+    let update_mask = changes(&before, &switch, WRITABLE, version);
+    if update_mask.is_none() {
+        return Ok(before);
+    }
+    let request = UpdateSwitchRequest {
+        switch: Some(switch),
+        expected_version: version.or_any(),
+        dry_run,
+        update_mask,
     };
-    update_with_retry(args.update.version, attempt, |status| client.failure(status)).await
+    client.call(client.switches().update_switch(request)).await
 }
 
 fn device_view(switch: &Switch) -> DeviceView<'_> {

@@ -3,11 +3,11 @@
 
 mod polling;
 
-use crate::Engine;
 use crate::admission::event;
 use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
+use crate::{Change, Engine};
 use model::device::{Device, predict_steps, retry};
 use model::filter::Filter;
 use model::here;
@@ -27,6 +27,7 @@ use model::time::Timestamp;
 use model::version::check_version;
 use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
 
 /// The most devices of a kind that are counted for the metric of overdue ones.
@@ -50,6 +51,20 @@ pub struct PlacedSpec {
     pub slot: Option<u32>,
 }
 
+impl PlacedSpec {
+    fn of<D: Device>(device: &D) -> Self {
+        let head = device.head();
+        Self { spec: device.spec().clone(), rack: head.rack.clone(), slot: head.slot }
+    }
+
+    /// True if the device takes other slots than before.
+    fn is_moved_from<D: Device>(&self, device: &D) -> bool {
+        let before = Self::of(device);
+        (&before.rack, before.slot, before.spec.height_u)
+            != (&self.rack, self.slot, self.spec.height_u)
+    }
+}
+
 /// The explanation of a device, and the run that it is about.
 pub(crate) struct ExplainedDevice {
     pub explanation: Explanation,
@@ -71,33 +86,35 @@ pub struct Devices(pub(crate) Engine);
 impl Devices {
     /// Registers a device, or updates the spec and labels of a known one.
     pub async fn register<D: Device>(&self, device: DescribedDevice, actor: String) -> Result<D> {
-        self.put(device, actor, Known::OrNew).await
-    }
-
-    /// Updates the spec and labels of a known device, at this version if one is named.
-    pub async fn update<D: Device>(
-        &self,
-        device: DescribedDevice,
-        version: Option<i64>,
-        actor: String,
-    ) -> Result<D> {
-        self.put(device, actor, Known::At(version)).await
-    }
-
-    async fn put<D: Device>(&self, device: DescribedDevice, by: String, known: Known) -> Result<D> {
         let id = match device.id.as_str() {
             "" => D::name(self.0.now(), self.0.random()),
             id => id.to_string(),
         };
-        let spec = device.spec.map(|placed| self.with_provider::<D>(placed)).transpose()?;
-        let new_spec = match (&spec, known) {
-            (Some(spec), _) => spec.clone(),
-            (None, Known::OrNew) => self.with_provider::<D>(PlacedSpec::default())?,
-            (None, Known::At(_)) => PlacedSpec::default(),
-        };
-        let (labels, now) = (device.labels, self.0.now());
-        let put = PutDevice { id, spec, new_spec, labels, actor: by, known, now };
-        self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
+        let (is_given, labels) = (device.spec.is_some(), device.labels);
+        let spec = Box::new(self.with_provider::<D>(device.spec.unwrap_or_default())?);
+        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
+    }
+
+    /// Changes the spec and labels of a known device, at this version if one is named.
+    pub async fn update<D: Device>(
+        &self,
+        id: &str,
+        change: Change<D, DescribedDevice>,
+        version: Option<i64>,
+        actor: String,
+    ) -> Result<D> {
+        let devices = self.clone();
+        let change: DeviceChange<D> = Arc::new(move |stored| {
+            let DescribedDevice { spec, labels, .. } = change(stored)?;
+            let placed = spec.unwrap_or_else(|| PlacedSpec::of(stored));
+            Ok((devices.with_provider::<D>(placed)?, labels))
+        });
+        self.put(id.to_string(), Desired::Changed { change, version }, actor).await
+    }
+
+    async fn put<D: Device>(&self, id: String, desired: Desired<D>, actor: String) -> Result<D> {
+        let put = PutDevice { id, desired, actor, now: self.0.now() };
+        self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run(tx))).await
     }
 
     /// Checks the provider, as for machines. A refusal names the device's field.
@@ -222,35 +239,68 @@ pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
     unknown(&TargetId::new(D::TARGET, id))
 }
 
-/// The preconditions of a write.
-#[derive(Debug, Clone, Copy)]
-enum Known {
-    /// The device may be new.
-    OrNew,
+/// Makes the desired spec, place and labels from the stored device.
+type DeviceChange<D> = Arc<dyn Fn(&D) -> Result<(PlacedSpec, Labels)> + Send + Sync>;
+
+enum Desired<D> {
+    /// The device may be new. A known device keeps its spec if none is given.
+    Registered { spec: Box<PlacedSpec>, is_given: bool, labels: Labels },
     /// The device exists, at this version if one is given.
-    At(Option<i64>),
+    Changed { change: DeviceChange<D>, version: Option<i64> },
 }
 
-struct PutDevice {
+impl<D: Device> Desired<D> {
+    /// The spec, place and labels that a known device gets.
+    fn of_known(&self, device: &D) -> Result<(PlacedSpec, Labels)> {
+        match self {
+            Self::Registered { spec, is_given: true, labels } => {
+                Ok((spec.as_ref().clone(), labels.clone()))
+            }
+            Self::Registered { is_given: false, labels, .. } => {
+                Ok((PlacedSpec::of(device), labels.clone()))
+            }
+            Self::Changed { change, version } => {
+                check_device_version(device, *version)?;
+                change(device)
+            }
+        }
+    }
+}
+
+struct PutDevice<D> {
     id: String,
-    spec: Option<PlacedSpec>,
-    /// The spec of a new device.
-    new_spec: PlacedSpec,
-    labels: Labels,
+    desired: Desired<D>,
     actor: String,
-    known: Known,
     now: Timestamp,
 }
 
-impl PutDevice {
-    async fn run<D: Device>(&self, tx: &mut Tx) -> Result<D> {
-        if let Some(placed) = &self.spec {
-            check_rack_slot::<D>(tx, &self.id, placed).await?;
+impl<D: Device> PutDevice<D> {
+    async fn run(&self, tx: &mut Tx) -> Result<D> {
+        // Lock order: the rack before the device.
+        let before = tx.record::<D>(&self.id).await?;
+        let placed = match (&before, &self.desired) {
+            (Some(device), desired) => desired.of_known(device)?.0,
+            (None, Desired::Registered { spec, .. }) => spec.as_ref().clone(),
+            (None, Desired::Changed { .. }) => return Err(no_device::<D>(&self.id).into()),
+        };
+        // What is stored stays valid although other devices have moved.
+        if before.is_none_or(|device| placed.is_moved_from(&device)) {
+            check_rack_slot::<D>(tx, &self.id, &placed).await?;
         }
-        match tx.record_locked::<D>(&self.id).await? {
-            Some(device) => self.change(tx, device).await,
-            None if matches!(self.known, Known::OrNew) => self.create(tx).await,
-            None => Err(no_device::<D>(&self.id).into()),
+        let locked = tx.record_locked::<D>(&self.id).await?;
+        match (locked, &self.desired) {
+            (Some(device), desired) => {
+                let (checked, (placed, labels)) = (placed, desired.of_known(&device)?);
+                // Another transaction has moved the device: these slots were not checked.
+                if (&checked.rack, checked.slot) != (&placed.rack, placed.slot) {
+                    return Err(StoreError::Conflict);
+                }
+                self.change(tx, device, placed, labels).await
+            }
+            (None, Desired::Registered { spec, labels, .. }) => {
+                self.create(tx, spec.as_ref().clone(), labels.clone()).await
+            }
+            (None, Desired::Changed { .. }) => Err(no_device::<D>(&self.id).into()),
         }
     }
 
@@ -258,9 +308,9 @@ impl PutDevice {
         event(Cause::Request, &self.actor, message.into(), line, self.now)
     }
 
-    async fn create<D: Device>(&self, tx: &mut Tx) -> Result<D> {
-        let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
-        let head = RecordHeader::new(self.id.as_str(), self.labels.clone(), self.now);
+    async fn create(&self, tx: &mut Tx, placed: PlacedSpec, labels: Labels) -> Result<D> {
+        let PlacedSpec { spec, rack, slot } = placed;
+        let head = RecordHeader::new(self.id.as_str(), labels, self.now);
         let mut device = D::create(RecordHeader { rack, slot, ..head }, spec);
         check_feeds(tx, &device).await?;
         let event = self.event("registered", here!());
@@ -279,15 +329,18 @@ impl PutDevice {
         Ok(device)
     }
 
-    async fn change<D: Device>(&self, tx: &mut Tx, mut device: D) -> Result<D> {
-        check_device_version(&device, self.expected_version())?;
+    async fn change(
+        &self,
+        tx: &mut Tx,
+        mut device: D,
+        placed: PlacedSpec,
+        labels: Labels,
+    ) -> Result<D> {
         let before = device.clone();
-        if let Some(placed) = self.spec.clone() {
-            *device.spec_mut() = placed.spec;
-            device.head_mut().rack = placed.rack;
-            device.head_mut().slot = placed.slot;
-        }
-        device.head_mut().labels = self.labels.clone();
+        *device.spec_mut() = placed.spec;
+        device.head_mut().rack = placed.rack;
+        device.head_mut().slot = placed.slot;
+        device.head_mut().labels = labels;
         if device == before {
             return Ok(device);
         }
@@ -304,14 +357,6 @@ impl PutDevice {
         let event = self.event(&format!("{} was moved", self.id), here!());
         topology::mark_racks_changed(tx, &from, &to, &event).await?;
         Ok(device)
-    }
-
-    /// The version that the device must have, if one is given.
-    const fn expected_version(&self) -> Option<i64> {
-        match self.known {
-            Known::OrNew => None,
-            Known::At(version) => version,
-        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! engine contains no vendor protocol and no SQL.
 
 pub mod admission;
+mod change;
 pub mod clock;
 pub mod component;
 mod device;
@@ -36,6 +37,7 @@ mod turn;
 pub mod watch;
 mod watch_position;
 
+pub use change::Change;
 pub use device::{DescribedDevice, Devices, OverdueDevices, PlacedSpec};
 pub use engine::Engine;
 pub use explain::Explained;

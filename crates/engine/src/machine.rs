@@ -5,12 +5,12 @@ pub mod hardware;
 mod inspection;
 pub(crate) mod probe;
 
-use crate::Engine;
 use crate::admission::{event, no_machine};
 use crate::topology::{
     DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
     mark_racks_changed,
 };
+use crate::{Change, Engine};
 use model::condition::{ConditionObservation, ConditionType};
 use model::here;
 use model::id::MachineId;
@@ -21,6 +21,7 @@ use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
+use std::sync::Arc;
 use store::{Cause, MachinePage, Result, Tx};
 
 /// Machines: inventory, probes, and live hardware queries.
@@ -30,28 +31,31 @@ pub struct Machines(pub(crate) Engine);
 impl Machines {
     /// Registers a machine, or updates the spec and labels of a known one.
     pub async fn register(&self, machine: DescribedMachine, actor: String) -> Result<Machine> {
-        self.put(machine, actor, Known::OrNew).await
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
+        let (is_given, labels) = (machine.spec.is_some(), machine.labels);
+        let spec = Box::new(self.with_provider(machine.spec.unwrap_or_default())?);
+        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
     }
 
-    /// Updates the spec and labels of a known machine, at this version if one is named.
+    /// Changes the spec and labels of a known machine, at this version if one is named.
     pub async fn update(
         &self,
-        machine: DescribedMachine,
+        id: MachineId,
+        change: Change<Machine, DescribedMachine>,
         version: Option<i64>,
         actor: String,
     ) -> Result<Machine> {
-        self.put(machine, actor, Known::At(version)).await
+        let machines = self.clone();
+        let change: MachineChange = Arc::new(move |stored| {
+            let DescribedMachine { spec, labels, .. } = change(stored)?;
+            let spec = spec.map(|spec| machines.with_provider(spec)).transpose()?;
+            Ok((spec.unwrap_or_else(|| stored.spec.clone()), labels))
+        });
+        self.put(id, Desired::Changed { change, version }, actor).await
     }
 
-    async fn put(&self, machine: DescribedMachine, actor: String, known: Known) -> Result<Machine> {
-        let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
-        let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
-        let new_spec = match known {
-            Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,
-            Known::At(_) => MachineSpec::default(),
-        };
-        let (labels, now) = (machine.labels, self.0.now());
-        let put = Put { id, spec, new_spec, labels, actor, known, now };
+    async fn put(&self, id: MachineId, desired: Desired, actor: String) -> Result<Machine> {
+        let put = Put { id, desired, actor, now: self.0.now() };
         let written =
             self.0.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
         let machine = written.await?;
@@ -122,33 +126,36 @@ pub struct DescribedMachine {
     pub labels: Labels,
 }
 
-/// The preconditions of a write.
-#[derive(Debug, Clone, Copy)]
-enum Known {
-    /// The machine may be new.
-    OrNew,
+/// Makes the desired spec and labels from the stored machine.
+type MachineChange = Arc<dyn Fn(&Machine) -> Result<(MachineSpec, Labels)> + Send + Sync>;
+
+enum Desired {
+    /// The machine may be new. A known machine keeps its spec if none is given.
+    Registered { spec: Box<MachineSpec>, is_given: bool, labels: Labels },
     /// The machine exists, at this version if one is given.
-    At(Option<i64>),
+    Changed { change: MachineChange, version: Option<i64> },
 }
 
-impl Known {
-    /// The version that the machine must have, if one is given.
-    const fn version(self) -> Option<i64> {
+impl Desired {
+    /// The spec and labels that a known machine gets.
+    fn of_known(&self, machine: &Machine) -> Result<(MachineSpec, Labels)> {
         match self {
-            Self::OrNew => None,
-            Self::At(version) => version,
+            Self::Registered { spec, is_given, labels } => {
+                let spec = if *is_given { spec.as_ref() } else { &machine.spec };
+                Ok((spec.clone(), labels.clone()))
+            }
+            Self::Changed { change, version } => {
+                check_machine_version(machine, *version)?;
+                change(machine)
+            }
         }
     }
 }
 
 struct Put {
     id: MachineId,
-    spec: Option<MachineSpec>,
-    /// The spec of a new machine.
-    new_spec: MachineSpec,
-    labels: Labels,
+    desired: Desired,
     actor: String,
-    known: Known,
     now: Timestamp,
 }
 
@@ -181,15 +188,13 @@ impl Put {
         let event = |message: &str, line| {
             event(Cause::Request, &self.actor, message.into(), line, self.now)
         };
-        match tx.machine_locked(&self.id).await? {
-            Some(mut machine) => {
-                check_machine_version(&machine, self.known.version())?;
-                let spec = self.spec.as_ref().unwrap_or(&machine.spec);
-                if machine.spec != *spec || machine.labels != self.labels {
+        match (tx.machine_locked(&self.id).await?, &self.desired) {
+            (Some(mut machine), desired) => {
+                let (spec, labels) = desired.of_known(&machine)?;
+                if machine.spec != spec || machine.labels != labels {
                     let from = DeviceLocation::of_machine(&machine.spec);
-                    let spec = spec.clone();
                     let before = std::mem::replace(&mut machine.spec, spec);
-                    machine.labels = self.labels.clone();
+                    machine.labels = labels;
                     let to = DeviceLocation::of_machine(&machine.spec);
                     let holder = machine.active_run.as_ref();
                     check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
@@ -203,9 +208,9 @@ impl Put {
                 }
                 Ok(machine)
             }
-            None if matches!(self.known, Known::OrNew) => {
-                let (id, spec) = (self.id.clone(), self.new_spec.clone());
-                let mut machine = Machine::new(id, spec, self.labels.clone(), self.now);
+            (None, Desired::Registered { spec, labels, .. }) => {
+                let (id, spec) = (self.id.clone(), spec.as_ref().clone());
+                let mut machine = Machine::new(id, spec, labels.clone(), self.now);
                 // A deleted machine of the same id has a history that continues.
                 machine.version = tx.last_version(self.id.as_str()).await? + 1;
                 self.check_place(tx, &MachineSpec::default(), &machine).await?;
@@ -223,7 +228,7 @@ impl Put {
                 .await?;
                 Ok(machine)
             }
-            None => Err(no_machine(&self.id).into()),
+            (None, Desired::Changed { .. }) => Err(no_machine(&self.id).into()),
         }
     }
 }

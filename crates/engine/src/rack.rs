@@ -11,12 +11,12 @@ pub use status::{ChildRunStatus, MaintenanceStatus, RackStepStatus};
 pub(crate) use maintain::{reopen_operation, start_operation};
 pub(crate) use power::load_device_power;
 
-use crate::Engine;
 use crate::admission::event;
 use crate::explain::Explained;
 use crate::fan_out::{failed_child, has_active_children};
 use crate::holds::unknown;
 use crate::topology::take_out_devices;
+use crate::{Change, Engine};
 use model::firmware::{FirmwareResolution, resolve};
 use model::gate::{Overrides, gate_of};
 use model::here;
@@ -107,16 +107,15 @@ impl Racks {
     /// one or none.
     pub async fn update(
         &self,
-        described: RackDescription,
+        id: RackId,
+        change: Change<Rack, RackDescription>,
         version: Option<i64>,
         by: String,
     ) -> Result<Rack> {
-        let input = (described, version, by, self.0.now());
+        let update = UpdateRack { id, change, version, by, now: self.0.now() };
         self.0
             .store()
-            .retry_write("update_rack", input, |(described, version, by, now), tx| {
-                Box::pin(update(tx, described, *version, by, *now))
-            })
+            .retry_write("update_rack", update, |update, tx| Box::pin(update.run(tx)))
             .await
     }
 
@@ -291,37 +290,41 @@ fn check_rack_version(rack: &Rack, expected: Option<i64>) -> Result<()> {
     Ok(check_version(&rack.head.id, rack.head.version, expected, next)?)
 }
 
-async fn update(
-    tx: &mut Tx,
-    described: &RackDescription,
-    expected: Option<i64>,
-    by: &str,
+struct UpdateRack {
+    id: RackId,
+    change: Change<Rack, RackDescription>,
+    version: Option<i64>,
+    by: String,
     now: Timestamp,
-) -> Result<Rack> {
-    let RackDescription { id, labels, spec } = described.clone();
-    let found = tx.record_locked::<Rack>(id.as_str()).await?;
-    let mut rack = found.ok_or_else(|| no_rack(&id))?;
-    check_rack_version(&rack, expected)?;
-    if rack.head.labels == labels && rack.spec == spec {
-        return Ok(rack);
+}
+
+impl UpdateRack {
+    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
+        let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
+        let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
+        check_rack_version(&rack, self.version)?;
+        let RackDescription { labels, spec, .. } = (self.change)(&rack)?;
+        if rack.head.labels == labels && rack.spec == spec {
+            return Ok(rack);
+        }
+        // A rack that lacked devices may now have all that the new counts expect.
+        let lacked = match &rack.state {
+            RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Deleting => false,
+        };
+        rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
+        rack.head.labels = labels;
+        rack.spec = spec;
+        let message = "labels, hardware type, expected counts or location changed".into();
+        let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        tx.update_and_enqueue(&mut rack, &event)?;
+        Ok(rack)
     }
-    // A rack that lacked devices may now have all that the new counts expect.
-    let lacked = match &rack.state {
-        RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
-        RackState::Created
-        | RackState::Discovering
-        | RackState::Maintenance { .. }
-        | RackState::Validating
-        | RackState::Ready
-        | RackState::Deleting => false,
-    };
-    rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
-    rack.head.labels = labels;
-    rack.spec = spec;
-    let message = "labels, hardware type, expected counts or location changed".into();
-    let event = event(Cause::Request, by, message, here!(), now);
-    tx.update_and_enqueue(&mut rack, &event)?;
-    Ok(rack)
 }
 
 struct DeleteRack {

@@ -1,8 +1,8 @@
 //! The service for sites.
 
-use crate::Engine;
 use crate::admission::event;
 use crate::node::no_site;
+use crate::{Change, Engine};
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
@@ -30,47 +30,35 @@ pub struct Sites(pub(crate) Engine);
 impl Sites {
     /// Creates a site. Idempotent: the same description returns the existing site.
     pub async fn create(&self, site: SiteDescription, who: Requester) -> Result<Site> {
-        let write = self.write(site, None, who)?;
-        let written = self
-            .0
-            .store()
-            .retry_write("create_site", write, |write, tx| Box::pin(write.create(tx)));
+        text::check_labels("site.labels", &site.labels)?;
+        let write = CreateSite { site, write: self.write(who) };
+        let written =
+            self.0.store().retry_write("create_site", write, |write, tx| Box::pin(write.run(tx)));
         let site = written.await?;
         self.0.nodes().probe_sites_soon();
         Ok(site)
     }
 
-    /// Replaces spec and labels of a known site, at this version if one is named.
+    /// Changes spec and labels of a known site, at this version if one is named.
     pub async fn update(
         &self,
-        site: SiteDescription,
+        id: SiteId,
+        change: Change<Site, SiteDescription>,
         version: Option<i64>,
         who: Requester,
     ) -> Result<Site> {
-        let write = self.write(site, version, who)?;
+        let update = UpdateSite { id, change, version, write: self.write(who) };
         let written = self
             .0
             .store()
-            .retry_write("update_site", write, |write, tx| Box::pin(write.update(tx)));
+            .retry_write("update_site", update, |update, tx| Box::pin(update.run(tx)));
         let site = written.await?;
         self.0.nodes().probe_sites_soon();
         Ok(site)
     }
 
-    fn write(
-        &self,
-        site: SiteDescription,
-        version: Option<i64>,
-        who: Requester,
-    ) -> Result<WriteSite> {
-        text::check_labels("site.labels", &site.labels)?;
-        Ok(WriteSite {
-            site,
-            version,
-            who,
-            providers: self.0.providers().clone(),
-            now: self.0.now(),
-        })
+    fn write(&self, who: Requester) -> WriteSite {
+        WriteSite { who, providers: self.0.providers().clone(), now: self.0.now() }
     }
 
     pub async fn get(&self, id: &SiteId) -> Result<Site> {
@@ -112,19 +100,16 @@ impl Sites {
     }
 }
 
-struct WriteSite {
+struct CreateSite {
     site: SiteDescription,
-    version: Option<i64>,
-    who: Requester,
-    providers: Providers,
-    now: Timestamp,
+    write: WriteSite,
 }
 
-impl WriteSite {
-    async fn create(&self, tx: &mut Tx) -> Result<Site> {
+impl CreateSite {
+    async fn run(&self, tx: &mut Tx) -> Result<Site> {
         let SiteDescription { id, spec, labels } = &self.site;
         let spec = spec.clone().checked()?;
-        self.check_provider(&spec)?;
+        self.write.check_provider(&spec)?;
         if let Some(known) = tx.record::<Site>(id.as_str()).await? {
             if (&known.spec, &known.head.labels) == (&spec, labels) {
                 return Ok(known);
@@ -134,17 +119,28 @@ impl WriteSite {
                 .next(format!("farrier site update {id} …"))
                 .into());
         }
-        let mut site = Site::new(id, spec, labels.clone(), self.now);
-        tx.insert_record(&mut site, &self.event("created", here!())).await?;
+        let mut site = Site::new(id, spec, labels.clone(), self.write.now);
+        tx.insert_record(&mut site, &self.write.event("created", here!())).await?;
         Ok(site)
     }
+}
 
-    async fn update(&self, tx: &mut Tx) -> Result<Site> {
-        let SiteDescription { id, spec, labels } = &self.site;
+struct UpdateSite {
+    id: SiteId,
+    change: Change<Site, SiteDescription>,
+    version: Option<i64>,
+    write: WriteSite,
+}
+
+impl UpdateSite {
+    async fn run(&self, tx: &mut Tx) -> Result<Site> {
+        let id = &self.id;
         let stored = tx.record_locked::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?;
         check_site_version(&stored, self.version)?;
-        let mut after = stored.updated(spec, labels)?;
-        self.check_provider(&after.spec)?;
+        let SiteDescription { spec, labels, .. } = (self.change)(&stored)?;
+        text::check_labels("site.labels", &labels)?;
+        let mut after = stored.updated(&spec, &labels)?;
+        self.write.check_provider(&after.spec)?;
         if stored.spec.provider != after.spec.provider
             && let Some(node) = tx.live_node_of_site(id).await?
         {
@@ -153,11 +149,20 @@ impl WriteSite {
         }
         if after != stored {
             tx.delete_site_answer(id)?;
-            tx.update_record(&mut after, &self.event("changed", here!()))?;
+            tx.update_record(&mut after, &self.write.event("changed", here!()))?;
         }
         Ok(after)
     }
+}
 
+/// What every write of a site needs.
+struct WriteSite {
+    who: Requester,
+    providers: Providers,
+    now: Timestamp,
+}
+
+impl WriteSite {
     fn check_provider(&self, spec: &SiteSpec) -> Result<()> {
         if self.providers.get(&spec.provider).is_some() {
             return Ok(());

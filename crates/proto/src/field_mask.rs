@@ -4,6 +4,7 @@ use crate::FieldMask;
 use crate::json_form::descriptor;
 use prost::Name;
 use prost_reflect::{DynamicMessage, FieldDescriptor, MapKey, ReflectMessage, Value};
+use std::collections::{BTreeSet, HashMap};
 
 /// A path of the mask that names no field that a client may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,40 @@ pub fn updated<M: Name + Default>(
     }
     // Both messages have the type `M`, so this decodes.
     Ok(message.transcode_to::<M>().unwrap_or_default())
+}
+
+/// The mask of the writable fields in which two messages differ, for a client that has read a
+/// message and changed it. It names only fields that the client knows.
+pub fn changed<M: Name>(before: &M, after: &M, writable: &[&str]) -> FieldMask {
+    let mut paths = Vec::new();
+    if let (Some(before), Some(after)) = (to_dynamic(before), to_dynamic(after)) {
+        for field in fields_named(&before, writable) {
+            add_changed(&mut paths, "", (&before, &after), &field);
+        }
+    }
+    FieldMask { paths }
+}
+
+fn add_changed(
+    paths: &mut Vec<String>,
+    prefix: &str,
+    (before, after): (&DynamicMessage, &DynamicMessage),
+    field: &FieldDescriptor,
+) {
+    let path = format!("{prefix}{}", field.name());
+    let (old, new) = (before.get_field(field), after.get_field(field));
+    if let (Some(old), Some(new)) = (old.as_map(), new.as_map()) {
+        let keys: BTreeSet<_> = old.keys().chain(new.keys()).filter_map(MapKey::as_str).collect();
+        let value = |map: &HashMap<_, _>, key: &str| map.get(&MapKey::String(key.into())).cloned();
+        let differ = keys.into_iter().filter(|key| value(old, key) != value(new, key));
+        paths.extend(differ.map(|key| format!("{path}.{key}")));
+    } else if let (Some(old), Some(new)) = (old.as_message(), new.as_message()) {
+        for field in new.descriptor().fields() {
+            add_changed(paths, &format!("{path}."), (old, new), &field);
+        }
+    } else if old != new || before.has_field(field) != after.has_field(field) {
+        paths.push(path);
+    }
 }
 
 fn to_dynamic<M: Name>(message: &M) -> Option<DynamicMessage> {
@@ -213,6 +248,23 @@ mod tests {
         assert_eq!(merged, site("ens", 1_500));
         let mtu = mask(&["spec.network.roce_interfaces"]);
         assert_eq!(updated(&stored, &requested, Some(&mtu), &WRITABLE).unwrap(), site("", 9_000));
+    }
+
+    #[test]
+    fn a_client_names_only_what_it_changed() {
+        let before = machine(&[("a", "1"), ("b", "2")], "10.0.0.1", &["aa"], Some(3));
+        let after = machine(&[("b", "3"), ("c.d", "4")], "10.0.0.2", &["aa"], None);
+        let changes = changed(&before, &after, &WRITABLE);
+        let expected = ["labels.a", "labels.b", "labels.c.d", "spec.slot", "spec.ssh_endpoint"];
+        let mut paths: Vec<_> = changes.paths.iter().map(String::as_str).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, expected);
+        assert_eq!(updated(&before, &after, Some(&changes), &WRITABLE).unwrap(), after);
+        assert_eq!(changed(&before, &before, &WRITABLE).paths, Vec::<String>::new());
+        // A field that is set to its default differs from one that is not set.
+        let zero = machine(&[], "", &[], Some(0));
+        let unset = machine(&[], "", &[], None);
+        assert_eq!(changed(&zero, &unset, &WRITABLE).paths, ["spec.slot"]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod site;
 mod status;
 mod stream;
 mod switch;
+mod update;
 
 pub(crate) use convert::plan_from;
 pub(crate) use node::workflow_kind;

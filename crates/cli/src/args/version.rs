@@ -14,9 +14,4 @@ impl VersionArgs {
     pub fn or_any(self) -> i64 {
         self.expected_version.unwrap_or(0)
     }
-
-    /// The given version, or that of the object as it was read.
-    pub fn or_read(self, version: i64) -> i64 {
-        self.expected_version.unwrap_or(version)
-    }
 }

@@ -59,7 +59,11 @@ async fn registering(_world: &TestServer, mut api: Clients) {
         }],
         ..Default::default()
     });
-    let request = v1::UpdateMachineRequest { machine: Some(desired.clone()), expected_version: 0 };
+    let request = v1::UpdateMachineRequest {
+        machine: Some(desired.clone()),
+        expected_version: 0,
+        update_mask: None,
+    };
     let updated = api.machines.update_machine(request).await.unwrap().into_inner();
     assert_eq!(updated.labels["env"], "stage");
     assert_eq!(version(&updated), version(&after) + 1);
@@ -170,7 +174,11 @@ async fn what_is_malformed_is_named_and_nothing_is_written() {
         let shown = format!("{machine:?}");
         let status = refused(api.try_put(machine.clone()).await, InvalidArgument, &[&field]);
         assert_eq!(field_of(&status), field, "{shown}");
-        let request = v1::UpdateMachineRequest { machine: Some(machine), expected_version: 0 };
+        let request = v1::UpdateMachineRequest {
+            machine: Some(machine),
+            expected_version: 0,
+            update_mask: None,
+        };
         let answer = api.machines.update_machine(request).await;
         let status = refused(answer, InvalidArgument, &[&field]);
         assert_eq!(field_of(&status), field, "{shown}");
@@ -380,6 +388,7 @@ async fn an_update_undoes_nothing_that_it_did_not_see() {
     let update = |labels: &[(&str, &str)], expected_version| v1::UpdateMachineRequest {
         machine: Some(v1::Machine { spec: None, ..labelled("m-1", labels) }),
         expected_version,
+        update_mask: None,
     };
     let version = before.status.as_ref().unwrap().version;
     let answer = api.machines.update_machine(update(&[("env", "stage")], version)).await;

@@ -147,7 +147,7 @@ async fn what_is_not_there_is_not_found() {
     let request = v1::GetMachineRequest { machine_id: "nonexistent".into() };
     refused(api.machines.get_machine(request).await, NotFound, &["nonexistent", "farrier list"]);
     let machine = Some(crate::api::machine("nonexistent"));
-    let request = v1::UpdateMachineRequest { machine, expected_version: 0 };
+    let request = v1::UpdateMachineRequest { machine, expected_version: 0, update_mask: None };
     refused(api.machines.update_machine(request).await, NotFound, &["nonexistent"]);
     api.register("m-1").await;
     let request = v1::StartRunRequest {
@@ -321,8 +321,11 @@ async fn missing_and_unknown_fields_are_named() {
     ] {
         refused(answer, InvalidArgument, &["machine", "required"]);
     }
-    let nameless =
-        v1::UpdateMachineRequest { machine: Some(v1::Machine::default()), expected_version: 0 };
+    let nameless = v1::UpdateMachineRequest {
+        machine: Some(v1::Machine::default()),
+        expected_version: 0,
+        update_mask: None,
+    };
     let answer = api.machines.update_machine(nameless).await;
     refused(answer, InvalidArgument, &["machine.machine_id is required"]);
     refused(

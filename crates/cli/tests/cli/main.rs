@@ -43,5 +43,6 @@ mod scripted;
 mod stage;
 mod steps;
 mod transcripts;
+mod updates;
 mod versions;
 mod watching;

@@ -441,6 +441,7 @@ async fn sites_are_kept_checked_and_removed() {
     let update = |site: &v1::Site, expected_version| v1::UpdateSiteRequest {
         site: Some(site.clone()),
         expected_version,
+        update_mask: None,
     };
     let current = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
     let version = current.unwrap().into_inner().version;
@@ -492,7 +493,9 @@ async fn sites_are_kept_checked_and_removed() {
         let wrong = v1::Site { spec: Some(spec), ..site("site-3") };
         invalid(api.sites.create_site(create(&wrong)).await, field);
         let wrong = v1::Site { site_id: "site-2".into(), ..wrong };
-        invalid(api.sites.update_site(update(&wrong, 0)).await, field);
+        let update_mask = Some(proto::FieldMask { paths: vec!["*".into()] });
+        let wrong = v1::UpdateSiteRequest { update_mask, ..update(&wrong, 0) };
+        invalid(api.sites.update_site(wrong).await, field);
     }
     invalid(api.sites.create_site(create(&site("here"))).await, "site.site_id");
 

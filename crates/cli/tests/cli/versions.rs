@@ -46,8 +46,11 @@ async fn nothing_is_changed_from_another_version() {
 async fn from_another_version(world: &TestServer, mut api: Clients) {
     let channel = channel(world).await;
     api.register("m-1").await;
-    let update =
-        v1::UpdateMachineRequest { machine: Some(machine("m-1")), expected_version: OTHER };
+    let update = v1::UpdateMachineRequest {
+        machine: Some(machine("m-1")),
+        expected_version: OTHER,
+        update_mask: None,
+    };
     stale(api.machines.update_machine(update).await, "farrier get m-1");
     let delete = v1::DeleteMachineRequest {
         machine_id: "m-1".into(),
@@ -59,8 +62,12 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
     let rack = v1::Rack { rack_id: "rack-1".into(), ..Default::default() };
     let create = v1::CreateRackRequest { rack: Some(rack.clone()), dry_run: false };
     api.racks.create_rack(create).await.unwrap();
-    let update =
-        v1::UpdateRackRequest { rack: Some(rack), expected_version: OTHER, dry_run: false };
+    let update = v1::UpdateRackRequest {
+        rack: Some(rack),
+        expected_version: OTHER,
+        dry_run: false,
+        update_mask: None,
+    };
     stale(api.racks.update_rack(update).await, "farrier rack get rack-1");
     let delete = v1::DeleteRackRequest {
         rack_id: "rack-1".into(),
@@ -74,7 +81,12 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
     let switch = Some(v1::Switch { switch_id: "sw-1".into(), ..Default::default() });
     let register = v1::RegisterSwitchRequest { switch: switch.clone(), dry_run: false };
     switches.register_switch(register).await.unwrap();
-    let update = v1::UpdateSwitchRequest { switch, expected_version: OTHER, dry_run: false };
+    let update = v1::UpdateSwitchRequest {
+        switch,
+        expected_version: OTHER,
+        dry_run: false,
+        update_mask: None,
+    };
     stale(switches.update_switch(update).await, "farrier switch get sw-1");
     let delete = v1::DeleteSwitchRequest {
         switch_id: "sw-1".into(),
@@ -88,8 +100,12 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
     let register =
         v1::RegisterPowerShelfRequest { power_shelf: power_shelf.clone(), dry_run: false };
     shelves.register_power_shelf(register).await.unwrap();
-    let update =
-        v1::UpdatePowerShelfRequest { power_shelf, expected_version: OTHER, dry_run: false };
+    let update = v1::UpdatePowerShelfRequest {
+        power_shelf,
+        expected_version: OTHER,
+        dry_run: false,
+        update_mask: None,
+    };
     stale(shelves.update_power_shelf(update).await, "farrier power-shelf get ps-1");
     let delete = v1::DeletePowerShelfRequest {
         power_shelf_id: "ps-1".into(),

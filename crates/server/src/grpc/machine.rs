@@ -7,6 +7,7 @@ use super::convert::{
 use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
+use super::update;
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::FilterSubject;
@@ -118,13 +119,16 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let requested = request.into_inner();
-        let version = expected_version(requested.expected_version);
-        let described = machine_from(requested.machine).or_status()?;
-        if described.id.is_none() {
-            return Err(refusal_status(Refusal::missing("machine.machine_id")));
-        }
-        let done = self.engine.machines().update(described, version, actor).await.or_status()?;
+        let v1::UpdateMachineRequest { machine: requested, expected_version: version, update_mask } =
+            request.into_inner();
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
+        let field = "machine.machine_id";
+        let id = MachineId::parse_field(&requested.machine_id, field).or_status()?;
+        let stored = |stored: &model::machine::Machine| machine(stored.clone());
+        let change =
+            update::change(requested, update_mask, &["labels", "spec"], stored, machine_from);
+        let version = expected_version(version);
+        let done = self.engine.machines().update(id, change, version, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 

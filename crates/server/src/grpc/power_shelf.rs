@@ -6,6 +6,7 @@ use super::convert::{
 use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
+use super::update;
 use super::{Answer, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
 use model::blast_radius::AffectedMachine;
@@ -74,15 +75,21 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::UpdatePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
-        let requested = request.into_inner();
-        let version = expected_version(requested.expected_version);
-        let described = shelf_from(requested.power_shelf).or_status()?;
-        if described.id.is_empty() {
-            return Err(refusal_status(Refusal::missing("power_shelf.power_shelf_id")));
-        }
-        let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().update(described, version, actor).await.or_status()?;
-        self.shelf_response(&done, requested.dry_run).await
+        let v1::UpdatePowerShelfRequest {
+            power_shelf,
+            expected_version: version,
+            dry_run,
+            update_mask,
+        } = request.into_inner();
+        let requested =
+            power_shelf.ok_or_else(|| refusal_status(Refusal::missing("power_shelf")))?;
+        let id = PowerShelfId::parse_field(&requested.power_shelf_id, "power_shelf.power_shelf_id")
+            .or_status()?;
+        let change = update::change(requested, update_mask, &["labels", "spec"], shelf, shelf_from);
+        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let done =
+            engine.devices().update(id.as_str(), change, version, actor).await.or_status()?;
+        self.shelf_response(&done, dry_run).await
     }
 
     async fn delete_power_shelf(

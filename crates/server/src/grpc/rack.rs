@@ -4,8 +4,9 @@ pub(super) mod convert;
 
 use super::convert::{expected_version, initiator, overrides_from};
 use super::page::{List, Page, scope};
-use super::status::OrStatus;
+use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
+use super::update;
 use super::{Answer, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus};
 use model::filter::FilterSubject;
@@ -18,6 +19,9 @@ use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
+
+/// The fields of a rack that clients may change.
+const WRITABLE: &[&str] = &["labels", "hardware_type", "expected", "location"];
 
 /// Distinguishes a rack's id from an operation's.
 const RACK_PREFIX: &str = "rack-";
@@ -117,11 +121,14 @@ impl v1::rack_service_server::RackService for GrpcServices {
 
     async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
-        let requested = request.into_inner();
-        let version = expected_version(requested.expected_version);
-        let described = convert::described(requested.rack).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.racks().update(described, version, by).await.or_status()?;
+        let v1::UpdateRackRequest { rack, expected_version: version, dry_run, update_mask } =
+            request.into_inner();
+        let requested = rack.ok_or_else(|| refusal_status(Refusal::missing("rack")))?;
+        let id = RackId::parse_field(&requested.rack_id, "rack.rack_id").or_status()?;
+        let change =
+            update::change(requested, update_mask, WRITABLE, convert::rack, convert::described);
+        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let done = engine.racks().update(id, change, version, by).await.or_status()?;
         Ok(Response::new(convert::rack(&done)))
     }
 

@@ -2,7 +2,8 @@
 
 use super::convert::{expected_version, time, who};
 use super::page::{List, Page, scope};
-use super::status::OrStatus;
+use super::status::{OrStatus, refusal_status};
+use super::update;
 use super::{Answer, GrpcServices};
 use engine::SiteDescription;
 use model::filter::FilterSubject;
@@ -52,11 +53,14 @@ impl v1::site_service_server::SiteService for GrpcServices {
 
     async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {
         let requester = who(request.metadata(), "").or_status()?;
-        let requested = request.into_inner();
-        let version = expected_version(requested.expected_version);
-        let described = described(requested.site).or_status()?;
+        let v1::UpdateSiteRequest { site: requested, expected_version: version, update_mask } =
+            request.into_inner();
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("site")))?;
+        let id = SiteId::parse_field(&requested.site_id, "site.site_id").or_status()?;
+        let change = update::change(requested, update_mask, &["labels", "spec"], site, described);
+        let version = expected_version(version);
         let updated =
-            self.engine.sites().update(described, version, requester).await.or_status()?;
+            self.engine.sites().update(id, change, version, requester).await.or_status()?;
         Ok(Response::new(site(&updated)))
     }
 

@@ -4,6 +4,7 @@ use super::convert::{expected_version, initiator, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
 use super::status::{OrStatus, refusal_status};
+use super::update;
 use super::{Answer, GrpcServices};
 use engine::DescribedDevice;
 use model::filter::FilterSubject;
@@ -55,15 +56,20 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
 
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
-        let requested = request.into_inner();
-        let version = expected_version(requested.expected_version);
-        let described = switch_from(requested.switch).or_status()?;
-        if described.id.is_empty() {
-            return Err(refusal_status(Refusal::missing("switch.switch_id")));
-        }
-        let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().update(described, version, actor).await.or_status()?;
-        self.switch_response(&done, requested.dry_run).await
+        let v1::UpdateSwitchRequest {
+            switch: requested,
+            expected_version: version,
+            dry_run,
+            update_mask,
+        } = request.into_inner();
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("switch")))?;
+        let id = SwitchId::parse_field(&requested.switch_id, "switch.switch_id").or_status()?;
+        let change =
+            update::change(requested, update_mask, &["labels", "spec"], switch, switch_from);
+        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let done =
+            engine.devices().update(id.as_str(), change, version, actor).await.or_status()?;
+        self.switch_response(&done, dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {

@@ -1,0 +1,8 @@
+//! Changes of stored objects.
+
+use model::refusal::Refusal;
+use std::sync::Arc;
+
+/// Makes the desired object `D` from the stored one, in the transaction that writes it: no other
+/// change is lost. It may run several times.
+pub type Change<S, D> = Arc<dyn Fn(&S) -> Result<D, Refusal> + Send + Sync>;
