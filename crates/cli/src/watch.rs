@@ -157,7 +157,8 @@ const fn unmatched(change: WatchChange) -> &'static str {
         WatchChange::Unspecified
         | WatchChange::Snapshot
         | WatchChange::Changed
-        | WatchChange::Deleted => "",
+        | WatchChange::Deleted
+        | WatchChange::Bookmark => "",
     }
 }
 

@@ -87,7 +87,7 @@ words! {
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";
-    WatchChange: "snapshot" "changed" "no_longer_matches" "deleted";
+    WatchChange: "snapshot" "changed" "no_longer_matches" "deleted" "bookmark";
 }
 
 #[cfg(test)]

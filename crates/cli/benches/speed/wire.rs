@@ -71,7 +71,7 @@ pub fn since_1970(at: &Timestamp) -> Duration {
 /// Watches runs: the active runs and all later events, or only the events after a cursor.
 pub async fn watch(channel: Channel, filter: &str, cursor: &str) -> Outcome<Streaming<Event>> {
     let (filter, cursor) = (filter.into(), cursor.into());
-    let requested = v1::WatchRunsRequest { filter, cursor, skip_ended: true };
+    let requested = v1::WatchRunsRequest { filter, cursor, skip_ended: true, bookmark: false };
     stream(channel, "/farrier.v1.RunService/WatchRuns", requested).await
 }
 

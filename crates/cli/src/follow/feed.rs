@@ -7,12 +7,12 @@
 use crate::client::{Client, is_transport_error};
 use proto::v1::{
     GetRunRequest, LogChunk, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent,
-    StreamRunLogsRequest, WatchMachinesRequest, WatchNodesRequest, WatchOperationsRequest,
-    WatchRacksRequest, WatchRunsRequest, run::Phase,
+    StreamRunLogsRequest, WatchChange, WatchMachinesRequest, WatchNodesRequest,
+    WatchOperationsRequest, WatchRacksRequest, WatchRunsRequest, run::Phase,
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::{Code, Response, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
@@ -48,6 +48,10 @@ pub trait FeedSource: Send + 'static {
     fn open(&mut self) -> impl Future<Output = Result<Streaming<Self::Item>, Status>> + Send;
     /// Moves the position behind this item.
     fn advance(&mut self, item: &Self::Item);
+    /// True for an item that has only a position.
+    fn is_bookmark(_item: &Self::Item) -> bool {
+        false
+    }
     /// Resets the position after the server refused it. Returns false if there was none.
     fn reset_position(&mut self) -> bool;
     /// Called when a stream ends without an error: true if it is complete.
@@ -126,6 +130,9 @@ async fn forward_items<S: FeedSource>(
         match stream.message().await {
             Ok(Some(item)) => {
                 source.advance(&item);
+                if S::is_bookmark(&item) {
+                    continue;
+                }
                 if messages.send(FeedMessage::Item(item)).await.is_err() {
                     return SessionEnd::ReceiverDropped;
                 }
@@ -162,19 +169,6 @@ pub fn is_transient(status: &Status) -> bool {
         || matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Aborted)
 }
 
-/// The response metadata with the cursor at which a watch starts.
-const CURSOR_METADATA: &str = "farrier-cursor";
-
-/// Stores the start cursor, so that a watch that breaks before its first event loses nothing.
-fn start_stream<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T> {
-    if cursor.is_empty()
-        && let Some(begins) = answer.metadata().get(CURSOR_METADATA)
-    {
-        *cursor = begins.to_str().unwrap_or_default().into();
-    }
-    answer.into_inner()
-}
-
 /// A feed of events that continues after the cursor of its request.
 macro_rules! event_source {
     ($doc:literal, $name:ident, $request:ty, $event:ty, $service:ident, $watch:ident
@@ -189,12 +183,17 @@ macro_rules! event_source {
             type Item = $event;
 
             async fn open(&mut self) -> Result<Streaming<$event>, Status> {
-                let answer = self.client.$service().$watch(self.request.clone()).await?;
-                Ok(start_stream(&mut self.request.cursor, answer))
+                // A watch that breaks before its first event loses nothing.
+                self.request.bookmark = true;
+                Ok(self.client.$service().$watch(self.request.clone()).await?.into_inner())
             }
 
             fn advance(&mut self, event: &$event) {
                 self.request.cursor.clone_from(&event.cursor);
+            }
+
+            fn is_bookmark(event: &$event) -> bool {
+                event.change() == WatchChange::Bookmark
             }
 
             fn reset_position(&mut self) -> bool {

@@ -283,8 +283,11 @@ async fn without_the_past(env: &TestServer, mut api: Clients) {
     );
     // A watch that breaks before its first event resumes from its start cursor.
     let quiet = v1::WatchRunsRequest { filter: "machine_id=m-2".into(), ..request.clone() };
-    let answer = api.runs.watch_runs(quiet.clone()).await.unwrap();
-    let cursor = answer.metadata().get("farrier-cursor").unwrap().to_str().unwrap().to_string();
+    let marked = v1::WatchRunsRequest { bookmark: true, ..quiet.clone() };
+    let mut answer = api.runs.watch_runs(marked).await.unwrap().into_inner();
+    let bookmark = answer.message().await.unwrap().unwrap();
+    assert_eq!((bookmark.change(), &bookmark.snapshot), (v1::WatchChange::Bookmark, &None));
+    let cursor = bookmark.cursor;
     drop(answer);
     let missed = api.done("m-2", "REBOOT", "while away").await;
     let back = v1::WatchRunsRequest { cursor, ..quiet };
@@ -421,7 +424,8 @@ async fn watch_machines(
     filter: &str,
     cursor: &str,
 ) -> Streaming<v1::MachineEvent> {
-    let request = v1::WatchMachinesRequest { filter: filter.into(), cursor: cursor.into() };
+    let request =
+        v1::WatchMachinesRequest { filter: filter.into(), cursor: cursor.into(), bookmark: false };
     api.machines.watch_machines(request).await.map(Response::into_inner).unwrap()
 }
 

@@ -7,7 +7,7 @@ mod watch;
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
-pub(super) use watch::{machine_event, operation_event, run_event, watch_change};
+pub(super) use watch::{WatchEvent, machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;
 use model::fault::FaultClass;

@@ -151,7 +151,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     ) -> Answer<Self::WatchMachinesStream> {
         let requested = request.into_inner();
         let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
-        Ok(stream::watching(watch, machine_event))
+        Ok(stream::watching(watch, requested.bookmark, machine_event))
     }
 
     async fn reboot_machine(

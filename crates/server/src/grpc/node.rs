@@ -221,7 +221,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     ) -> Answer<Self::WatchNodesStream> {
         let requested = request.into_inner();
         let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
-        Ok(stream::watching(watch, event))
+        Ok(stream::watching(watch, requested.bookmark, event))
     }
 }
 

@@ -98,7 +98,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         let requested = request.into_inner();
         let watch =
             self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
-        Ok(stream::watching(watch, operation_event))
+        Ok(stream::watching(watch, requested.bookmark, operation_event))
     }
 
     async fn stream_operation_logs(

@@ -149,7 +149,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     ) -> Answer<Self::WatchRacksStream> {
         let requested = request.into_inner();
         let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
-        Ok(stream::watching(watch, convert::event))
+        Ok(stream::watching(watch, requested.bookmark, convert::event))
     }
 
     async fn on_demand_rack_maintenance(

@@ -105,7 +105,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         let requested = request.into_inner();
         let watch =
             self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
-        Ok(stream::watching(watch, run_event))
+        Ok(stream::watching(watch, requested.bookmark, run_event))
     }
 
     async fn stream_run_logs(

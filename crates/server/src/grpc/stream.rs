@@ -1,6 +1,7 @@
 //! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
 use super::GrpcServices;
+use super::convert::WatchEvent;
 use super::status::{OrStatus, retryable_status};
 use engine::watch::{LogStream, Watch, WatchPosition, WatchUpdate, Watched};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
@@ -21,10 +22,6 @@ const STOPPING: &str = "SERVER_STOPPING";
 /// The delay after which a client should connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// The metadata with the cursor at which a watch begins, for a client whose stream breaks before
-/// the first event.
-const CURSOR: &str = "farrier-cursor";
-
 impl GrpcServices {
     /// Opens a watch after a cursor; empty: with a snapshot.
     pub(super) async fn open_watch<T: Watched>(
@@ -41,18 +38,16 @@ impl GrpcServices {
     }
 }
 
-/// The response of a watch, with its cursor in the metadata.
-pub(super) fn watching<T: Watched, M: Send + 'static>(
+/// The response of a watch. With `bookmark` its first event has only the cursor at which the watch
+/// begins.
+pub(super) fn watching<T: Watched, M: WatchEvent>(
     begun: Watch<T>,
+    bookmark: bool,
     convert: impl Fn(WatchUpdate<T>) -> M + Send + 'static,
 ) -> Response<Streaming<M>> {
-    let position = begun.position().to_cursor_text().parse();
-    let mut answer = Response::new(watch(begun, convert));
-    // Cursors are plain ASCII; otherwise the metadata would be left out.
-    if let Ok(position) = position {
-        answer.metadata_mut().insert(CURSOR, position);
-    }
-    answer
+    let cursor = bookmark.then(|| begun.position().to_cursor_text());
+    let first = stream::iter(cursor.map(|cursor| Ok(M::bookmark(cursor))));
+    Response::new(Box::pin(first.chain(watch(begun, convert))))
 }
 
 fn watch<T: Watched, M: Send + 'static>(

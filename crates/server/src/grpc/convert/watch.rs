@@ -7,6 +7,25 @@ use model::run::Run;
 use proto::v1;
 use std::sync::Arc;
 
+/// An event of a watch.
+pub(in crate::grpc) trait WatchEvent: Send + 'static {
+    /// An event that has only a cursor.
+    fn bookmark(cursor: String) -> Self;
+}
+
+macro_rules! watch_events {
+    ($($event:ident)*) => {
+        $(impl WatchEvent for v1::$event {
+            fn bookmark(cursor: String) -> Self {
+                let change = v1::WatchChange::Bookmark.into();
+                Self { cursor, change, ..Default::default() }
+            }
+        })*
+    };
+}
+
+watch_events!(MachineEvent NodeEvent OperationEvent RackEvent RunEvent);
+
 pub(in crate::grpc) const fn watch_change(change: WatchChange) -> v1::WatchChange {
     match change {
         WatchChange::Snapshot => v1::WatchChange::Snapshot,
