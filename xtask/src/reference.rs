@@ -4,7 +4,8 @@
 //!
 //! The generators read text: the protos, the configuration structs, the descriptions of metrics and
 //! the table of faults are laid out by rustfmt or by convention. The command line is the exception:
-//! clap knows it best, so a test of the `farrier` package writes and compares its page.
+//! clap knows it best, so a test of the `farrier` package writes and compares its page. In the same
+//! way a test of the model writes the tables of docs/api-errors.md.
 
 mod api;
 mod configuration;
@@ -15,7 +16,7 @@ use crate::shell::{self, Failure};
 use crate::tidy;
 use std::fs;
 
-/// Read by the test that writes docs/reference/cli.md.
+/// Read by the tests that write docs/reference/cli.md and the tables of docs/api-errors.md.
 const REWRITE: &str = "FARRIER_REWRITE_REFERENCE";
 
 /// A file of the repository, by its path from the top.
@@ -38,6 +39,9 @@ pub fn run() -> Result<(), Failure> {
         })?;
         println!("{}", page.path);
     }
+    let mut test = shell::cargo(["test", "--quiet", "--locked", "-p", "farrier-model"]);
+    test.args(["--test", "model", "pages::"]).env(REWRITE, "1");
+    shell::run(&mut test, "the lines above say why docs/api-errors.md cannot be written")?;
     let mut test = shell::cargo(["test", "--quiet", "--locked", "-p", "farrier", "--bin"]);
     test.args(["farrier", "args::reference::"]).env(REWRITE, "1");
     shell::run(&mut test, "the lines above say why docs/reference/cli.md cannot be written")

@@ -71,7 +71,7 @@ pub fn run() -> Result<(), Failure> {
     let texts = read(&root);
     let mut findings: Vec<Finding> =
         texts.iter().flat_map(|(path, text)| check(path, text, &tree)).collect();
-    findings.extend(check_reasons(&texts));
+    findings.extend(reasons::unused(&texts));
     findings.extend(symbols::check(&texts, &tree));
     findings.extend(check_book(&texts));
     findings.sort();
@@ -145,20 +145,6 @@ fn check_book(texts: &[Text]) -> Vec<Finding> {
     outdated.chain(unlisted).chain(dead).collect()
 }
 
-/// The reasons of refusals against the table in the docs.
-fn check_reasons(texts: &[Text]) -> Vec<Finding> {
-    let page = texts.iter().find(|(path, _)| path == reasons::PAGE).map(|(_, text)| text.as_str());
-    let mut message = Vec::new();
-    let mut findings = Vec::new();
-    for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
-        let (reasons, wrong) = reasons::find_reasons(&Source::parse(path, text));
-        message.extend(reasons);
-        findings.extend(wrong);
-    }
-    findings.extend(reasons::check(page.unwrap_or_default(), &message));
-    findings
-}
-
 /// The files of the repository according to git, including new ones; without git, all files that
 /// are not build output.
 pub fn list(root: &Path) -> BTreeSet<String> {
@@ -225,15 +211,6 @@ mod tests {
         assert_eq!(found("crates/model/Cargo.toml", "[dependencies]\nstore.workspace = true\n"), 1);
         assert_eq!(found("README.md", "[gone](docs/gone.md)\n"), 1);
         assert_eq!(found("crates/server/migrations/1.sql", ""), 1);
-    }
-
-    #[test]
-    fn the_reasons_of_all_files_are_held_against_one_table() {
-        let refusal = "fn a() { Refusal::precondition(\"BUSY\", said) }\n".to_owned();
-        let code = ("crates/model/src/a.rs".to_owned(), refusal);
-        assert_eq!(check_reasons(std::slice::from_ref(&code)).len(), 1);
-        let row = "| `BUSY` | FAILED_PRECONDITION | held | wait |\n".to_owned();
-        assert!(check_reasons(&[code, (reasons::PAGE.to_owned(), row)]).is_empty());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
 use model::plan::RunType;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::{Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -114,7 +114,7 @@ pub(crate) fn reused(run: &Run) -> Refusal {
     let message = format!(
         "request_id {request_id:?} was used on {target} for {kind} {id}, with other parameters"
     );
-    Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", message)
+    Refusal::new(Reason::RequestIdReused, message)
         .next(format!("farrier operation get {id}   # or repeat with a new --request-id"))
 }
 

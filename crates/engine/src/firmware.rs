@@ -10,7 +10,7 @@ use model::host::{Host, HostState};
 use model::id::FirmwareId;
 use model::lifecycle::Lifecycle;
 use model::plan::RunType;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use model::version::check_version;
@@ -105,7 +105,7 @@ async fn create(tx: &mut Tx, firmware: &Firmware, who: &Requester) -> Result<Fir
         let text = format!(
             "the firmware {id} is in the catalogue with other contents, and a record never changes"
         );
-        return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", text)
+        return Err(Refusal::new(Reason::FirmwareExists, text)
             .next(format!("farrier firmware get {id}   # or create it under a new id"))
             .into());
     }
@@ -189,7 +189,7 @@ async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
     if found.is_default {
         let message =
             format!("the firmware {id} is the default of hardware type {}", found.hardware_type);
-        return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", message)
+        return Err(Refusal::new(Reason::FirmwareIsDefault, message)
             .next("farrier firmware set-default ANOTHER")
             .into());
     }
@@ -197,7 +197,7 @@ async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
         None => Ok(()),
         Some(user) => {
             let message = format!("the firmware {id} is being applied by {user}");
-            Err(Refusal::precondition("FIRMWARE_IN_USE", message)
+            Err(Refusal::new(Reason::FirmwareInUse, message)
                 .next(format!("farrier why {user}"))
                 .into())
         }

@@ -5,7 +5,7 @@ use crate::admission::event;
 use model::filter::Filter;
 use model::health::{AlertCounts, ReportChange, Reports};
 use model::here;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -93,7 +93,6 @@ impl ChangeHealth {
     /// Removing an unknown alert is refused: the id is probably mistyped.
     fn nothing(&self, what: &str) -> Refusal {
         let message = format!("there is {what} of {} on {}", self.source, self.object);
-        Refusal::new(RefusalKind::NotFound, "NOT_FOUND", message)
-            .next(format!("farrier health get {}", self.object))
+        Refusal::new(Reason::NotFound, message).next(format!("farrier health get {}", self.object))
     }
 }

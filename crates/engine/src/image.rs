@@ -5,7 +5,7 @@ use crate::admission::event;
 use model::filter::Filter;
 use model::here;
 use model::image::{Artifact, Image};
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use store::{Cause, Result, Tx};
@@ -72,7 +72,7 @@ async fn create(tx: &mut Tx, image: &Image, who: &Requester) -> Result<Image> {
             "the image {} is in the catalogue with other contents, and an image never changes",
             image.name
         );
-        return Err(Refusal::new(RefusalKind::Exists, "IMAGE_EXISTS", text)
+        return Err(Refusal::new(Reason::ImageExists, text)
             .next(format!("farrier image get {}   # or create it under a new name", image.name))
             .into());
     }
@@ -86,7 +86,7 @@ async fn delete(tx: &mut Tx, name: &str, who: &Requester, now: Timestamp) -> Res
     let image = tx.image(name).await?.ok_or_else(|| no_image(name))?;
     if tx.image_in_use(name).await? {
         let message = format!("the image {} is being installed", name);
-        return Err(Refusal::precondition("IMAGE_IN_USE", message)
+        return Err(Refusal::new(Reason::ImageInUse, message)
             .next("farrier operation list --filter phase=RUNNING")
             .into());
     }

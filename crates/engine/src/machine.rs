@@ -16,7 +16,7 @@ use model::here;
 use model::id::MachineId;
 use model::machine::{Labels, Machine, MachineSpec};
 use model::order::Selection;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -247,7 +247,7 @@ impl Flag {
         let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
         if machine.is(self.condition) == self.status && !self.status {
             let text = format!("{} is not flagged {}", self.id, self.condition.as_str());
-            return Err(Refusal::precondition("NOT_FLAGGED", text)
+            return Err(Refusal::new(Reason::NotFlagged, text)
                 .next(format!("farrier get {}", self.id))
                 .into());
         }

@@ -38,7 +38,7 @@ use model::node::{
     DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, steps, uncordon,
 };
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::site::Site;
 use model::target::TargetId;
@@ -151,7 +151,7 @@ pub(crate) async fn load_stage_target(
             "target_cluster_ref of {id} is {cluster:?}, and neither its provider {provider:?} nor another one here speaks to clusters"
         );
         let next = format!("farrier machine update {id} --cluster ''");
-        return Err(Refusal::precondition("CAPABILITY_MISSING", message).next(next).into());
+        return Err(Refusal::new(Reason::CapabilityMissing, message).next(next).into());
     }
     Ok(StageTarget { node: node.id(), site: node.site.clone(), provider: by, cluster })
 }
@@ -287,7 +287,7 @@ pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> 
 
 fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
     let message = format!("{machine} serves as {node} already");
-    Refusal::new(RefusalKind::Exists, "NODE_EXISTS", message).next(format!("farrier why {node}"))
+    Refusal::new(Reason::NodeExists, message).next(format!("farrier why {node}"))
 }
 
 /// The labels by which nodes are listed.
@@ -337,7 +337,7 @@ impl StartDecommission {
         if *mode == DecommissionMode::Reimage && node.site.is_none() {
             let text = format!("{id} belongs to no site: no MAAS could install it anew");
             let next = format!("farrier node decommission {id} --mode soft_reset");
-            return Err(Refusal::precondition("NODE_UNMANAGED", text).next(next).into());
+            return Err(Refusal::new(Reason::NodeUnmanaged, text).next(next).into());
         }
         let work = NewNodeRun {
             id: self.run.clone(),

@@ -4,7 +4,7 @@ use crate::Engine;
 use model::filter::{Filter, FilterItem};
 use model::id::PlanId;
 use model::plan::{Plan, built_in};
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use store::{Result, Tx};
 
@@ -83,7 +83,7 @@ async fn create_plan(tx: &mut Tx, plan: &Plan, now: Timestamp) -> Result<Plan> {
         Some(existing) => {
             let message =
                 format!("plan {} exists and does something else; plans never change", existing.id);
-            Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", message)
+            Err(Refusal::new(Reason::PlanExists, message)
                 .next(format!("farrier plan get {}   # then choose a new plan_id", existing.id))
                 .into())
         }

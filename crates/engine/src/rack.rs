@@ -29,7 +29,7 @@ use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
     Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState, RackTurnInput, explain,
 };
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::version::check_version;
@@ -243,7 +243,7 @@ async fn create(tx: &mut Tx, desired: &RackDescription, by: &str, now: Timestamp
             return Ok(known);
         }
         let message = format!("{id} exists already, and is desired in another way");
-        return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", message)
+        return Err(Refusal::new(Reason::RackExists, message)
             .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
             .into());
     }

@@ -8,7 +8,7 @@
 use crate::Engine;
 use crate::run::Runs;
 use model::id::RunId;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use std::time::Duration;
 use store::{
@@ -134,7 +134,7 @@ fn cursor_gone(what: String, kind: WatchedKind) -> Refusal {
         WatchedKind::Rack => "farrier rack watch",
         WatchedKind::Node => "farrier node watch",
     };
-    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", message).next(next)
+    Refusal::new(Reason::CursorGone, message).next(next)
 }
 
 struct RetentionWorker {

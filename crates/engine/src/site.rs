@@ -7,7 +7,7 @@ use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
 use model::order::Selection;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::site::{Site, SiteSpec};
 use model::text;
@@ -115,7 +115,7 @@ impl CreateSite {
                 return Ok(known);
             }
             let message = format!("{id} exists already, with other settings");
-            return Err(Refusal::new(RefusalKind::Exists, "SITE_EXISTS", message)
+            return Err(Refusal::new(Reason::SiteExists, message)
                 .next(format!("farrier site update {id} …"))
                 .into());
         }
@@ -183,7 +183,7 @@ fn check_site_version(site: &Site, expected: Option<i64>) -> Result<()> {
 }
 
 fn in_use(message: String) -> Refusal {
-    Refusal::precondition("SITE_IN_USE", message).next("farrier node list")
+    Refusal::new(Reason::SiteInUse, message).next("farrier node list")
 }
 
 async fn delete(

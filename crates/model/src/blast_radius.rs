@@ -5,7 +5,7 @@ use crate::condition::ConditionType;
 use crate::gate::{Gate, Overrides};
 use crate::id::{MachineId, NodeId, PowerShelfId, RackId, RunId};
 use crate::machine::{Machine, Phase};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::target::TargetId;
 
 /// The number of machines that a message names: more than a rack holds. The rest is counted.
@@ -127,7 +127,7 @@ pub fn check_impact(
     let Some(missed) = format_needed(affected) else { return Ok(()) };
     let message = format!("{what} would {} machines that are needed: {missed}", impact.said());
     let flags = overrides.flags_with(Gate::InService);
-    Err(Refusal::precondition("MACHINES_IN_SERVICE", message)
+    Err(Refusal::new(Reason::MachinesInService, message)
         .at_gate(Gate::InService)
         .next(format!("repeat it with {flags}, or move their work away first")))
 }

@@ -11,7 +11,7 @@ use crate::health::HealthImpact;
 use crate::id::{RackId, RunId};
 use crate::lifecycle::Lifecycle;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::target::{TargetId, TargetKind};
 
 /// The number of devices that one request may name.
@@ -60,7 +60,7 @@ pub fn choose_upgrade_path(device: &UpgradeCandidate) -> UpgradePath {
         FirmwareResolution::Use(firmware) => firmware,
         FirmwareResolution::Skip(why) => {
             let message = format!("{id}: {why}");
-            return UpgradePath::Refused(Refusal::precondition("FIRMWARE_UNAVAILABLE", message));
+            return UpgradePath::Refused(Refusal::new(Reason::FirmwareUnavailable, message));
         }
         FirmwareResolution::Unknown(firmware) => {
             return UpgradePath::Refused(Refusal::not_found(
@@ -73,7 +73,7 @@ pub fn choose_upgrade_path(device: &UpgradeCandidate) -> UpgradePath {
     let kind = id.kind;
     if firmware.versions(kind).is_empty() {
         let message = format!("firmware {} has nothing for {id}, a {}", firmware.id, kind.noun());
-        return UpgradePath::Refused(Refusal::precondition("FIRMWARE_EMPTY", message));
+        return UpgradePath::Refused(Refusal::new(Reason::FirmwareEmpty, message));
     }
     match (kind, &device.rack) {
         (TargetKind::PowerShelf, _) => match &device.gate {
@@ -83,11 +83,11 @@ pub fn choose_upgrade_path(device: &UpgradeCandidate) -> UpgradePath {
         (TargetKind::Machine | TargetKind::Switch, Some(rack)) => UpgradePath::ByRack(rack.clone()),
         (TargetKind::Machine | TargetKind::Switch, None) => {
             let message = format!("{id} stands in no rack, and racks upgrade {}s", kind.noun());
-            UpgradePath::Refused(Refusal::precondition("NO_RACK", message))
+            UpgradePath::Refused(Refusal::new(Reason::NoRack, message))
         }
         (TargetKind::Rack, _) => {
             let message = format!("{id} is a rack, not a device");
-            UpgradePath::Refused(Refusal::precondition("NO_DEVICE", message))
+            UpgradePath::Refused(Refusal::new(Reason::NoDevice, message))
         }
     }
 }
@@ -111,7 +111,7 @@ pub fn admit_shelf(shelf: &PowerShelf, overrides: &Overrides) -> Result<(), Refu
     if !settled {
         let message =
             format!("{id} is {}: its firmware must wait until it is Ready", shelf.state_name());
-        return Err(Refusal::precondition("NOT_READY", message).next(format!("farrier why {id}")));
+        return Err(Refusal::new(Reason::NotReady, message).next(format!("farrier why {id}")));
     }
     shelf.head.health.check_permitted(
         &target,

@@ -1,6 +1,6 @@
 //! Which writes of credentials and of pinned identities are admitted.
 
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Reason, Refusal};
 use crate::version::check_version;
 
 /// A request to write a credential.
@@ -22,7 +22,7 @@ impl CredentialWrite {
             }
             (Self::Create, Some(_)) => {
                 let message = format!("the credential {name} exists already");
-                Err(Refusal::new(RefusalKind::Exists, "CREDENTIAL_EXISTS", message)
+                Err(Refusal::new(Reason::CredentialExists, message)
                     .next(format!("farrier credential update {name} …")))
             }
             (Self::Update { version, .. }, Some(current)) => {
@@ -56,7 +56,7 @@ impl IdentityWrite {
             (Self::Create, Some(pinned)) if pinned == identity => Ok(()),
             (Self::Create, Some(pinned)) => {
                 let message = format!("{peer} is pinned to another identity, {pinned}");
-                Err(Refusal::new(RefusalKind::Exists, "IDENTITY_EXISTS", message)
+                Err(Refusal::new(Reason::IdentityExists, message)
                     .next(format!("farrier trust update {peer} '{identity}'")))
             }
             (Self::Update { allow_missing: false }, None) => Err(no_identity(peer)),

@@ -17,7 +17,7 @@ use crate::fault::{Fault, FaultCode};
 use crate::id::RunId;
 use crate::lifecycle::{DeviceFailure, DeviceSpec, Lifecycle, NewRun, RecordHeader};
 use crate::plan::{Params, RunStep, RunType};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::{Run, RunPhase};
 use crate::target::{TargetId, TargetKind};
 use crate::time::Timestamp;
@@ -145,7 +145,7 @@ pub fn retry<D: Device>(device: &mut D) -> Result<(), Refusal> {
     if device.failure().is_none() {
         let message =
             format!("{id} is {}: only what is in Error can be tried again", device.state_name());
-        return Err(Refusal::precondition("NOT_IN_ERROR", message)
+        return Err(Refusal::new(Reason::NotInError, message)
             .next(format!("farrier {} get {id}", D::COMMAND)));
     }
     device.request_retry();

@@ -7,7 +7,7 @@
 
 use crate::filter::{Filter, FilterValues};
 use crate::gate::{Gate, Overrides};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::target::TargetId;
 use crate::text;
 use crate::time::Timestamp;
@@ -329,7 +329,7 @@ impl HealthSummary {
             (Some(bar), false) => {
                 let message = format!("{what} is prevented on {target}: {}", bar.said());
                 let flags = overrides.flags_with(Gate::Health);
-                Err(Refusal::precondition("HEALTH_PREVENTS", message)
+                Err(Refusal::new(Reason::HealthPrevents, message)
                     .at_gate(Gate::Health)
                     .next(format!("farrier health get {target}   # or repeat it with {flags}")))
             }

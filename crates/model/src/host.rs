@@ -17,7 +17,7 @@ use crate::lifecycle::{
     SubjectKind, awaited_run_status, awaited_status, head_in_field,
 };
 use crate::plan::{Params, RunStep, RunType};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::{HistoryNote, Run, RunPhase};
 use crate::target::{TargetId, TargetKind};
 use crate::time::{Timestamp, format_duration};
@@ -223,8 +223,7 @@ impl Host {
         let owner = self.request.as_ref().map(|request| request.owner.describe());
         let owner = owner.unwrap_or_else(|| "an operator who has withdrawn it".into());
         let message = format!("the firmware of {id} is being seen to for {owner}");
-        Err(Refusal::precondition("REPROVISION_UNDER_WAY", message)
-            .next(format!("farrier why {id}")))
+        Err(Refusal::new(Reason::ReprovisionUnderWay, message).next(format!("farrier why {id}")))
     }
 
     /// Checks whether the request may be withdrawn for this machine alone: not while the rack's
@@ -236,7 +235,7 @@ impl Host {
             "the firmware of {} is upgraded by {operation}, an operation of its rack",
             self.head.id
         );
-        Err(Refusal::precondition("REPROVISION_OF_RACK", message)
+        Err(Refusal::new(Reason::ReprovisionOfRack, message)
             .next(format!("farrier cancel {operation}   # stops it for the whole rack")))
     }
 

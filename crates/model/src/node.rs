@@ -43,7 +43,7 @@ use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::Labels;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::{HistoryNote, Run};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -209,7 +209,7 @@ impl Node {
                 words.join(" and ")
             ),
         };
-        Refusal::precondition("NODE_TRANSITION", message).next(format!("farrier why {id}"))
+        Refusal::new(Reason::NodeTransition, message).next(format!("farrier why {id}"))
     }
 }
 

@@ -2,7 +2,7 @@
 //! continues exactly after the last item of the page before.
 
 use crate::filter::{Filter, FilterSubject};
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Reason, Refusal};
 
 /// The field that a list is ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +105,7 @@ fn wrong(text: &str, subject: FilterSubject) -> Refusal {
             names.join(", ")
         ),
     };
-    Refusal {
-        field: Some("order_by".into()),
-        ..Refusal::new(RefusalKind::Invalid, "ORDER_INVALID", message)
-    }
+    Refusal { field: Some("order_by".into()), ..Refusal::new(Reason::OrderInvalid, message) }
 }
 
 /// The fields that a list can be ordered by.

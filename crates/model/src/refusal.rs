@@ -6,6 +6,9 @@
 use crate::gate::Gate;
 use std::fmt;
 
+mod reason;
+pub use reason::Reason;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
     /// A field is missing or malformed.
@@ -21,9 +24,8 @@ pub enum RefusalKind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    pub kind: RefusalKind,
-    /// A stable word for programs, such as `MACHINE_BUSY`.
-    pub reason: &'static str,
+    /// What programs compare.
+    pub reason: Reason,
     pub message: String,
     /// The field at fault, for `Invalid`.
     pub field: Option<String>,
@@ -34,14 +36,18 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn new(kind: RefusalKind, reason: &'static str, text: impl Into<String>) -> Self {
-        Self { kind, reason, message: text.into(), field: None, next_command: None, gate: None }
+    pub fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, message: text.into(), field: None, next_command: None, gate: None }
+    }
+
+    pub const fn kind(&self) -> RefusalKind {
+        self.reason.kind()
     }
 
     pub fn missing(field: &str) -> Self {
         Self {
             field: Some(field.to_string()),
-            ..Self::new(RefusalKind::Invalid, "FIELD_MISSING", format!("{field} is required"))
+            ..Self::new(Reason::FieldMissing, format!("{field} is required"))
         }
     }
 
@@ -49,21 +55,13 @@ impl Refusal {
     pub fn invalid(field: &str, problem: impl fmt::Display, instead: impl fmt::Display) -> Self {
         Self {
             field: Some(field.to_string()),
-            ..Self::new(
-                RefusalKind::Invalid,
-                "FIELD_INVALID",
-                format!("{field} {problem}; {instead}"),
-            )
+            ..Self::new(Reason::FieldInvalid, format!("{field} {problem}; {instead}"))
         }
     }
 
     pub fn not_found(noun: &str, id: impl fmt::Display, next: &str) -> Self {
         let id: String = id.to_string().chars().take(64).collect();
-        Self::new(RefusalKind::NotFound, "NOT_FOUND", format!("no {noun} {id} is known")).next(next)
-    }
-
-    pub fn precondition(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::new(RefusalKind::Precondition, reason, message)
+        Self::new(Reason::NotFound, format!("no {noun} {id} is known")).next(next)
     }
 
     /// Names the gate that refuses, in the message too.

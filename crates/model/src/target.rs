@@ -1,7 +1,7 @@
 //! The target of a run: a machine, a switch, a power shelf, or a rack.
 
 use crate::id::{MachineId, PowerShelfId, RackId, RunId, SwitchId};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -117,9 +117,9 @@ impl TargetId {
     pub fn refuse_held(&self, holder: &RunId) -> Refusal {
         let message = format!("{self} is held by operation {holder}, until it ends or is canceled");
         let refusal = match self.kind {
-            TargetKind::Machine => Refusal::precondition("MACHINE_BUSY", message),
+            TargetKind::Machine => Refusal::new(Reason::MachineBusy, message),
             TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                Refusal::precondition("DEVICE_BUSY", message)
+                Refusal::new(Reason::DeviceBusy, message)
             }
         };
         refusal.next(format!("farrier why {holder}"))

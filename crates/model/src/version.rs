@@ -1,6 +1,6 @@
 //! Optimistic concurrency: an update or a deletion may name the version that it was made from.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use std::fmt;
 
 /// Refuses a request that was made from another version than the current one. `None`: no check.
@@ -17,7 +17,7 @@ pub fn check_version(
                 "{object} is at version {current} by now, and this change was made from version \
                  {version}"
             );
-            Err(Refusal::precondition("VERSION_MOVED", message).next(next))
+            Err(Refusal::new(Reason::VersionMoved, message).next(next))
         }
         Some(_) | None => Ok(()),
     }

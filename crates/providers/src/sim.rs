@@ -42,7 +42,7 @@ use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::filter::Filter;
 use model::id::{MachineId, NodeId};
 use model::node::{MaasObservation, MaasState};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::site::Site;
 use model::time::Timestamp;
 use std::future::pending;
@@ -412,5 +412,5 @@ fn lost_answer_fault(rule: &FaultRule) -> Fault {
 
 fn store_refusal(fault: Fault) -> Refusal {
     let message = format!("the simulator's memory cannot be used: {}", fault.message);
-    Refusal::precondition("SIMULATOR_MEMORY", message)
+    Refusal::new(Reason::SimulatorMemory, message)
 }

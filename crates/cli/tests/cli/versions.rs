@@ -25,7 +25,7 @@ fn stale<T: Debug>(answer: Result<Response<T>, Status>, next: &str) {
     let words = ["is at version", &format!("this change was made from version {OTHER}"), next];
     let status = refused(answer, FailedPrecondition, &words);
     let details = status.get_error_details();
-    assert_eq!(details.error_info().unwrap().reason, "VERSION_MOVED");
+    assert_eq!(details.error_info().unwrap().reason.as_str(), "VERSION_MOVED");
     assert_eq!(details.precondition_failure().unwrap().violations[0].r#type, "VERSION_MOVED");
 }
 

@@ -13,7 +13,7 @@ use model::node::requests::check_machine_run;
 use model::plan::{
     Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
 };
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{RestartMode, restart};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::target::TargetId;
@@ -69,7 +69,7 @@ impl Runs {
 
 fn no_default(run_type: RunType) -> Refusal {
     let message = format!("{} is started by a lifecycle, not by a plan", run_type.as_str());
-    Refusal::precondition("NO_PLAN", message).next("farrier plans")
+    Refusal::new(Reason::NoPlan, message).next("farrier plans")
 }
 
 struct StartRun {
@@ -232,7 +232,7 @@ impl StartRun {
         let name = &machine.spec.provider;
         let Some(provider) = self.providers.get(name) else {
             let message = format!("the provider {name:?} of {} is not served here", machine.id);
-            return Err(Refusal::precondition("PROVIDER_MISSING", message)
+            return Err(Refusal::new(Reason::ProviderMissing, message)
                 .next(format!("farrier machine update {} --provider sim", machine.id))
                 .into());
         };
@@ -243,7 +243,7 @@ impl StartRun {
                     "step {} needs {needed:?}, which the provider {name} of {} does not have",
                     step.name, machine.id
                 );
-                return Err(Refusal::precondition("CAPABILITY_MISSING", message)
+                return Err(Refusal::new(Reason::CapabilityMissing, message)
                     .next("farrier plans")
                     .into());
             }
@@ -270,7 +270,7 @@ async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {
         let message = format!(
             "{id} is the plan of a node: onboarding and decommission start it and fill it in"
         );
-        let refusal = Refusal::precondition("NO_PLAN", message);
+        let refusal = Refusal::new(Reason::NoPlan, message);
         return Err(refusal.next("farrier node onboard --help").into());
     }
     if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {

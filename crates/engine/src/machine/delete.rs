@@ -14,7 +14,7 @@ use model::machine::{Machine, MachineSpec};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::switch::Switch;
 use model::target::TargetId;
 use model::time::{Timestamp, format_duration};
@@ -89,8 +89,7 @@ impl Machines {
         Ok(last.filter(|last| last.state == REMOVED).map(|last| {
             let ago = format_duration(self.0.now().since(last.ts));
             let message = format!("{id} was deleted {ago} ago by {}", last.actor);
-            Refusal::new(RefusalKind::NotFound, "NOT_FOUND", message)
-                .next(format!("farrier history {id}"))
+            Refusal::new(Reason::NotFound, message).next(format!("farrier history {id}"))
         }))
     }
 }

@@ -13,7 +13,7 @@ use model::filter::Filter;
 use model::id::MachineId;
 use model::machine::matcher::{MachineMatch, MachineMatcher, id_for, register_command, spec_for};
 use model::machine::{Labels, Machine};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::target::TargetId;
 use model::time::format_duration;
 use providers::bmc_discovery::{
@@ -377,14 +377,13 @@ fn inspector<'a>(provider: &'a dyn Provider, target: &Target) -> HardwareResult<
         let name = &spec.provider;
         let message =
             format!("{machine_id} cannot be looked at: its provider {name:?} has no Inspect");
-        let refusal = Refusal::precondition("CAPABILITY_MISSING", message);
+        let refusal = Refusal::new(Reason::CapabilityMissing, message);
         refusal.next(format!("farrier get {machine_id}")).into()
     })
 }
 
 fn able(provider: &dyn Provider) -> HardwareResult<&dyn BmcDiscovery> {
-    let none =
-        || Refusal::precondition("NO_BMC_DISCOVERY", "no provider of this server finds BMCs");
+    let none = || Refusal::new(Reason::NoBmcDiscovery, "no provider of this server finds BMCs");
     Ok(provider.bmc_discovery().ok_or_else(none)?)
 }
 
@@ -393,7 +392,7 @@ fn unknown_provider(engine: &Engine, machine: &Machine) -> Refusal {
     let names = engine.providers().names().join(", ");
     let message = format!("{id} names the provider {name:?}, and this server has {names}");
     let next = format!("farrier machine update {id} --provider NAME");
-    Refusal::precondition("PROVIDER_MISSING", message).next(next)
+    Refusal::new(Reason::ProviderMissing, message).next(next)
 }
 
 fn late(what: &str) -> Fault {

@@ -17,7 +17,7 @@ use model::node::enroll::{EnrollingAgent, EnrollmentRefusal, EnrollmentToken, MA
 use model::node::task::{Task, TaskInstruction};
 use model::node::{Agent, Node, NodeStage, NodeState};
 use model::plan::{Params, RunType};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use providers::Providers;
@@ -312,7 +312,7 @@ impl Issue {
         let mut node = found.ok_or_else(|| no_node(&self.node))?;
         if node.state == NodeState::Deleted {
             let text = format!("{} is deleted, and never comes back", self.node);
-            return Err(Refusal::precondition("NODE_DELETED", text).into());
+            return Err(Refusal::new(Reason::NodeDeleted, text).into());
         }
         let message = match self.session_policy {
             // The session may be compromised: that may be why another token is requested.

@@ -15,7 +15,7 @@ use model::machine::Machine;
 use model::node::requests::{self, NodeContext, NodeRequest};
 use model::node::{DecommissionMode, MODE, NODE, Node, NodeState, StageTarget};
 use model::plan::Params;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{Requester, close};
 use model::run::{Run, apply_to_machine};
 use model::target::TargetId;
@@ -189,5 +189,5 @@ impl ApplyNodeRequest {
 fn machine_busy(node: &Node, what: &str, run: &RunId) -> Refusal {
     let (id, machine) = (&node.head.id, &node.machine);
     let message = format!("{machine}, which {id} is on, is held by {run}: {what} must wait for it");
-    Refusal::precondition("MACHINE_BUSY", message).next(format!("farrier why {run}"))
+    Refusal::new(Reason::MachineBusy, message).next(format!("farrier why {run}"))
 }

@@ -8,7 +8,7 @@ use model::id::{NodeId, ObjectId, RunId};
 use model::lifecycle::Lifecycle;
 use model::node::Node;
 use model::node::task::ResumeResult;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{Action, Requester};
 use model::time::Timestamp;
 use store::{Cause, Result, TaskRow, Tx};
@@ -86,5 +86,5 @@ async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Requester, now: Timestamp) 
 fn nothing(node: &Node) -> Refusal {
     let id = &node.head.id;
     let message = format!("{id} is {}: nothing on it has been left undone", node.state);
-    Refusal::precondition("NOTHING_TO_RESUME", message).next(format!("farrier why {id}"))
+    Refusal::new(Reason::NothingToResume, message).next(format!("farrier why {id}"))
 }

@@ -17,7 +17,7 @@ use model::rack::maintenance::{
     notes_from_params, plan, request_from_params,
 };
 use model::rack::{Rack, RackDevice};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{Failure, Run};
 use model::switch::Switch;
@@ -360,7 +360,7 @@ pub(crate) async fn reopen_operation(
     let again = format!("farrier operation rerun {}", run.spec.id);
     if run.spec.steps.is_empty() {
         let text = format!("{} was never planned: there is no step to go on with", run.spec.id);
-        return Err(Refusal::precondition("NOTHING_PLANNED", text).next(again).into());
+        return Err(Refusal::new(Reason::NothingPlanned, text).next(again).into());
     }
     let full = request_from_params(&run.spec.params).scope.is_full();
     admit(&rack, full, MaintenanceTrigger::OnDemand)?;

@@ -7,7 +7,7 @@ use crate::rack::Racks;
 use model::id::{RackId, RunId};
 use model::rack::Rack;
 use model::rack::maintenance::RackStep;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::{Run, StepState};
 use model::target::{TargetId, TargetKind};
 use store::{Result, Tx};
@@ -50,7 +50,7 @@ async fn load_status(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
     let run = tx.run(id).await?.ok_or_else(|| no_run(id))?;
     if run.spec.target.kind != TargetKind::Rack {
         let message = format!("{} acts on {}, not on a rack", id, run.spec.target);
-        let refusal = Refusal::precondition("NOT_ON_A_RACK", message);
+        let refusal = Refusal::new(Reason::NotOnARack, message);
         return Err(refusal.next(format!("farrier operation get {}", id)).into());
     }
     build_status(tx, run).await

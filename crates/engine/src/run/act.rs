@@ -11,7 +11,7 @@ use model::machine::admit::admit_again;
 use model::node::Node;
 use model::node::requests::admit_resume;
 use model::plan::RunType;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{Action, ActionResult, Requester, apply_action};
 use model::run::{Run, RunPhase, apply_to_machine};
 use model::target::TargetKind;
@@ -171,5 +171,5 @@ fn superseded(run: &Run, latest: &Run) -> Refusal {
         TargetKind::Machine | TargetKind::Rack => run.command("rerun"),
         TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.show_command(),
     };
-    Refusal::precondition("RUN_SUPERSEDED", message).next(next)
+    Refusal::new(Reason::RunSuperseded, message).next(next)
 }

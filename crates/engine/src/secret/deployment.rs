@@ -11,7 +11,7 @@ use model::deploy::{
     DeploymentReport,
 };
 use model::effect::EffectKey;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use serde_json::Value;
 use store::{DeploymentLookup, DeploymentRow, Result, Tx};
@@ -219,7 +219,7 @@ impl OpenDeployment {
                     "the network card {mac} is being deployed as {}, which has the same MAC address",
                     other.deployment.machine_id
                 );
-                return Err(Refusal::precondition("MAC_IN_USE", message).into());
+                return Err(Refusal::new(Reason::MacInUse, message).into());
             }
         }
         tx.insert_deployment(desired, &self.token, self.now).await?;

@@ -85,7 +85,7 @@ pub async fn bootstrap(api_client: &Client, world: &TestEnv, falls_silent: bool)
     let bundle = match made.await {
         Err(StoreError::Refused(refusal)) => {
             // An earlier call created it, and its token was lost.
-            assert_eq!(refusal.reason, "NODE_EXISTS");
+            assert_eq!(refusal.reason.as_str(), "NODE_EXISTS");
             let node = newest_node(world).await.expect("a node").id();
             let issued = api_client.call(|engine| {
                 let (agents, node) = (agents(world, engine), node.clone());

@@ -60,7 +60,7 @@ fn operation(one: &FirmwareUpdateResult) -> RunId {
 
 fn refused(one: &FirmwareUpdateResult) -> &'static str {
     match &one.outcome {
-        UpdateOutcome::Refused(refusal) => refusal.reason,
+        UpdateOutcome::Refused(refusal) => refusal.reason.as_str(),
         other => panic!("{}: {other:?}", one.target),
     }
 }

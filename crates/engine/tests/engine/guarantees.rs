@@ -48,7 +48,7 @@ fn the_last_accepted_run_is_the_latest_despite_clock_skew() {
         for superseded in failed {
             let reported = right.engine.runs().act(superseded, Action::RetryStep, operator()).await;
             let Err(StoreError::Refused(refusal)) = reported else { panic!("{reported:?}") };
-            assert_eq!(refusal.reason, "RUN_SUPERSEDED");
+            assert_eq!(refusal.reason.as_str(), "RUN_SUPERSEDED");
         }
         right
             .engine
@@ -152,7 +152,9 @@ fn a_cursor_from_the_future_is_refused() {
         for name in ["0.99999999", "7.3", "0.99999999~"] {
             let position = WatchPosition::parse(name).expect("a cursor");
             match engine.runs().watch(Filter::default(), Some(position)).await.map(drop) {
-                Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "CURSOR_GONE"),
+                Err(StoreError::Refused(refusal)) => {
+                    assert_eq!(refusal.reason.as_str(), "CURSOR_GONE")
+                }
                 other => panic!("{name}: {other:?}"),
             }
         }

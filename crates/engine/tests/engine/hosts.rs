@@ -259,7 +259,7 @@ fn reprovisioning_waits_for_a_machine_in_service() {
         assert!(reported.waiting_for.contains("needs phase"), "{reported:?}");
         let refused = reprovision(&process, "second", false).await;
         let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
-        assert_eq!(refusal.reason, "REPROVISION_UNDER_WAY");
+        assert_eq!(refusal.reason.as_str(), "REPROVISION_UNDER_WAY");
 
         // A record that is requested cannot be deleted, even when another one is the default.
         let id = || FirmwareId::trusted("fw-2");
@@ -267,7 +267,7 @@ fn reprovisioning_waits_for_a_machine_in_service() {
         let stored = async |reason: &str| {
             let answer = engine.firmware().delete(id(), None, operator()).await;
             let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
-            assert_eq!(refusal.reason, reason, "{refusal}");
+            assert_eq!(refusal.reason.as_str(), reason, "{refusal}");
             refusal.message
         };
         stored("FIRMWARE_IS_DEFAULT").await;

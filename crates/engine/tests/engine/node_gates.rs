@@ -45,7 +45,7 @@ fn a_machine_with_a_serving_node_refuses_a_reimage() {
             engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         fixture.client.wait_until_ended(&entered.run.spec.id).await;
         let reported = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
-        assert_eq!(reported.reason, "NODE_IN_SERVICE");
+        assert_eq!(reported.reason.as_str(), "NODE_IN_SERVICE");
         assert!(reported.message.contains(node.id().as_str()), "{reported}");
         let drained = engine
             .nodes()
@@ -59,7 +59,7 @@ fn a_machine_with_a_serving_node_refuses_a_reimage() {
         let reported = refusal(
             engine.nodes().apply_request(&node.id(), reactivate(), None, requester()).await,
         );
-        assert_eq!(reported.reason, "MACHINE_BUSY");
+        assert_eq!(reported.reason.as_str(), "MACHINE_BUSY");
     });
 }
 
@@ -105,7 +105,7 @@ fn a_node_is_not_released_while_its_machine_is_busy() {
         let wiped = engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         let reported =
             refusal(engine.nodes().apply_request(&node.id(), release(), None, requester()).await);
-        assert_eq!(reported.reason, "MACHINE_BUSY");
+        assert_eq!(reported.reason.as_str(), "MACHINE_BUSY");
         assert!(reported.message.contains("release must wait"), "{reported}");
         fixture.client.wait_until_ended(&wiped.run.spec.id).await;
         let back = engine
@@ -230,14 +230,14 @@ fn a_quarantined_bootstrap_cannot_enroll() {
         assert_eq!(late, Err(EnrollmentRefusal::TokenUnknown));
         let reported =
             refusal(engine.nodes().apply_request(&node.id(), release(), None, requester()).await);
-        assert_eq!(reported.reason, "NODE_STATE");
+        assert_eq!(reported.reason.as_str(), "NODE_STATE");
         let reported = refusal(
             engine
                 .nodes()
                 .decommission(decommission_request(&node, DecommissionMode::SoftReset, "soft"))
                 .await,
         );
-        assert_eq!(reported.reason, "NODE_STATE");
+        assert_eq!(reported.reason.as_str(), "NODE_STATE");
         let away = engine
             .nodes()
             .decommission(decommission_request(&node, DecommissionMode::FullDecommission, "away"))
@@ -280,7 +280,7 @@ fn a_node_that_was_not_cleaned_is_not_reactivated() {
         let reported = refusal(
             engine.nodes().apply_request(&node.id(), reactivate(), None, requester()).await,
         );
-        assert_eq!(reported.reason, "NODE_UNPROVEN");
+        assert_eq!(reported.reason.as_str(), "NODE_UNPROVEN");
         let overrides = Overrides::of(&[Gate::Cleanup], "wiped by hand");
         let sure = NodeRequest::Reactivate { why: "wiped by hand".into(), overrides };
         let back = engine
@@ -365,7 +365,7 @@ fn a_reactivated_node_is_uncordoned() {
         assert_eq!((replayed.run.map(|run| run.spec.id), replayed.new), (Some(run.spec.id), false));
         let used = Some("drain".to_string());
         let other = engine.nodes().apply_request(&node.id(), reactivate(), used, requester()).await;
-        assert_eq!(refusal(other).reason, "REQUEST_ID_REUSED");
+        assert_eq!(refusal(other).reason.as_str(), "REQUEST_ID_REUSED");
         fixture.assert_no_violations();
     });
 }

@@ -224,7 +224,9 @@ pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAc
             match answer.await {
                 Ok(_) => {}
                 // The previous run was canceled: its node still exists.
-                Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "NODE_EXISTS"),
+                Err(StoreError::Refused(refusal)) => {
+                    assert_eq!(refusal.reason.as_str(), "NODE_EXISTS")
+                }
                 Err(error) => panic!("the request failed: {error}"),
             }
         }

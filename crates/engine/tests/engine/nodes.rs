@@ -252,13 +252,13 @@ fn a_deleted_node_stays_deleted_and_its_machine_gets_a_new_node() {
                 .decommission(decommission_request(&first, DecommissionMode::Reimage, "out"))
                 .await,
         );
-        assert_eq!(other.reason, "REQUEST_ID_REUSED");
+        assert_eq!(other.reason.as_str(), "REQUEST_ID_REUSED");
         fixture.wait_for_state(NodeState::Deleted).await;
         for requested in [reactivate(), NodeRequest::Quarantine { why: "x".into() }] {
             let reported = refusal(
                 engine.nodes().apply_request(&first.id(), requested, None, requester()).await,
             );
-            assert_eq!(reported.reason, "NODE_DELETED");
+            assert_eq!(reported.reason.as_str(), "NODE_DELETED");
         }
         let reported = refusal(
             engine
@@ -266,7 +266,7 @@ fn a_deleted_node_stays_deleted_and_its_machine_gets_a_new_node() {
                 .decommission(decommission_request(&first, DecommissionMode::SoftReset, "more"))
                 .await,
         );
-        assert_eq!(reported.reason, "NODE_DELETED");
+        assert_eq!(reported.reason.as_str(), "NODE_DELETED");
         let second = engine
             .nodes()
             .onboard(onboard_request(MACHINE, "again"))
@@ -289,7 +289,7 @@ fn a_refusal_names_the_operation_that_holds_the_machine() {
         let first =
             engine.nodes().onboard(onboard_request(MACHINE, "one")).await.expect("accepted");
         let reported = refusal(engine.nodes().onboard(onboard_request(MACHINE, "two")).await);
-        assert_eq!(reported.reason, "NODE_EXISTS");
+        assert_eq!(reported.reason.as_str(), "NODE_EXISTS");
         let start = StartRequest {
             machine_id: MachineId::trusted(MACHINE),
             request_id: "reboot".into(),
@@ -300,7 +300,7 @@ fn a_refusal_names_the_operation_that_holds_the_machine() {
             initiator: "somebody".into(),
         };
         let reported = refusal(engine.runs().start(start).await);
-        assert_eq!(reported.reason, "MACHINE_BUSY");
+        assert_eq!(reported.reason.as_str(), "MACHINE_BUSY");
         assert!(reported.message.contains(first.run.spec.id.as_str()), "{reported}");
         let reported = refusal(
             engine
@@ -308,9 +308,9 @@ fn a_refusal_names_the_operation_that_holds_the_machine() {
                 .decommission(decommission_request(&first.node, DecommissionMode::Drain, "drain"))
                 .await,
         );
-        assert_eq!(reported.reason, "NODE_BUSY");
+        assert_eq!(reported.reason.as_str(), "NODE_BUSY");
         let other = refusal(engine.nodes().onboard(onboard_request("m-9", "nine")).await);
-        assert_eq!(other.reason, "NOT_FOUND");
+        assert_eq!(other.reason.as_str(), "NOT_FOUND");
     });
 }
 
@@ -354,7 +354,7 @@ fn drift_from_maas_quarantines_a_node_until_it_is_resolved() {
                 )
                 .await,
         );
-        assert_eq!(reported.reason, "NODE_UNPROVEN");
+        assert_eq!(reported.reason.as_str(), "NODE_UNPROVEN");
         for stage in [
             NodeStage::DeployViaMaas,
             NodeStage::WaitForDeployed,
@@ -431,7 +431,7 @@ fn a_canceled_onboarding_is_undone_and_can_be_rerun() {
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
         let found =
             fixture.process.engine.nodes().preview_onboard(onboard_request(MACHINE, "look")).await;
-        assert_eq!(refusal(found).reason, "NODE_EXISTS");
+        assert_eq!(refusal(found).reason.as_str(), "NODE_EXISTS");
         assert_eq!(
             fixture.node().await.maas.map(|observed| observed.state),
             Some(MaasState::Absent)
@@ -492,7 +492,7 @@ fn a_node_can_be_decommissioned_without_maas() {
         assert_eq!((again.run.spec.id, again.new), (run.spec.id.clone(), false));
         away.overrides = Overrides::default();
         let reported = refusal(engine.nodes().decommission(away).await);
-        assert_eq!(reported.reason, "REQUEST_ID_REUSED");
+        assert_eq!(reported.reason.as_str(), "REQUEST_ID_REUSED");
         for id in [node.head.id.as_str(), run.spec.id.as_str()] {
             let events = engine.history(id, 0, 100).await.expect("a history");
             let note = "; gate maas overridden by somebody: the site was given up";

@@ -242,7 +242,7 @@ async fn one_refused_shelf_refuses_the_whole_request() {
     let site = fixture().await;
     let before: PowerShelf = site.ready("ps-1", None).await;
     let refusal = site.request(power_off_request(&["ps-1", "ps-9"])).await.unwrap_err();
-    assert_eq!(refusal.reason, "NOT_FOUND");
+    assert_eq!(refusal.reason.as_str(), "NOT_FOUND");
     assert_eq!(site.engine.devices().get::<PowerShelf>("ps-1").await.unwrap(), before);
     let preview =
         site.engine.power_shelves().preview(power_off_request(&["ps-1", "ps-9"])).await.unwrap();
@@ -317,7 +317,7 @@ async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not()
         PowerChangeRequest { request_id: Some("r-1".into()), ..power_off_request(&["ps-1"]) };
     site.request(named.clone()).await.unwrap();
     let refusal = site.request(power_request(&["ps-1"], DesiredPower::On)).await.unwrap_err();
-    assert_eq!(refusal.reason, "MAINTENANCE_REQUESTED");
+    assert_eq!(refusal.reason.as_str(), "MAINTENANCE_REQUESTED");
     assert!(
         refusal.message.contains("power-off") && refusal.message.contains("ada (T-1)"),
         "{refusal}"
@@ -343,12 +343,12 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
         site.ready::<PowerShelf>(id, Some("rack-1")).await;
     }
     let refusal = site.request(power_off_request(&["ps-1", "ps-2"])).await.unwrap_err();
-    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    assert_eq!(refusal.reason.as_str(), "MACHINES_IN_SERVICE");
     assert!(refusal.message.contains("m-1 is READY and in service"), "{refusal}");
     // One of them may be powered off; then the other one is the last.
     site.request(power_off_request(&["ps-1"])).await.unwrap();
     let refusal = site.request(power_off_request(&["ps-2"])).await.unwrap_err();
-    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    assert_eq!(refusal.reason.as_str(), "MACHINES_IN_SERVICE");
     site.switched("ps-1", DesiredPower::Off).await;
     let forced = PowerChangeRequest {
         overrides: Overrides::of(&[Gate::InService, Gate::Health], "the rack burns"),
@@ -391,7 +391,7 @@ async fn an_unhealthy_shelf_refuses_a_retry() {
         .map(|one| one.run);
     for answer in [tried, restarted] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
-        assert_eq!(refusal.reason, "HEALTH_PREVENTS");
+        assert_eq!(refusal.reason.as_str(), "HEALTH_PREVENTS");
     }
 }
 
@@ -420,7 +420,7 @@ async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is
         .map(|one| one.run);
     for answer in [tried, restarted] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
-        assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+        assert_eq!(refusal.reason.as_str(), "MACHINES_IN_SERVICE");
         assert!(
             refusal
                 .next_command
@@ -497,7 +497,7 @@ async fn feeds_decide_whether_a_machine_loses_power() {
     };
     assert_eq!((affected("ps-1").await, affected("ps-2").await), (1, 0), "ps-2 does not feed it");
     let refusal = site.request(power_off_request(&["ps-1"])).await.unwrap_err();
-    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    assert_eq!(refusal.reason.as_str(), "MACHINES_IN_SERVICE");
     // A second feed in no rack keeps it on; of both at once, one request is refused.
     site.fed_machine("m-1", Some("rack-1"), &["ps-1", "ps-9"]).await.unwrap();
     assert_eq!((affected("ps-1").await, affected("ps-9").await), (0, 0));

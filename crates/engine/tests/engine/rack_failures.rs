@@ -112,7 +112,7 @@ fn a_flagged_device_is_refused_by_name_and_skipped_in_a_full_scope() {
             .await
             .expect("flagged");
         let refused = fixture.start_refused(power(machines(&["m-2"]), PowerSequence::On)).await;
-        assert_eq!(refused.reason, "DEVICE_BLOCKED");
+        assert_eq!(refused.reason.as_str(), "DEVICE_BLOCKED");
         assert!(refused.message.contains("m-2 is flagged"), "{refused}");
         let started = fixture.start(power(MaintenanceScope::default(), PowerSequence::On)).await;
         let planned = started.expect("accepted").preview.expect("a preview").planned;
@@ -140,7 +140,7 @@ fn an_empty_rack_has_nothing_to_maintain() {
                 ..maintenance_request(RackMaintenanceRequest::default())
             };
             let refused = refusal(fixture.engine().racks().maintain(start).await);
-            assert_eq!(refused.reason, "RACK_EMPTY");
+            assert_eq!(refused.reason.as_str(), "RACK_EMPTY");
             assert_eq!(refused.next_command.as_deref(), Some("farrier rack get rack-2"));
         }
     });
@@ -169,7 +169,7 @@ fn a_shelf_run_has_no_rack_status() {
         };
         let run: &RunId = run;
         let refused = refusal(fixture.engine().racks().status(run).await);
-        assert_eq!(refused.reason, "NOT_ON_A_RACK");
+        assert_eq!(refused.reason.as_str(), "NOT_ON_A_RACK");
         assert!(refused.message.contains("acts on ps-1"), "{refused}");
         fixture.wait_until_ended(run).await;
         let again = fixture

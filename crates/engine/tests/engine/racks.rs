@@ -273,7 +273,7 @@ fn a_rerun_leaves_the_error_and_supersedes_the_failed_run() {
         fixture.wait_for_state("Ready").await;
         let reported = fixture.engine().runs().act(id, Action::RetryStep, requester()).await;
         let Err(StoreError::Refused(refusal)) = reported else { panic!("{reported:?}") };
-        assert_eq!(refusal.reason, "RUN_SUPERSEDED");
+        assert_eq!(refusal.reason.as_str(), "RUN_SUPERSEDED");
     });
 }
 
@@ -318,10 +318,10 @@ fn disjoint_scopes_run_at_once_and_overlapping_ones_are_refused_by_name() {
         fixture.wait_for_state("Maintenance").await;
         let second = fixture.start_accepted(power(machines(&["m-2"]), PowerSequence::Off)).await;
         let refusal = fixture.start_refused(power(machines(&["m-1"]), PowerSequence::On)).await;
-        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert_eq!(refusal.reason.as_str(), "MACHINE_BUSY");
         assert!(refusal.message.contains(first.as_str()), "{}", refusal.message);
         let refusal = fixture.start_refused(RackMaintenanceRequest::default()).await;
-        assert_eq!(refusal.reason, "RACK_NOT_READY");
+        assert_eq!(refusal.reason.as_str(), "RACK_NOT_READY");
         tokio::time::sleep(Duration::from_secs(10)).await;
         for id in [&first, &second] {
             let run = fixture.engine().runs().get(id).await.expect("a run");
@@ -362,7 +362,7 @@ fn missing_firmware_is_skipped_or_fails() {
         );
         let reported = fixture.engine().runs().act(id, Action::RetryStep, requester()).await;
         let Err(StoreError::Refused(refusal)) = reported else { panic!("{reported:?}") };
-        assert_eq!(refusal.reason, "NOTHING_PLANNED");
+        assert_eq!(refusal.reason.as_str(), "NOTHING_PLANNED");
     });
 }
 
@@ -496,7 +496,7 @@ fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
         let id = fixture.start_accepted(power(machines(&["m-1"]), PowerSequence::Off)).await;
         let taken_out = fixture.place("m-1", None, None).await;
         let Err(StoreError::Refused(refusal)) = taken_out else { panic!("{taken_out:?}") };
-        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert_eq!(refusal.reason.as_str(), "MACHINE_BUSY");
         assert!(refusal.message.contains(id.as_str()), "{}", refusal.message);
         fixture.wait_until_ended(&id).await;
         fixture.place("m-1", None, None).await.expect("moved");
@@ -577,7 +577,10 @@ fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
         let none = Overrides::default();
         let stored = fixture.engine().racks().delete(id.clone(), None, none, "ada".into()).await;
         let Err(StoreError::Refused(refusal)) = stored else { panic!("{stored:?}") };
-        assert_eq!((refusal.reason, refusal.gate), ("RACK_NOT_EMPTY", Some(Gate::Devices)));
+        assert_eq!(
+            (refusal.reason.as_str(), refusal.gate),
+            ("RACK_NOT_EMPTY", Some(Gate::Devices))
+        );
         let named = Overrides::of(&[Gate::Devices], "it is scrapped");
         let before = fixture.rack_states().await;
         let rehearsed = fixture

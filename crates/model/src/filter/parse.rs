@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::plan::RunType;
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::{RunPhase, Workflow};
 use crate::site::Site;
 use crate::switch::Switch;
@@ -261,11 +261,7 @@ impl<'a> Parser<'a> {
             format!("is wrong at character {position}: {message}\n  {lead}{tail}\n  {caret}^");
         Refusal {
             field: Some("filter".into()),
-            ..Refusal::new(
-                crate::refusal::RefusalKind::Invalid,
-                "FILTER_INVALID",
-                format!("filter {problem}"),
-            )
+            ..Refusal::new(Reason::FilterInvalid, format!("filter {problem}"))
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::effect::Effect;
 use crate::gate::{Gate, Overrides};
 use crate::health::HealthImpact;
 use crate::plan::{RunStep, RunType};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::Run;
 use crate::target::TargetId;
 
@@ -90,7 +90,7 @@ pub fn admit_with_override(
     {
         if machine.is(flag) && !own_undo {
             let message = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
-            return Err(Refusal::precondition("MACHINE_BLOCKED", message)
+            return Err(Refusal::new(Reason::MachineBlocked, message)
                 .next(format!("farrier admin {undo} {id} --reason …")));
         }
     }
@@ -101,9 +101,7 @@ pub fn admit_with_override(
         let message = format!(
             "{id} is held by operation {run}: {what} must wait until it ends or is canceled"
         );
-        return Err(
-            Refusal::precondition("MACHINE_BUSY", message).next(format!("farrier why {run}"))
-        );
+        return Err(Refusal::new(Reason::MachineBusy, message).next(format!("farrier why {run}")));
     }
     in_phase(machine, what, phases_for_run_type(run_type))?;
     for step in steps {
@@ -137,7 +135,7 @@ fn admit_rma_return(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal>
     let id = &machine.id;
     if !machine.is(ConditionType::Rma) {
         let message = format!("{id} is not flagged RMA: there is nothing to come back from");
-        return Err(Refusal::precondition("NOT_FLAGGED", message).next(format!("farrier get {id}")));
+        return Err(Refusal::new(Reason::NotFlagged, message).next(format!("farrier get {id}")));
     }
     match steps.iter().find(|step| !step.effect.facts().allowed_in_exit_rma) {
         None => Ok(()),
@@ -146,7 +144,7 @@ fn admit_rma_return(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal>
                 "{id} is flagged RMA: step {} of this plan must wait until it is back",
                 step.name
             );
-            Err(Refusal::precondition("MACHINE_BLOCKED", message)
+            Err(Refusal::new(Reason::MachineBlocked, message)
                 .next(format!("farrier machine exit-rma {id}")))
         }
     }
@@ -161,6 +159,5 @@ pub(super) fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Resul
     let words: Vec<_> = phases.iter().map(|phase| phase.as_str()).collect();
     let message =
         format!("{what} needs phase {}, and {id} is in phase {phase}", words.join(" or "));
-    Err(Refusal::precondition("WRONG_PHASE", message)
-        .next(format!("farrier enter-maintenance {id}")))
+    Err(Refusal::new(Reason::WrongPhase, message).next(format!("farrier enter-maintenance {id}")))
 }

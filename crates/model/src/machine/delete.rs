@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::id::RunId;
 use crate::machine::view::LifecycleState;
 use crate::node::{Node, NodeState};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::target::TargetId;
 
 /// The objects that refer to a machine.
@@ -32,7 +32,7 @@ pub fn admit_deletion(machine: &Machine, by: MachineReferences<'_>) -> Result<()
     }
     if let Some(operation) = by.rack_operation {
         let message = format!("{id} is in the scope of {operation}, which has not begun");
-        return Err(Refusal::precondition("MAINTENANCE_PENDING", message)
+        return Err(Refusal::new(Reason::MaintenancePending, message)
             .next(format!("farrier cancel {operation}")));
     }
     if let Some(host) = by.host {
@@ -43,19 +43,17 @@ pub fn admit_deletion(machine: &Machine, by: MachineReferences<'_>) -> Result<()
             "{id} is the machine of {}, which is {}: decommission the node first",
             node.head.id, node.state
         );
-        return Err(
-            Refusal::precondition("MACHINE_HAS_NODE", message).next(command_to_remove(node))
-        );
+        return Err(Refusal::new(Reason::MachineHasNode, message).next(command_to_remove(node)));
     }
     in_phase(machine, "deleting a machine", &[Phase::FactoryReady, Phase::Maintenance])?;
     if machine.lifecycle_state() == LifecycleState::InService {
         let message = format!("{id} is in service: it is a member of its cluster");
-        return Err(Refusal::precondition("MACHINES_IN_SERVICE", message)
+        return Err(Refusal::new(Reason::MachinesInService, message)
             .next(format!("farrier enter-maintenance {id} --drain")));
     }
     if let Some(rack) = &machine.spec.rack {
         let message = format!("{id} stands in {rack}: take it out of the rack first");
-        return Err(Refusal::precondition("MACHINE_IN_RACK", message)
+        return Err(Refusal::new(Reason::MachineInRack, message)
             .next(format!("farrier machine update {id} --rack ''")));
     }
     Ok(())
@@ -72,7 +70,7 @@ fn no_firmware_request(machine: &Machine, host: &Host) -> Result<(), Refusal> {
         Some(operation) => format!("farrier why {operation}"),
         None => format!("farrier machine reprovision {id} --cancel"),
     };
-    Err(Refusal::precondition("REPROVISION_UNDER_WAY", message).next(next))
+    Err(Refusal::new(Reason::ReprovisionUnderWay, message).next(next))
 }
 
 /// The command that brings a node nearer to its deletion.

@@ -7,7 +7,7 @@ use crate::id::NodeId;
 use crate::machine::Phase;
 use crate::machine::admit::{phases_for_effect, phases_for_run_type};
 use crate::plan::{RunStep, RunType};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::{Run, Workflow};
 
 /// A request that moves a node directly, without an operation.
@@ -153,7 +153,7 @@ fn release(
             if let Some(doubt) = doubt.filter(|_| !overrides.passes(Gate::NodeHealth)) {
                 let (id, flags) = (&node.head.id, overrides.flags_with(Gate::NodeHealth));
                 let message = format!("{id} is not proven healthy: {doubt}");
-                return Err(Refusal::precondition("NODE_UNPROVEN", message)
+                return Err(Refusal::new(Reason::NodeUnproven, message)
                     .at_gate(Gate::NodeHealth)
                     .next(format!("farrier node release {id} {flags}")));
             }
@@ -222,7 +222,7 @@ fn reactivate(
                     let message = format!(
                         "MAAS has the machine of {id} as {state}: nothing is installed there that could serve again"
                     );
-                    Err(Refusal::precondition("NODE_NOT_INSTALLED", message)
+                    Err(Refusal::new(Reason::NodeNotInstalled, message)
                         .next(format!("farrier node decommission {id} --mode reimage")))
                 }
             }
@@ -271,7 +271,7 @@ fn unclean(node: &Node, run: &Run, overrides: &Overrides) -> Refusal {
         Some(_) | None => format!("farrier operation retry-step {op}"),
     };
     let flags = overrides.flags_with(Gate::Cleanup);
-    Refusal::precondition("NODE_UNPROVEN", message)
+    Refusal::new(Reason::NodeUnproven, message)
         .at_gate(Gate::Cleanup)
         .next(format!("{clean}   # or: farrier node reactivate {id} {flags}"))
 }
@@ -292,7 +292,7 @@ pub fn admit_decommission(
             DecommissionMode::Drain | DecommissionMode::Retire | DecommissionMode::Reactivate => {
                 let id = &node.head.id;
                 let message = format!("{id} is retired: there is nothing left to drain");
-                Err(Refusal::precondition("NODE_STATE", message)
+                Err(Refusal::new(Reason::NodeState, message)
                     .next(format!("farrier node reactivate {id}")))
             }
             DecommissionMode::SoftReset
@@ -308,14 +308,13 @@ pub fn admit_decommission(
         NodeState::BootstrapIssued => {
             let id = &node.head.id;
             let message = format!("no agent has enrolled as {id} yet");
-            Err(Refusal::precondition("NODE_STATE", message)
+            Err(Refusal::new(Reason::NodeState, message)
                 .next(format!("farrier node quarantine {id} --reason …")))
         }
         NodeState::Draining | NodeState::Removing => {
             let id = &node.head.id;
             let message = format!("{id} is {}: its operation sees to it", node.state);
-            Err(Refusal::precondition("NODE_BUSY", message)
-                .next(format!("farrier node resume {id}")))
+            Err(Refusal::new(Reason::NodeBusy, message).next(format!("farrier node resume {id}")))
         }
         NodeState::Deleted => Err(deleted(node)),
     }
@@ -342,7 +341,7 @@ pub fn check_machine_run(
         Some((what, _)) => {
             let message =
                 format!("the machine serves as {node}: {what} must wait until that is retired");
-            Err(Refusal::precondition("NODE_IN_SERVICE", message)
+            Err(Refusal::new(Reason::NodeInService, message)
                 .next(format!("farrier node drain {node}")))
         }
     }
@@ -353,7 +352,7 @@ fn idle(node: &Node, what: &str, known: NodeContext<'_>) -> Result<(), Refusal> 
     let Some(run) = known.at_work() else { return Ok(()) };
     let (id, run) = (&node.head.id, &run.spec.id);
     let message = format!("{id} is held by {run}: {what} must wait until it ends or is canceled");
-    Err(Refusal::precondition("NODE_BUSY", message).next(format!("farrier why {run}")))
+    Err(Refusal::new(Reason::NodeBusy, message).next(format!("farrier why {run}")))
 }
 
 fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
@@ -362,20 +361,20 @@ fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
     }
     let id = &node.head.id;
     let message = format!("{what} needs a node that is {needed}, and {id} is {}", node.state);
-    Refusal::precondition("NODE_STATE", message).next(format!("farrier why {id}"))
+    Refusal::new(Reason::NodeState, message).next(format!("farrier why {id}"))
 }
 
 fn never_served(node: &Node) -> Refusal {
     let id = &node.head.id;
     let message = format!("{id} has never served: only full_decommission takes it away");
-    Refusal::precondition("NODE_STATE", message)
+    Refusal::new(Reason::NodeState, message)
         .next(format!("farrier node decommission {id} --mode full_decommission"))
 }
 
 fn deleted(node: &Node) -> Refusal {
     let message = format!("{} is deleted, and never comes back", node.head.id);
     let next = format!("{}   # makes a new node", node.onboard_again());
-    Refusal::precondition("NODE_DELETED", message).next(next)
+    Refusal::new(Reason::NodeDeleted, message).next(next)
 }
 
 /// Checks whether a failed run may continue: its node must still be where the run left it.
@@ -389,7 +388,7 @@ pub fn admit_resume(node: &Node, run: &Run) -> Result<(), Refusal> {
     }
     let (id, state) = (&node.head.id, node.state);
     let message = format!("{id} is {state} by now: {} no longer fits it", run.spec.id);
-    Err(Refusal::precondition("NODE_MOVED_ON", message).next(format!("farrier why {id}")))
+    Err(Refusal::new(Reason::NodeMovedOn, message).next(format!("farrier why {id}")))
 }
 
 /// True if the node's state fits the run once it is active again.

@@ -12,7 +12,7 @@ use crate::gate::{Overrides, name_all};
 use crate::health::HealthImpact;
 use crate::id::PowerShelfId;
 use crate::list_format::join_limited;
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Reason, Refusal};
 use crate::run::Run;
 use crate::target::TargetId;
 use crate::time::Timestamp;
@@ -162,7 +162,7 @@ fn request_status(
     let probe = format!("farrier power-shelf get {id}");
     if shelf.head.deleted {
         let message = format!("{id} is marked for deletion");
-        return Err(Refusal::precondition("MARKED_FOR_DELETION", message).next(probe));
+        return Err(Refusal::new(Reason::MarkedForDeletion, message).next(probe));
     }
     if let Some(request) = &shelf.maintenance_requested {
         let (name, by) = (step_name(request.operation), &request.initiator);
@@ -172,7 +172,7 @@ fn request_status(
             None => "has not begun yet".into(),
         };
         let message = format!("{id} is asked for a {name} already, by {by}, which {how}");
-        return Err(Refusal::precondition("MAINTENANCE_REQUESTED", message).next(probe));
+        return Err(Refusal::new(Reason::MaintenanceRequested, message).next(probe));
     }
     match &shelf.head.active_run {
         Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.refuse_held(holder)),
@@ -203,8 +203,7 @@ fn replayed(
     let request_id = requested.request_id.clone().unwrap_or_default();
     let id = &shelf.head.id;
     let message = format!("request_id {request_id:?} was used on {id} for something else");
-    Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", message)
-        .next("repeat it with a new --request-id"))
+    Err(Refusal::new(Reason::RequestIdReused, message).next("repeat it with a new --request-id"))
 }
 
 /// The refusals for machines that lose power or the fabric.

@@ -24,7 +24,7 @@ use crate::health::HealthImpact;
 use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
 use crate::lifecycle::{Lifecycle, NewRun};
 use crate::plan::{Params, RunStep, RunType};
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::target::{TargetId, TargetKind};
 use serde::{Deserialize, Serialize};
 
@@ -364,7 +364,7 @@ fn select(
         })?;
         if let Some(why) = &found.blocked {
             return Err(
-                Refusal::precondition("DEVICE_BLOCKED", why.clone()).next(target.show_command())
+                Refusal::new(Reason::DeviceBlocked, why.clone()).next(target.show_command())
             );
         }
         if !scope.contains(found) {
@@ -373,7 +373,7 @@ fn select(
     }
     if scope.is_empty() {
         let message = format!("{} has no device that could be maintained", rack.head.id);
-        return Err(Refusal::precondition("RACK_EMPTY", message)
+        return Err(Refusal::new(Reason::RackEmpty, message)
             .next(format!("farrier rack get {}", rack.head.id)));
     }
     in_order(&mut scope);

@@ -9,7 +9,7 @@ use crate::effect::{CallVerb, Effect};
 use crate::here;
 use crate::id::RunId;
 use crate::node::NodeStage;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -217,8 +217,8 @@ fn resume_run(run: &Run, action: Action, requester: &Requester) -> Result<Action
         }
         Workflow::Pending | Workflow::Running | Workflow::Compensating => match action {
             Action::RetryStep | Action::Resume => Ok(ActionResult::Unchanged),
-            Action::Cancel | Action::Adopt | Action::MarkManual => Err(Refusal::precondition(
-                "RUN_ACTIVE",
+            Action::Cancel | Action::Adopt | Action::MarkManual => Err(Refusal::new(
+                Reason::RunActive,
                 format!("{} is still at work: only a failed step can be adopted", run.spec.id),
             )
             .next(format!("farrier why {}", run.spec.id))),
@@ -240,7 +240,7 @@ fn unobservable_stage(run: &Run) -> Option<NodeStage> {
 fn not_observable(run: &Run, stage: NodeStage) -> Refusal {
     let message =
         format!("nothing shows whether {stage} is done but doing it: it cannot be adopted");
-    Refusal::precondition("NOT_OBSERVABLE", message).next(run.command("retry-step"))
+    Refusal::new(Reason::NotObservable, message).next(run.command("retry-step"))
 }
 
 fn reopened(run: &Run, action: Action) -> Progress {
@@ -299,14 +299,14 @@ fn finished(run: &Run, action: Action) -> Refusal {
         RunPhase::Canceled | RunPhase::Succeeded => run.command("rerun"),
         RunPhase::Pending | RunPhase::Running => format!("farrier why {}", run.spec.id),
     };
-    Refusal::precondition("ALREADY_FINISHED", message).next(next)
+    Refusal::new(Reason::AlreadyFinished, message).next(next)
 }
 
 /// The initial progress of a new run that repeats an ended one.
 pub fn restart(run: &Run, how: RestartMode) -> Result<Progress, Refusal> {
     if !run.ended() {
         let message = format!("{} is still at work: cancel it before starting over", run.spec.id);
-        return Err(Refusal::precondition("RUN_ACTIVE", message).next(run.command("cancel")));
+        return Err(Refusal::new(Reason::RunActive, message).next(run.command("cancel")));
     }
     let mut progress = Progress::fresh(&run.spec.steps);
     match how {

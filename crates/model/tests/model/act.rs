@@ -62,11 +62,11 @@ fn outcome(run: &Run, action: Action) -> String {
             "reopened".into()
         }
         Err(refusal) => {
-            assert_eq!(refusal.kind, RefusalKind::Precondition);
+            assert_eq!(refusal.kind(), RefusalKind::Precondition);
             assert!(refusal.message.contains("op-1"), "{refusal}");
             let next = refusal.next_command.expect("it says what to type");
             assert!(next.starts_with("farrier ") && next.contains("op-1"), "{next}");
-            refusal.reason.into()
+            refusal.reason.as_str().into()
         }
     }
 }
@@ -186,7 +186,7 @@ fn a_new_run_is_made_of_an_ended_one_only() {
                 }
                 Err(refusal) => {
                     assert!(!workflow.ended(), "{workflow:?}");
-                    assert_eq!(refusal.reason, ACTIVE);
+                    assert_eq!(refusal.reason.as_str(), ACTIVE);
                     assert_eq!(refusal.next_command.as_deref(), Some("farrier cancel op-1"));
                 }
             }

@@ -62,7 +62,7 @@ fn what_is_no_address_is_named() {
         let refusal = of(&[text]).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("addresses[0]"), "{text}");
     }
-    assert_eq!(of(&[]).unwrap_err().reason, "FIELD_MISSING");
+    assert_eq!(of(&[]).unwrap_err().reason.as_str(), "FIELD_MISSING");
     let refusal = of(&["https://root:calvin@10.0.0.5"]).unwrap_err();
     assert!(!refusal.message.contains("calvin"), "{refusal}");
 }

@@ -87,7 +87,10 @@ fn a_failure_names_its_code_and_its_run() {
     let mut canceled = machine(Phase::Ready);
     let run = run_in(RunType::Reboot, OnFailure::KeepPhase, Workflow::Cancelled);
     apply_to_machine(&mut canceled, &run, &[], at(6));
-    assert_eq!(canceled.conditions.get(OperationCanceled).unwrap().reason, "Canceled:op-1");
+    assert_eq!(
+        canceled.conditions.get(OperationCanceled).unwrap().reason.as_str(),
+        "Canceled:op-1"
+    );
 }
 
 #[test]
@@ -123,7 +126,10 @@ fn a_cancel_that_could_not_undo_needs_a_person() {
     let mut machine = machine(Phase::Maintenance);
     apply_to_machine(&mut machine, &run, &[], at(5));
     assert!(machine.is(OperationCanceled) && machine.is(NeedsIntervention));
-    assert_eq!(machine.conditions.get(NeedsIntervention).unwrap().reason, "undo-failed:op-1");
+    assert_eq!(
+        machine.conditions.get(NeedsIntervention).unwrap().reason.as_str(),
+        "undo-failed:op-1"
+    );
 }
 
 #[test]
@@ -150,7 +156,7 @@ fn only_a_good_end_brings_a_machine_back_from_rma() {
         let phase = if back { Phase::Maintenance } else { Phase::Ready };
         assert_eq!(machine.phase, phase, "{workflow:?}");
         if back {
-            assert_eq!(machine.conditions.get(Rma).unwrap().reason, "Returned:op-1");
+            assert_eq!(machine.conditions.get(Rma).unwrap().reason.as_str(), "Returned:op-1");
         }
     }
 }

@@ -76,7 +76,7 @@ fn each_device_takes_its_course() {
     for (device, expected) in table {
         let shown = match choose_upgrade_path(&device) {
             UpgradePath::AlreadyStarted(run) => run.to_string(),
-            UpgradePath::Refused(refusal) => refusal.reason.into(),
+            UpgradePath::Refused(refusal) => refusal.reason.as_str().into(),
             UpgradePath::ByRack(rack) => format!("by {rack}"),
             UpgradePath::Direct(_) => "directly".into(),
         };
@@ -115,7 +115,10 @@ fn a_shelf_is_upgraded_where_nothing_else_is_done_to_it() {
             shelf.state
         );
         shelf.head.active_run = Some(RunId::trusted("op-1"));
-        assert_eq!(admit_shelf(&shelf, &Overrides::default()).unwrap_err().reason, "DEVICE_BUSY");
+        assert_eq!(
+            admit_shelf(&shelf, &Overrides::default()).unwrap_err().reason.as_str(),
+            "DEVICE_BUSY"
+        );
         shelf.head.active_run = None;
         shelf.head.deleted = true;
         assert!(admit_shelf(&shelf, &Overrides::default()).is_err());

@@ -20,7 +20,7 @@ fn writes_of_credentials() {
         (update(Some(2), true), Some(3), Err("VERSION_MOVED")),
     ] {
         let admitted = write.admit("bmc", stored);
-        let reason = admitted.clone().map_err(|refusal| refusal.reason);
+        let reason = admitted.clone().map_err(|refusal| refusal.reason.as_str());
         assert_eq!(reason, expected, "{write:?} {stored:?}");
         if let Err(refusal) = admitted {
             let next = refusal.next_command.unwrap_or_default();
@@ -46,7 +46,7 @@ fn writes_of_identities() {
         let admitted = write.admit("https://10.0.0.5", "new", pinned);
         let reason = admitted.map_err(|refusal| {
             assert!(refusal.message.contains("https://10.0.0.5"), "{refusal}");
-            refusal.reason
+            refusal.reason.as_str()
         });
         assert_eq!(reason, expected, "{write:?} {pinned:?}");
     }

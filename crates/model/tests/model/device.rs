@@ -79,7 +79,7 @@ fn what_was_changed_on_purpose_is_believed_at_once() {
 #[test]
 fn only_what_is_in_error_is_tried_again() {
     let mut device = switch(None, None);
-    assert_eq!(retry(&mut device).unwrap_err().reason, "NOT_IN_ERROR");
+    assert_eq!(retry(&mut device).unwrap_err().reason.as_str(), "NOT_IN_ERROR");
     let cause = DeviceFailure { message: "no".into(), run: None, code: String::new() };
     device.state = model::switch::SwitchState::Error { cause };
     retry(&mut device).unwrap();

@@ -516,7 +516,7 @@ fn reasons(
     preview_power_change(requested, named, topology)
         .refusals
         .iter()
-        .map(|refusal| refusal.reason)
+        .map(|refusal| refusal.reason.as_str())
         .collect()
 }
 

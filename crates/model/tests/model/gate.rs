@@ -14,7 +14,7 @@ use model::node::{AgentTaskContext, DecommissionMode, NodeStage, NodeState};
 use model::plan::Params;
 use model::power_shelf::ShelfPowerRequest;
 use model::rack::maintenance::check_empty;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::Workflow;
 use model::target::{TargetId, TargetKind};
 use std::collections::BTreeSet;
@@ -83,12 +83,12 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
             };
             match context.skip_reason(NodeStage::DrainNode) {
                 Some(_) => Ok(()),
-                None => Err(Refusal::precondition("WAITS", "waits").at_gate(gate)),
+                None => Err(Refusal::new(Reason::NotReady, "waits").at_gate(gate)),
             }
         }
         Gate::Maas => match overrides.passes(Gate::Maas) {
             true => Ok(()),
-            false => Err(Refusal::precondition("WAITS", "waits").at_gate(gate)),
+            false => Err(Refusal::new(Reason::NotReady, "waits").at_gate(gate)),
         },
         Gate::Devices => check_empty(&RackId::trusted("rack-1"), 2, overrides),
     }
@@ -188,7 +188,7 @@ fn every_gate_belongs_to_a_request() {
 fn when_several_gates_refuse_the_command_names_all_of_them() {
     let refusal = |gate| decide(gate, &Overrides::default()).unwrap_err();
     let mut refusals = [
-        Refusal::precondition("RACK_NOT_READY", "not ready").next("farrier why rack-1"),
+        Refusal::new(Reason::RackNotReady, "not ready").next("farrier why rack-1"),
         refusal(Gate::Health),
         refusal(Gate::InService),
     ];

@@ -159,7 +159,7 @@ fn gates_by_classification() {
             assert_eq!(permitted(&[Gate::Health]), Ok(()));
             assert_eq!(permitted(&[Gate::InService]).is_ok(), open);
             if let Err(refusal) = classification {
-                assert_eq!(refusal.reason, "HEALTH_PREVENTS");
+                assert_eq!(refusal.reason.as_str(), "HEALTH_PREVENTS");
                 assert!(refusal.message.contains("too hot"), "{refusal}");
                 assert_eq!(refusal.gate, Some(Gate::Health));
                 let next =

@@ -10,7 +10,7 @@ use model::host::{
 use model::id::{FirmwareId, MachineId, RunId};
 use model::lifecycle::{DeviceFailure, IdleReason, Lifecycle, LifecycleDecision};
 use model::plan::RunType;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::{Failure, Run, RunSpec, StopKind, StopRequest, Workflow};
 use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ fn checking_compares_installs_and_follows() {
     let own = |run: Run| (with_run(plain.clone()), HostTurnInput { run: Some(run), ..context() });
     let mut current = plain.clone();
     current.facts.firmware.insert("BMC".into(), "2.0".into());
-    let refused = || Err(Refusal::precondition("MACHINE_BUSY", "m-1 is held by op-9"));
+    let refused = || Err(Refusal::new(Reason::MachineBusy, "m-1 is held by op-9"));
     let desired = |firmware: FirmwareResolution| HostTurnInput { firmware, ..context() };
     let table = [
         ((plain.clone(), context()), "Checking 1, starts op-new of 1 steps"),
@@ -325,7 +325,7 @@ fn what_a_person_does_with_the_failed_run_counts() {
     let mut of_rack = run("op-old", Workflow::Running, None);
     of_rack.spec.target = TargetId::new(TargetKind::Rack, "rack-1");
     assert_eq!(
-        unwanted.admit_withdrawal(Some(&of_rack)).unwrap_err().reason,
+        unwanted.admit_withdrawal(Some(&of_rack)).unwrap_err().reason.as_str(),
         "REPROVISION_OF_RACK"
     );
     let observed = HostTurnInput { run: Some(of_rack), ..context() };

@@ -218,7 +218,7 @@ fn the_loss_of_the_fabric_is_refused_as_well() {
         assert_eq!(admitted.is_ok(), passed, "{gates:?}");
         if let Err(refusal) = admitted {
             assert_eq!(
-                (refusal.reason, refusal.gate),
+                (refusal.reason.as_str(), refusal.gate),
                 ("MACHINES_IN_SERVICE", Some(Gate::InService))
             );
         }

@@ -432,8 +432,9 @@ fn what_is_left_of_an_operation_needs_leave_again() {
         machine.affected.as_mut().expect("dark").objection = Some(against);
         all
     };
-    let refused =
-        |run: &Run, devices: &[RackDevice]| admit_resume(run, devices).err().map(|it| it.reason);
+    let refused = |run: &Run, devices: &[RackDevice]| {
+        admit_resume(run, devices).err().map(|it| it.reason.as_str())
+    };
     let off = run_of(PowerSequence::Off, 0);
     assert_eq!(refused(&off, &devices()), None);
     assert_eq!(refused(&off, &serving(None)), Some("MACHINES_IN_SERVICE"));
@@ -595,7 +596,7 @@ fn machines_in_service_are_taken_down_only_with_an_override() {
         let planned =
             plan(&rack, &devices, desired.clone(), MaintenanceTrigger::OnDemand, given).unwrap();
         let against = gates(&rack, &planned, &Overrides::default());
-        let refusal = against.iter().find(|one| one.reason == "MACHINES_IN_SERVICE");
+        let refusal = against.iter().find(|one| one.reason.as_str() == "MACHINES_IN_SERVICE");
         assert_eq!(refusal.is_some(), message.is_some(), "{desired:?}");
         let reported = refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default();
         assert!(reported.contains(message.unwrap_or_default()), "{reported}");
@@ -656,7 +657,7 @@ fn a_health_report_prevents_a_maintenance_unless_overridden() {
     assert!(gates(&well.0, &well.1, &none).is_empty());
     for (rack, planned) in [(&on_rack, &well.1), (&well.0, &on_device)] {
         let refusals = gates(rack, planned, &none);
-        let reasons: Vec<&str> = refusals.iter().map(|refusal| refusal.reason).collect();
+        let reasons: Vec<&str> = refusals.iter().map(|refusal| refusal.reason.as_str()).collect();
         assert_eq!(reasons, ["HEALTH_PREVENTS"]);
         assert!(refusals[0].message.contains("leak reports water: wet"), "{}", refusals[0]);
         let reason = "it is dry again";
@@ -695,7 +696,8 @@ fn a_maintenance_is_asked_for_in_ready_or_error() {
     ];
     for (rack, full, partial) in table {
         let request = |full| {
-            admit(&rack, full, MaintenanceTrigger::OnDemand).map_err(|refusal| refusal.reason)
+            admit(&rack, full, MaintenanceTrigger::OnDemand)
+                .map_err(|refusal| refusal.reason.as_str())
         };
         assert_eq!((request(true), request(false)), (full, partial), "{:?}", rack.state);
     }

@@ -8,7 +8,7 @@
 use model::effect::{CallVerb, Effect};
 use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::text;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -236,7 +236,7 @@ impl Rules {
         }
         if self.rules.len() >= MAX_RULES {
             let message = format!("there are {MAX_RULES} fault rules already; clear some first");
-            return Err(Refusal::precondition("TOO_MANY_FAULTS", message));
+            return Err(Refusal::new(Reason::TooManyFaults, message));
         }
         while rule.id.is_empty() || self.rules.iter().any(|known| known.id == rule.id) {
             self.made += 1;

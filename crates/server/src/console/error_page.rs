@@ -83,7 +83,7 @@ pub(super) fn draw_message(words: &str) -> Markup {
 
 impl From<Refusal> for ErrorPage {
     fn from(refusal: Refusal) -> Self {
-        let (status, title) = match refusal.kind {
+        let (status, title) = match refusal.kind() {
             RefusalKind::Invalid => (StatusCode::BAD_REQUEST, "Not understood"),
             RefusalKind::NotFound => (StatusCode::NOT_FOUND, "Not found"),
             RefusalKind::Precondition => (StatusCode::CONFLICT, "Not now"),

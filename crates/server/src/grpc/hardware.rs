@@ -12,7 +12,7 @@ use futures_util::stream::{StreamExt, TryStreamExt};
 use model::fault::FaultCode;
 use model::id::MachineId;
 use model::machine::Labels;
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use model::{address_range, text};
 use proto::{v1, words};
@@ -109,7 +109,7 @@ fn log_page(
     if let Some(last) = &page.from {
         let at = desired.iter().position(|entry| entry_key(entry) == *last).ok_or_else(|| {
             let text = "the BMC's log was cleared while it was read; read it from the beginning";
-            Refusal::new(RefusalKind::Gone, "LOG_CLEARED", text)
+            Refusal::new(Reason::LogCleared, text)
         })?;
         desired.drain(..=at);
     }
@@ -404,7 +404,7 @@ mod tests {
         let (second, end) = log_page(grown, None, &page(&next)).unwrap();
         assert_eq!((ids(&second), end.as_str()), (vec!["2", "1"], ""));
         let refusal = log_page(Vec::new(), None, &page(&next)).unwrap_err();
-        assert_eq!(refusal.reason, "LOG_CLEARED");
+        assert_eq!(refusal.reason.as_str(), "LOG_CLEARED");
         let since = Some(Timestamp::from_millis(30_000));
         assert_eq!(ids(&log_page(log(), since, &page("")).unwrap().0), ["4", "3"]);
     }

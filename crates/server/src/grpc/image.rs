@@ -9,7 +9,7 @@ use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
 use model::filter::{Filter, FilterSubject};
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use proto::{v1, words};
@@ -88,8 +88,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let network = Network { interface, range }.checked().or_status()?;
         let Some(url) = &self.netboot_url else {
             let message = "this server has no netboot service: netboot.listen is not set in its configuration";
-            let refusal =
-                Refusal::precondition("NETBOOT_OFF", message).next("farrier serve --help");
+            let refusal = Refusal::new(Reason::NetbootOff, message).next("farrier serve --help");
             return Err(refusal_status(refusal));
         };
         let machines = self.all_machines().await?;

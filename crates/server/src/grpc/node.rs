@@ -24,7 +24,7 @@ use model::node::{
 };
 use model::order::{ListOrder, Selection};
 use model::plan::RunType;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::run::actions::Requester;
 use model::site::controllers;
@@ -277,7 +277,7 @@ impl GrpcServices {
     fn agents_url_or_refuse(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
             let message = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
-            return Err(Refusal::precondition("AGENTS_OFF", message).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
+            return Err(Refusal::new(Reason::AgentsOff, message).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
         }
         Ok(&self.agents_url)
     }

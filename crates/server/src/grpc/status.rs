@@ -44,7 +44,7 @@ impl<T> OrStatus<T> for Result<T, HardwareError> {
 }
 
 pub(super) fn refusal_status(refusal: Refusal) -> Status {
-    let code = match refusal.kind {
+    let code = match refusal.kind() {
         RefusalKind::Invalid => Code::InvalidArgument,
         RefusalKind::NotFound => Code::NotFound,
         RefusalKind::Precondition => Code::FailedPrecondition,
@@ -60,14 +60,14 @@ pub(super) fn refusal_status(refusal: Refusal) -> Status {
     if !gate.is_empty() {
         metadata.insert("gate".to_string(), gate.to_string());
     }
-    details.set_error_info(refusal.reason, DOMAIN, metadata);
+    details.set_error_info(refusal.reason.as_str(), DOMAIN, metadata);
     if let Some(field) = &refusal.field {
         details.add_bad_request_violation(field, &refusal.message);
     }
-    if refusal.kind == RefusalKind::Precondition {
+    if refusal.kind() == RefusalKind::Precondition {
         // The type is the rule that refuses, the subject its gate if it can be overridden. The
         // message names the objects.
-        details.add_precondition_failure_violation(refusal.reason, gate, &refusal.message);
+        details.add_precondition_failure_violation(refusal.reason.as_str(), gate, &refusal.message);
     }
     let message = match &refusal.next_command {
         Some(next) => format!("{}; try: {next}", refusal.message),
@@ -139,25 +139,26 @@ pub(super) fn retryable_status(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::refusal::Reason;
 
     #[test]
     fn refusals_map_to_grpc_codes() {
         let table = [
             (Refusal::missing("request_id"), Code::InvalidArgument),
             (Refusal::not_found("machine", "m-1", "farrier list"), Code::NotFound),
-            (Refusal::precondition("MACHINE_BUSY", "busy"), Code::FailedPrecondition),
+            (Refusal::new(Reason::MachineBusy, "busy"), Code::FailedPrecondition),
             (
-                Refusal::precondition("HEALTH_PREVENTS", "ill").at_gate(Gate::Health),
+                Refusal::new(Reason::HealthPrevents, "ill").at_gate(Gate::Health),
                 Code::FailedPrecondition,
             ),
-            (Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", "used"), Code::AlreadyExists),
-            (Refusal::new(RefusalKind::Gone, "CURSOR_GONE", "gone"), Code::OutOfRange),
+            (Refusal::new(Reason::RequestIdReused, "used"), Code::AlreadyExists),
+            (Refusal::new(Reason::CursorGone, "gone"), Code::OutOfRange),
         ];
         for (refusal, code) in table {
             let status = refusal_status(refusal.clone());
             assert_eq!(status.code(), code);
             let details = status.get_error_details();
-            assert_eq!(details.error_info().unwrap().reason, refusal.reason);
+            assert_eq!(details.error_info().unwrap().reason, refusal.reason.as_str());
             if let Some(field) = &refusal.field {
                 assert_eq!(details.bad_request().unwrap().field_violations[0].field, *field);
             }
@@ -166,7 +167,9 @@ mod tests {
             }
             let failed = details.precondition_failure();
             assert_eq!(failed.is_some(), code == Code::FailedPrecondition);
-            assert!(failed.is_none_or(|failed| failed.violations[0].r#type == refusal.reason));
+            assert!(
+                failed.is_none_or(|failed| failed.violations[0].r#type == refusal.reason.as_str())
+            );
             let gate = refusal.gate.map(Gate::as_str);
             let info = details.error_info().unwrap();
             assert_eq!(info.metadata.get("gate").map(String::as_str), gate);

@@ -2,7 +2,7 @@
 
 use futures_util::{Stream, StreamExt};
 use model::image::{self, Artifact};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,7 +150,7 @@ async fn sync_dir(dir: &Path) -> std::io::Result<()> {
 fn storage_error<E>(error: std::io::Error) -> UploadError<E> {
     let message =
         format!("the server cannot keep the file: {error}; make room in its images folder");
-    UploadError::Refused(Refusal::precondition("NO_ROOM", message))
+    UploadError::Refused(Refusal::new(Reason::NoRoom, message))
 }
 
 #[cfg(test)]

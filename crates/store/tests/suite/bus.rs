@@ -1,7 +1,7 @@
 //! Signals: listeners receive the signals of committed transactions, and no others.
 
 use crate::harness::{Db, at, event, machine, settle_of, within_timeout};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::Workflow;
 use std::time::Duration;
 use store::{ClaimOutcome, NewLog, Signal};
@@ -53,7 +53,7 @@ async fn a_refused_write_sends_no_signals(db: Db) {
     let refused = tx!([more, id], |tx| {
         tx.insert_machine(&more, &event())?;
         tx.wake(&id.object(), at(1))?;
-        Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into())
+        Err::<(), _>(Refusal::new(Reason::NotReady, "not now").into())
     });
     db.write(refused).await.unwrap_err();
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();

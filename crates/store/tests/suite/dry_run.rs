@@ -2,7 +2,7 @@
 
 use crate::harness::{Db, at, event, machine};
 use model::id::{MachineId, ObjectId};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use store::{Signal, StoreError};
 
 on_both!(
@@ -42,7 +42,7 @@ async fn the_database_checks_a_dry_run(db: Db) {
     db.write(insert()).await.unwrap();
     // The conflict is in the last write, so only the end of the transaction can detect it.
     assert_eq!(db.dry_run(insert()).await, Err(StoreError::Conflict));
-    let refused = tx!([], |_tx| Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into()));
+    let refused = tx!([], |_tx| Err::<(), _>(Refusal::new(Reason::NotReady, "not now").into()));
     let answer = db.dry_run(refused).await;
     assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
 }

@@ -4,7 +4,7 @@ use crate::harness::{Db, at, event, machine, set_condition};
 use model::condition::ConditionType;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use store::{EventObject, REMOVED, StoreError};
 
 on_both!(
@@ -205,7 +205,7 @@ async fn racing_updates_are_all_applied(db: Db) {
 }
 
 async fn a_refusal_writes_nothing(db: Db) {
-    let refusal = Refusal::precondition("NOT_NOW", "not now");
+    let refusal = Refusal::new(Reason::NotReady, "not now");
     let (new, message) = (machine("m-1"), refusal.clone());
     let refused = tx!([new, message], |tx| {
         tx.insert_machine(&new, &event())?;

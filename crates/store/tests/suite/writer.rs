@@ -2,7 +2,7 @@
 
 use crate::harness::{Db, event, machine, within_timeout};
 use model::machine::Phase;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use store::{Result, StoreError};
 
 on_both!(
@@ -28,7 +28,7 @@ async fn a_refused_transaction_does_not_affect_its_group(db: Db) {
                     // The database refuses this one after its first write,
                     1 => tx.insert_machine(&other, &event()),
                     // and the body refuses this one.
-                    _ => Err(Refusal::precondition("NOT_NOW", "not now").into()),
+                    _ => Err(Refusal::new(Reason::NotReady, "not now").into()),
                 }
             });
             (number, db.write(piece).await)
@@ -39,7 +39,9 @@ async fn a_refused_transaction_does_not_affect_its_group(db: Db) {
         match (number % 3, result) {
             (0, Ok(())) => stored.push(format!("m-{number:03}")),
             (1, Err(StoreError::Conflict)) => {}
-            (2, Err(StoreError::Refused(refusal))) => assert_eq!(refusal.reason, "NOT_NOW"),
+            (2, Err(StoreError::Refused(refusal))) => {
+                assert_eq!(refusal.reason.as_str(), "NOT_READY")
+            }
             (_, other) => panic!("{number}: {other:?}"),
         }
     }

@@ -8,7 +8,7 @@ use crate::gate::{Gate, Overrides, name_all};
 use crate::health::{HealthImpact, HealthSummary};
 use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::run::Run;
 use crate::target::{TargetId, TargetKind};
 use std::collections::BTreeSet;
@@ -52,13 +52,13 @@ pub fn admit(rack: &Rack, full: bool, trigger: MaintenanceTrigger) -> Result<(),
     let id = &rack.head.id;
     let why = format!("farrier why {id}");
     let not_ready =
-        |message: String| Err(Refusal::precondition("RACK_NOT_READY", message).next(why.clone()));
+        |message: String| Err(Refusal::new(Reason::RackNotReady, message).next(why.clone()));
     if rack.head.deleted {
         return not_ready(format!("{id} is marked for deletion"));
     }
     if let Some(pending) = &rack.reprovision_requested {
         let message = format!("a reprovision of {id} is pending: {pending}");
-        return Err(Refusal::precondition("MAINTENANCE_PENDING", message).next(why));
+        return Err(Refusal::new(Reason::MaintenancePending, message).next(why));
     }
     let joins = !full && trigger == MaintenanceTrigger::OnDemand;
     match &rack.state {
@@ -68,7 +68,7 @@ pub fn admit(rack: &Rack, full: bool, trigger: MaintenanceTrigger) -> Result<(),
         RackState::Ready | RackState::Error { .. } => match rack.maintenance_requested.first() {
             Some(pending) if full && trigger == MaintenanceTrigger::OnDemand => {
                 let message = format!("a maintenance of {id} is already pending: {pending}");
-                Err(Refusal::precondition("MAINTENANCE_PENDING", message).next(why))
+                Err(Refusal::new(Reason::MaintenancePending, message).next(why))
             }
             Some(_) | None => Ok(()),
         },
@@ -117,7 +117,7 @@ pub fn check_empty(rack: &RackId, devices: usize, overrides: &Overrides) -> Resu
     let stand = if devices == 1 { "device is" } else { "devices are" };
     let message = format!("{devices} {stand} in {rack}: take them out first");
     let flags = overrides.flags_with(Gate::Devices);
-    Err(Refusal::precondition("RACK_NOT_EMPTY", message)
+    Err(Refusal::new(Reason::RackNotEmpty, message)
         .at_gate(Gate::Devices)
         .next(format!("farrier rack delete {rack} {flags}   # takes them out")))
 }
@@ -130,7 +130,7 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
     if let Some(gone) = run.spec.held_targets.iter().find(|target| !stands(target)) {
         let message =
             format!("{gone} does not stand in {rack} any more, and {id} was planned with it");
-        return Err(Refusal::precondition("DEVICE_MOVED", message)
+        return Err(Refusal::new(Reason::DeviceMoved, message)
             .next(format!("farrier operation rerun {id}   # planned from what stands there now")));
     }
     let left = run.progress.steps.iter().skip(run.progress.step_index);

@@ -131,7 +131,10 @@ fn the_parts_of_a_machine_degrade_it_too() {
         scenario.probe(saw(true, true));
         assert_eq!(scenario.machine.is(Degraded), expected);
     }
-    assert_eq!(scenario.machine.conditions.get(Degraded).unwrap().reason, "Fan 1 Critical");
+    assert_eq!(
+        scenario.machine.conditions.get(Degraded).unwrap().reason.as_str(),
+        "Fan 1 Critical"
+    );
     scenario.watched.examined(Some(ConditionObservation::new(Degraded, false, "Healthy")), at(300));
     scenario.probe(saw(true, true));
     scenario.probe(saw(true, true));

@@ -7,7 +7,7 @@ use model::host::{
 };
 use model::id::{FirmwareId, MachineId, RunId};
 use model::plan::RunType;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::{Run, Workflow};
 use model::target::TargetKind;
 use model::time::Timestamp;
@@ -98,7 +98,7 @@ impl HostWalk for Host {
         if matches!(self.state, HostState::CheckingFirmwareV2 { .. }) && self.run.is_none() {
             let none = FirmwareResolution::Skip("there is none".into());
             let unknown = FirmwareResolution::Unknown(FirmwareId::trusted("fw-9"));
-            let shut = Err(Refusal::precondition("MACHINE_BUSY", "something holds the machine"));
+            let shut = Err(Refusal::new(Reason::MachineBusy, "something holds the machine"));
             all.push((
                 "no firmware is to be applied",
                 HostTurnInput { firmware: none, ..now.clone() },

@@ -36,7 +36,7 @@ fn gates_by_phase() {
             let classification = admit(&machine(phase), run_type, &[]);
             assert_eq!(classification.is_ok(), open, "{run_type:?} in {phase:?}");
             if let Err(refusal) = classification {
-                assert_eq!(refusal.reason, "WRONG_PHASE");
+                assert_eq!(refusal.reason.as_str(), "WRONG_PHASE");
                 assert_eq!(refusal.next_command.as_deref(), Some("farrier enter-maintenance m-1"));
             }
         }
@@ -92,7 +92,10 @@ fn flags_and_other_operations_shut_every_gate() {
             }
             let mut flagged = machine(Phase::Maintenance);
             flagged.learn(&[ConditionObservation::new(flag, true, "test")], Timestamp::default());
-            assert_eq!(admit(&flagged, run_type, &[]).unwrap_err().reason, "MACHINE_BLOCKED");
+            assert_eq!(
+                admit(&flagged, run_type, &[]).unwrap_err().reason.as_str(),
+                "MACHINE_BLOCKED"
+            );
         }
         let mut busy = machine(Phase::Maintenance);
         if own_undo {
@@ -100,7 +103,7 @@ fn flags_and_other_operations_shut_every_gate() {
         }
         busy.active_run = Some(RunId::trusted("op-7"));
         let refusal = admit(&busy, run_type, &[]).unwrap_err();
-        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert_eq!(refusal.reason.as_str(), "MACHINE_BUSY");
         assert!(refusal.message.contains("op-7"));
     }
 }
@@ -153,7 +156,7 @@ fn gates_by_health() {
             // The override applies to no other gate.
             machine.active_run = Some(RunId::trusted("op-7"));
             let refusal = admit_with_override(&machine, run_type, &steps, &named).unwrap_err();
-            assert_eq!(refusal.reason, "MACHINE_BUSY");
+            assert_eq!(refusal.reason.as_str(), "MACHINE_BUSY");
         }
     }
 }
@@ -171,12 +174,12 @@ fn the_way_back_from_rma_is_open_to_what_changes_nothing() {
     for phase in Phase::ALL {
         let mut machine = machine(phase);
         let refusal = admit(&machine, RunType::ExitRma, &[power(DesiredPower::On)]).unwrap_err();
-        assert_eq!(refusal.reason, "NOT_FLAGGED");
+        assert_eq!(refusal.reason.as_str(), "NOT_FLAGGED");
         machine.learn(&[rma_flag(true)], Timestamp::default());
         assert_eq!(admit(&machine, RunType::ExitRma, &[power(DesiredPower::On)]), Ok(()));
         for bad in [wipe.clone(), power(DesiredPower::Off)] {
             let refusal = admit(&machine, RunType::ExitRma, &[bad]).unwrap_err();
-            assert_eq!(refusal.reason, "MACHINE_BLOCKED");
+            assert_eq!(refusal.reason.as_str(), "MACHINE_BLOCKED");
             assert_eq!(refusal.next_command.as_deref(), Some("farrier machine exit-rma m-1"));
         }
         let retired = ConditionObservation::new(ConditionType::Retired, true, "test");

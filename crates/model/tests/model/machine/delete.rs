@@ -19,7 +19,7 @@ fn machine(phase: Phase) -> Machine {
 fn refused(machine: &Machine, by: MachineReferences<'_>) -> Option<(&'static str, String)> {
     let refusal = admit_deletion(machine, by).err()?;
     assert!(refusal.message.contains("m-1"), "{}", refusal.message);
-    Some((refusal.reason, refusal.next_command.unwrap()))
+    Some((refusal.reason.as_str(), refusal.next_command.unwrap()))
 }
 
 /// Asserts one row: the reason and the next command.

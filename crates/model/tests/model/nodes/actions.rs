@@ -66,12 +66,12 @@ fn outcome(scenario: &NodeRunDriver, action: Action) -> &'static str {
         Ok(ActionResult::Reopened(progress, _)) => {
             match admit_resume(&scenario.node, &Run { progress, ..scenario.run.clone() }) {
                 Ok(()) => "reopened",
-                Err(refusal) => refusal.reason,
+                Err(refusal) => refusal.reason.as_str(),
             }
         }
         Err(refusal) => {
             assert!(refusal.next_command.is_some_and(|next| next.starts_with("farrier ")));
-            refusal.reason
+            refusal.reason.as_str()
         }
     }
 }
@@ -79,7 +79,7 @@ fn outcome(scenario: &NodeRunDriver, action: Action) -> &'static str {
 fn restart_outcome(scenario: &NodeRunDriver, how: RestartMode) -> &'static str {
     let progress = match restart(&scenario.run, how) {
         Ok(progress) => progress,
-        Err(refusal) => return refusal.reason,
+        Err(refusal) => return refusal.reason.as_str(),
     };
     assert_eq!(progress.workflow, Workflow::Pending);
     assert_eq!(progress.scan_index, None, "its stages adopt one by one");
@@ -89,7 +89,7 @@ fn restart_outcome(scenario: &NodeRunDriver, how: RestartMode) -> &'static str {
     node.workflow = Some(run.spec.id.clone());
     match admit_resume(&node, &run) {
         Ok(()) => "anew",
-        Err(refusal) => refusal.reason,
+        Err(refusal) => refusal.reason.as_str(),
     }
 }
 
@@ -210,7 +210,7 @@ fn a_run_goes_on_where_its_node_is_as_it_left_it() {
                 Ok(()) => assert!(expected, "{message}"),
                 Err(refusal) => {
                     assert!(!expected, "{message}");
-                    assert_eq!(refusal.reason, MOVED, "{message}");
+                    assert_eq!(refusal.reason.as_str(), MOVED, "{message}");
                     assert!(refusal.message.contains("op-1"), "{refusal}");
                     assert_eq!(refusal.next_command.as_deref(), Some("farrier why node-1"));
                 }
@@ -218,7 +218,7 @@ fn a_run_goes_on_where_its_node_is_as_it_left_it() {
             // A newer operation exists.
             let mut newer = node(state(name));
             newer.workflow = Some(RunId::trusted("op-2"));
-            assert_eq!(admit_resume(&newer, run).unwrap_err().reason, MOVED, "{message}");
+            assert_eq!(admit_resume(&newer, run).unwrap_err().reason.as_str(), MOVED, "{message}");
         }
     }
 }

@@ -49,7 +49,7 @@ fn describe_outcome(node: &Node, outcome: Result<Vec<Node>, Refusal>) -> String 
         Err(refusal) => {
             let next = refusal.next_command.as_deref().unwrap_or_default();
             assert!(next.starts_with("farrier "), "{refusal:?}");
-            refusal.reason.into()
+            refusal.reason.as_str().into()
         }
     }
 }
@@ -100,12 +100,12 @@ fn a_request_is_refused_while_a_run_is_active() {
             let node = node(state);
             for what in all_requests() {
                 let refusal = apply_request(&node, &what, known).unwrap_err();
-                assert_eq!(refusal.reason, BUSY, "{state}: {what:?}");
+                assert_eq!(refusal.reason.as_str(), BUSY, "{state}: {what:?}");
                 assert!(refusal.message.contains("op-1"), "who holds it is named: {refusal}");
             }
             for mode in DecommissionMode::ALL {
                 let refusal = admit_decommission(&node, mode, known).unwrap_err();
-                assert_eq!(refusal.reason, BUSY, "{state}: {mode}");
+                assert_eq!(refusal.reason.as_str(), BUSY, "{state}: {mode}");
             }
         }
     }
@@ -227,7 +227,7 @@ fn a_person_takes_a_quarantine_over() {
         let moves = apply_request(&claimed, &quarantine, NodeContext::default()).unwrap();
         let [after] = moves.as_slice() else { panic!("{moves:?}") };
         assert_eq!(after.quarantine, Some(Quarantine::Operator), "{cause:?}");
-        assert_eq!(after.reason, "because");
+        assert_eq!(after.reason.as_str(), "because");
         assert_eq!(
             apply_request(after, &quarantine, NodeContext::default()).unwrap(),
             [],
@@ -381,7 +381,7 @@ fn a_node_in_service_is_spared() {
         let spared = check_machine_run(&id, run_type, &[]);
         assert_eq!(spared.is_ok(), open, "{run_type:?}");
         if let Err(refusal) = spared {
-            assert_eq!(refusal.reason, "NODE_IN_SERVICE");
+            assert_eq!(refusal.reason.as_str(), "NODE_IN_SERVICE");
             assert_eq!(refusal.next_command.as_deref(), Some("farrier node drain node-1"));
         }
         assert!(default_plan(run_type).is_some());

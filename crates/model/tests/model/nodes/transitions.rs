@@ -71,7 +71,7 @@ fn every_pair_of_states_and_every_owner() {
                 Ok(after) => {
                     assert!(may(from, to, name), "{message}");
                     assert_eq!((after.state, after.moved_by), (state(to), owner), "{message}");
-                    assert_eq!(after.reason, "because");
+                    assert_eq!(after.reason.as_str(), "because");
                     // The store checks the same on its row.
                     let sources = after.legal_source_states().expect("somebody owns every way");
                     assert!(sources.contains(&from) && sources.contains(&to), "{message}");
@@ -79,8 +79,8 @@ fn every_pair_of_states_and_every_owner() {
                 }
                 Err(refusal) => {
                     assert!(!may(from, to, name), "{message}");
-                    assert_eq!(refusal.kind, RefusalKind::Precondition);
-                    assert_eq!(refusal.reason, "NODE_TRANSITION", "{message}");
+                    assert_eq!(refusal.kind(), RefusalKind::Precondition);
+                    assert_eq!(refusal.reason.as_str(), "NODE_TRANSITION", "{message}");
                     let known =
                         [from, to, "node-1"].iter().all(|one| refusal.message.contains(one));
                     assert!(known, "{refusal}");
@@ -119,7 +119,7 @@ fn a_quarantine_has_a_cause_as_long_as_it_lasts() {
     assert_eq!(free.quarantine, None);
     let refused =
         node(NodeState::Retired).quarantined(Quarantine::Drift, TransitionOwner::Reconciler, "");
-    assert_eq!(refused.unwrap_err().reason, "NODE_TRANSITION");
+    assert_eq!(refused.unwrap_err().reason.as_str(), "NODE_TRANSITION");
 }
 
 /// The guard: no node stays in an intermediate state because its operation was lost.

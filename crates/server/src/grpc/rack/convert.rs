@@ -219,7 +219,7 @@ fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
 
 pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
     v1::RackMaintenanceGate {
-        reason: refusal.reason.into(),
+        reason: refusal.reason.as_str().into(),
         message: refusal.message.clone(),
         next_command: refusal.next_command.clone().unwrap_or_default(),
         gate: refusal.gate.map(|gate| gate.to_string()).unwrap_or_default(),
