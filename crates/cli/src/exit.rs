@@ -125,6 +125,9 @@ impl Failure {
         let details = status.get_error_details();
         if let Some(info) = details.error_info() {
             add("reason", info.reason.clone().into());
+            if let Some(gate) = info.metadata.get("gate") {
+                add("gate", gate.clone().into());
+            }
             if let Some(next) = info.metadata.get("next") {
                 add("next_command", next.clone().into());
             }
@@ -298,13 +301,14 @@ mod tests {
     fn programs_get_an_error_as_json() {
         let mut details = ErrorDetails::new();
         details.add_bad_request_violation("request_id", "is missing");
-        let metadata = HashMap::from([("next".to_string(), "farrier list".to_string())]);
-        details.set_error_info("FIELD_MISSING", "farrier", metadata);
+        let metadata = [("next", "farrier list"), ("gate", "health")];
+        let metadata = metadata.map(|(key, value)| (key.to_string(), value.to_string()));
+        details.set_error_info("FIELD_MISSING", "farrier", HashMap::from(metadata));
         details.set_retry_info(Some(std::time::Duration::from_millis(100)));
         let status = Status::with_error_details(Code::InvalidArgument, "no", details);
         assert_eq!(
             Failure::from(status).form().to_string(),
-            r#"{"error":{"code":"INVALID_ARGUMENT","exit_code":2,"fields":[{"field":"request_id","message":"is missing"}],"message":"no","next_command":"farrier list","reason":"FIELD_MISSING","retry_delay_ms":100}}"#
+            r#"{"error":{"code":"INVALID_ARGUMENT","exit_code":2,"fields":[{"field":"request_id","message":"is missing"}],"gate":"health","message":"no","next_command":"farrier list","reason":"FIELD_MISSING","retry_delay_ms":100}}"#
         );
         assert_eq!(
             Failure::refused("no file").form().to_string(),

@@ -66,13 +66,17 @@ pub(crate) fn check_may_move(
     from: &DeviceLocation,
     to: &DeviceLocation,
 ) -> Result<()> {
-    match holder {
-        Some(holder) if from.rack != to.rack => Err(device.refuse_held(holder).into()),
-        Some(_) | None => Ok(()),
+    match from.rack != to.rack {
+        true => check_not_held(device, holder),
+        false => Ok(()),
     }
 }
 
-/// Takes devices out of their rack.
+fn check_not_held(device: &TargetId, holder: Option<&RunId>) -> Result<()> {
+    holder.map_or(Ok(()), |holder| Err(device.refuse_held(holder).into()))
+}
+
+/// Takes devices out of their rack. Refused while an operation holds one of them.
 pub(crate) async fn take_out_devices(
     tx: &mut Tx,
     devices: &[RackDevice],
@@ -84,20 +88,22 @@ pub(crate) async fn take_out_devices(
         match device.target.kind {
             TargetKind::Machine => {
                 if let Some(mut machine) = tx.machine_locked(&MachineId::trusted(id)).await? {
+                    check_not_held(&device.target, machine.active_run.as_ref())?;
                     (machine.spec.rack, machine.spec.slot) = (None, None);
                     tx.update_machine(&mut machine, event)?;
                 }
             }
-            TargetKind::Switch => take_out::<Switch>(tx, id, event).await?,
-            TargetKind::PowerShelf => take_out::<PowerShelf>(tx, id, event).await?,
+            TargetKind::Switch => take_out::<Switch>(tx, &device.target, event).await?,
+            TargetKind::PowerShelf => take_out::<PowerShelf>(tx, &device.target, event).await?,
             TargetKind::Rack => {}
         }
     }
     Ok(())
 }
 
-async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Result<()> {
-    if let Some(mut record) = tx.record_locked::<R>(id).await? {
+async fn take_out<R: Lifecycle>(tx: &mut Tx, device: &TargetId, event: &NewEvent) -> Result<()> {
+    if let Some(mut record) = tx.record_locked::<R>(device.as_str()).await? {
+        check_not_held(device, record.head().active_run.as_ref())?;
         let head = record.head_mut();
         (head.rack, head.slot) = (None, None);
         tx.update_and_enqueue(&mut record, event)?;

@@ -321,6 +321,19 @@ pub fn name_all(refusals: &mut [Refusal], named: &Overrides) {
     }
 }
 
+/// The refusal to answer with: the first. If it can be overridden, it has the sentences of all that
+/// can, because its command names their gates too.
+pub fn answer(refusals: &[Refusal]) -> Option<Refusal> {
+    let (first, others) = refusals.split_first()?;
+    let mut answer = first.clone();
+    if answer.gate.is_some() {
+        for other in others.iter().filter(|other| other.gate.is_some()) {
+            answer.message = format!("{}; {}", answer.message, other.message);
+        }
+    }
+    Some(answer)
+}
+
 fn join<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
     gates.map(|gate| gate.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -52,6 +52,8 @@ use std::time::Duration;
 /// The parameters of a run on a node: the node's id, and the decommission mode.
 pub const NODE: &str = "node";
 pub const MODE: &str = "mode";
+/// The parameter of a run that names the request which started it: release or reactivate.
+pub const NODE_REQUEST: &str = "node_request";
 /// The normal time for which a node is enrolling, draining or being removed.
 const PROGRESS_NORMAL: Duration = Duration::from_secs(6 * 3_600);
 
@@ -124,6 +126,17 @@ pub struct Node {
     /// The node has been in service. A node that never was can only be removed.
     #[serde(default)]
     pub served: bool,
+    /// The last request with a request id that brought it back into service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_request: Option<AppliedRequest>,
+}
+
+/// A request that was applied to a node. It recognises a repetition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedRequest {
+    pub request_id: String,
+    /// The word of the request, such as `release`.
+    pub kind: String,
 }
 
 impl Node {
@@ -142,6 +155,7 @@ impl Node {
             drift_passes: 0,
             agent: None,
             served: false,
+            last_request: None,
         }
     }
 

@@ -21,14 +21,14 @@ pub struct UnknownPath {
 /// all writable fields, and `labels.KEY` one label. Without a mask, what the request has is
 /// written and nothing is cleared, so a client that does not know a field does not erase it; only
 /// maps (labels) are replaced.
-pub fn updated<M: Name + Default>(
+pub fn updated<M: Name + Clone + Default>(
     stored: &M,
     requested: &M,
     mask: Option<&FieldMask>,
     writable: &[&str],
 ) -> Result<M, UnknownPath> {
     let (Some(mut message), Some(requested)) = (to_dynamic(stored), to_dynamic(requested)) else {
-        return Ok(M::default());
+        return Ok(stored.clone());
     };
     let paths = mask.map(|mask| mask.paths.as_slice()).unwrap_or_default();
     if paths.is_empty() {
@@ -52,7 +52,7 @@ pub fn updated<M: Name + Default>(
             .map_err(|known| UnknownPath { path: path.clone(), known })?;
     }
     // Both messages have the type `M`, so this decodes.
-    Ok(message.transcode_to::<M>().unwrap_or_default())
+    Ok(message.transcode_to::<M>().unwrap_or_else(|_| stored.clone()))
 }
 
 /// The mask of the writable fields in which two messages differ, for a client that has read a
@@ -115,9 +115,11 @@ fn overlay(message: &mut DynamicMessage, requested: &DynamicMessage, field: &Fie
     }
 }
 
-/// The field becomes what the request has.
+/// The field becomes what the request has. A message that the request does not have becomes empty:
+/// an absent spec would mean that it stays.
 fn copy(message: &mut DynamicMessage, requested: &DynamicMessage, field: &FieldDescriptor) {
-    match requested.has_field(field) {
+    let is_message = field.kind().as_message().is_some() && !field.is_list() && !field.is_map();
+    match requested.has_field(field) || is_message {
         true => message.set_field(field, requested.get_field(field).into_owned()),
         false => message.clear_field(field),
     }
@@ -217,6 +219,16 @@ mod tests {
         ] {
             let done = updated(&stored, &requested, Some(&mask(&paths)), &WRITABLE);
             assert_eq!(done.unwrap(), expected, "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_named_message_that_is_absent_becomes_empty() {
+        let stored = machine(&[], "10.0.0.1", &["aa"], Some(3));
+        let absent = Machine { machine_id: "m-1".into(), ..Default::default() };
+        for paths in [["spec"], ["*"]] {
+            let done = updated(&stored, &absent, Some(&mask(&paths)), &WRITABLE).unwrap();
+            assert_eq!(done, machine(&[], "", &[], None), "{paths:?}");
         }
     }
 

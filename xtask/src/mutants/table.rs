@@ -104,7 +104,7 @@ pub const MUTANTS: &[Mutant] = &[
         original: "        let mut run = claimed.run;\n",
         broken: "        let mut run = claimed.run;
         if AWAKE && matches!(self.action, Action::Cancel) {
-            return Err(Refusal::precondition(\"NEVER\", \"never\").into());
+            return Err(Refusal::missing(\"cancel\").into());
         }\n",
         test: CANCEL,
         scenario: REIMAGE,

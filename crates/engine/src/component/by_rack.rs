@@ -5,6 +5,7 @@ use crate::component::Components;
 use crate::holds::unknown;
 use crate::rack::{MaintenancePreview, MaintenanceStart};
 use model::component::{UpgradePath, choose_upgrade_path};
+use model::gate::answer;
 use model::id::{MachineId, RackId, SwitchId};
 use model::rack::maintenance::{
     MaintenanceScope, MaintenanceTrigger, RackMaintenanceRequest, RequestedActivity,
@@ -85,8 +86,8 @@ impl Components {
         Ok(match (started.run, started.preview) {
             (Some(run), _) => (UpdateOutcome::Started(run.spec.id), None),
             (None, Some(preview)) => {
-                let outcome = match preview.refusals.first() {
-                    Some(refusal) => UpdateOutcome::Refused(refusal.clone()),
+                let outcome = match answer(&preview.refusals) {
+                    Some(refusal) => UpdateOutcome::Refused(refusal),
                     None => UpdateOutcome::Planned(step_names(&preview.planned.steps)),
                 };
                 (outcome, Some(preview))

@@ -13,7 +13,9 @@ use model::here;
 use model::id::{NodeId, RunId};
 use model::machine::Machine;
 use model::node::requests::{self, NodeContext, NodeRequest};
-use model::node::{DecommissionMode, MODE, NODE, Node, NodeState, StageTarget};
+use model::node::{
+    AppliedRequest, DecommissionMode, MODE, NODE, NODE_REQUEST, Node, NodeState, StageTarget,
+};
 use model::plan::Params;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{Requester, close};
@@ -37,7 +39,7 @@ impl Nodes {
         let ask = ApplyNodeRequest {
             id: id.clone(),
             request: ask,
-            request_id: request_id.unwrap_or_else(|| run.to_string()),
+            request_id,
             who,
             run,
             providers: self.0.providers().clone(),
@@ -61,7 +63,7 @@ pub struct AppliedNodeRequest {
 struct ApplyNodeRequest {
     id: NodeId,
     request: NodeRequest,
-    request_id: String,
+    request_id: Option<String>,
     who: Requester,
     /// The id of the uncordon run, if one is needed.
     run: RunId,
@@ -76,7 +78,7 @@ impl ApplyNodeRequest {
         let found = tx.record_locked::<Node>(self.id.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.id))?;
         if let Some(run) = self.replayed(tx, &node).await? {
-            return Ok((AppliedNodeRequest { node, run: Some(run), new: false }, created));
+            return Ok((AppliedNodeRequest { node, run, new: false }, created));
         }
         let machine = tx.machine_locked(&node.machine).await?;
         let mut machine = machine.ok_or_else(|| no_machine(&node.machine))?;
@@ -87,6 +89,7 @@ impl ApplyNodeRequest {
         let mut refusing: Vec<Gate> = gate_of(&plain).into_iter().collect();
         let owner = self.to_uncordon(tx, &node, &machine, known).await?;
         if moves.is_empty() && owner.is_none() {
+            self.record_without_effect(tx, &mut node)?;
             return Ok((AppliedNodeRequest { node, run: None, new: false }, created));
         }
         if let (Some(what), Some(run)) = (self.request.brings_back(), &machine.active_run) {
@@ -106,6 +109,7 @@ impl ApplyNodeRequest {
         refusing.extend(uncordon.as_ref().and_then(|run| health_gate(&machine, run)));
         let note = self.request.overrides().history_note(&self.who.by, &refusing);
         let moved = !moves.is_empty();
+        node.last_request = self.applied().or(node.last_request);
         write_moves(tx, &mut node, moves, (&event, &note))?;
         if let Some((mut run, note)) = end {
             run.version = tx.update_unclaimed(&run, self.now)?.version;
@@ -134,18 +138,44 @@ impl ApplyNodeRequest {
 }
 
 impl ApplyNodeRequest {
-    /// The run of the same request, if this is a repetition.
-    async fn replayed(&self, tx: &mut Tx, node: &Node) -> Result<Option<Run>> {
+    /// What the node remembers of this request, if it has a request id.
+    fn applied(&self) -> Option<AppliedRequest> {
+        let kind = self.request.brings_back()?.to_string();
+        Some(AppliedRequest { request_id: self.request_id.clone()?, kind })
+    }
+
+    /// The result of the same request, if this is a repetition: the run that it started, if any.
+    async fn replayed(&self, tx: &mut Tx, node: &Node) -> Result<Option<Option<Run>>> {
+        let Some(applied) = self.applied() else { return Ok(None) };
         let target = TargetId::from(&node.machine);
-        let Some(run) = tx.run_of_request(&target, &self.request_id).await? else {
-            return Ok(None);
-        };
-        let params = &run.spec.params;
-        let mode = DecommissionMode::Reactivate.as_str();
-        let same = params.get(NODE).map(String::as_str) == Some(self.id.as_str())
-            && params.get(MODE).map(String::as_str) == Some(mode)
-            && Overrides::of_params(params) == self.request.overrides();
-        replay(run, same).map(Some)
+        if let Some(run) = tx.run_of_request(&target, &applied.request_id).await? {
+            let params = &run.spec.params;
+            let same = params.get(NODE).map(String::as_str) == Some(self.id.as_str())
+                && params.get(NODE_REQUEST) == Some(&applied.kind)
+                && Overrides::of_params(params) == self.request.overrides();
+            return replay(run, same).map(|run| Some(Some(run)));
+        }
+        match &node.last_request {
+            Some(last) if *last == applied => Ok(Some(None)),
+            Some(last) if last.request_id == applied.request_id => {
+                let AppliedRequest { request_id, kind } = last;
+                let message =
+                    format!("request_id {request_id:?} was used on {} to {kind} it", self.id);
+                let next =
+                    format!("farrier node get {}   # or repeat with a new --request-id", self.id);
+                Err(Refusal::new(Reason::RequestIdReused, message).next(next).into())
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// A request that had nothing to do is remembered too: its repetition must not do something.
+    fn record_without_effect(&self, tx: &mut Tx, node: &mut Node) -> Result<()> {
+        let Some(applied) = self.applied() else { return Ok(()) };
+        let message = format!("{} requested, and nothing was to do", applied.kind);
+        node.last_request = Some(applied);
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
+        tx.update_record(node, &event)
     }
 
     /// The cluster in which the node may have to be uncordoned, if any.
@@ -171,6 +201,8 @@ impl ApplyNodeRequest {
     fn uncordon_run(&self, node: &Node, owner: &StageTarget) -> Run {
         let mode = DecommissionMode::Reactivate.as_str().to_string();
         let mut params = Params::from([(MODE.to_string(), mode)]);
+        let kind = self.request.brings_back().unwrap_or_default();
+        params.insert(NODE_REQUEST.to_string(), kind.to_string());
         self.request.overrides().store_in(&mut params);
         let work = NewNodeRun {
             id: self.run.clone(),
@@ -178,7 +210,7 @@ impl ApplyNodeRequest {
             stages: Vec::new(),
             uncordons: true,
             params,
-            request_id: self.request_id.clone(),
+            request_id: self.request_id.clone().unwrap_or_else(|| self.run.to_string()),
             by: self.who.by.clone(),
         };
         work.run(node, owner, self.now)

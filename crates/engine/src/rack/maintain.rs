@@ -6,7 +6,7 @@ use crate::admission::{Admission, Created, Holds, event, not_before, replay, tim
 use crate::holds::hold_devices;
 use crate::rack::Racks;
 use model::fault::{Fault, FaultCode};
-use model::gate::{Gate, Overrides, gates_of};
+use model::gate::{Gate, Overrides, answer, gates_of};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
@@ -138,8 +138,8 @@ impl MaintenanceAdmission {
             return Ok((MaintenanceStartResult { run, new: false, preview: None }, created));
         }
         let preview = self.preview(tx, &rack).await?;
-        match (preview.refusals.first(), start.dry_run) {
-            (Some(refusal), false) => return Err(refusal.clone().into()),
+        match (answer(&preview.refusals), start.dry_run) {
+            (Some(refusal), false) => return Err(refusal.into()),
             (Some(_), true) => {
                 let preview = Some(preview);
                 return Ok((MaintenanceStartResult { run: None, new: false, preview }, created));

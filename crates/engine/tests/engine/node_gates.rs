@@ -363,6 +363,18 @@ fn a_reactivated_node_is_uncordoned() {
             .await
             .expect("replayed");
         assert_eq!((replayed.run.map(|run| run.spec.id), replayed.new), (Some(run.spec.id), false));
+        let (id, back) = (node.id(), Some("back".to_string()));
+        let other = engine.nodes().apply_request(&id, release(), back, requester()).await;
+        assert_eq!(refusal(other).reason.as_str(), "REQUEST_ID_REUSED");
+        // A request that had nothing to do is recognised too: its repetition does nothing later.
+        let idle = || Some("idle".to_string());
+        let nodes = engine.nodes();
+        nodes.apply_request(&id, release(), idle(), requester()).await.expect("nothing to do");
+        let quarantine = NodeRequest::Quarantine { why: "fire".into() };
+        nodes.apply_request(&id, quarantine, None, requester()).await.expect("quarantined");
+        let again =
+            nodes.apply_request(&id, release(), idle(), requester()).await.expect("replayed");
+        assert_eq!((again.node.state, again.new), (NodeState::Quarantined, false));
         let used = Some("drain".to_string());
         let other = engine.nodes().apply_request(&node.id(), reactivate(), used, requester()).await;
         assert_eq!(refusal(other).reason.as_str(), "REQUEST_ID_REUSED");

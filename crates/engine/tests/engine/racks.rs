@@ -569,6 +569,23 @@ fn an_unreadable_device_does_not_affect_others() {
     });
 }
 
+/// An override passes only its own gate: devices that an operation holds stay in their rack.
+#[test]
+fn a_rack_whose_devices_are_held_is_not_deleted() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let all = power(MaintenanceScope::default(), PowerSequence::Reset);
+        let run = fixture.start_accepted(all).await;
+        let named = Overrides::of(&[Gate::Devices], "it is scrapped");
+        let racks = fixture.engine().racks();
+        let held = racks.delete(RackId::trusted(RACK), None, named, "ada".into()).await;
+        let Err(StoreError::Refused(refusal)) = held else { panic!("{held:?}") };
+        assert!(refusal.message.contains(run.as_str()), "{refusal:?}");
+        let run = fixture.wait_until_ended(&run).await;
+        assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+    });
+}
+
 #[test]
 fn a_rack_is_deleted_when_it_is_empty_or_with_an_override() {
     simulate(async {

@@ -8,7 +8,7 @@ use super::{PowerShelf, PowerShelfState, ShelfPowerRequest};
 use crate::blast_radius::{AffectedMachine, Impact, check_impact};
 use crate::device::power_goal;
 use crate::effect::DesiredPower;
-use crate::gate::{Overrides, name_all};
+use crate::gate::{Overrides, answer, name_all};
 use crate::health::HealthImpact;
 use crate::id::PowerShelfId;
 use crate::list_format::join_limited;
@@ -104,7 +104,7 @@ pub struct PowerChangePreview {
 
 impl PowerChangePreview {
     pub fn permitted(&self) -> Result<(), Refusal> {
-        self.refusals.first().map_or(Ok(()), |refusal| Err(refusal.clone()))
+        answer(&self.refusals).map_or(Ok(()), Err)
     }
 }
 

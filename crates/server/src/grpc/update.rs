@@ -16,7 +16,7 @@ pub(super) fn change<S, M, D>(
     from_message: impl Fn(Option<M>) -> Result<D, Refusal> + Send + Sync + 'static,
 ) -> Change<S, D>
 where
-    M: Name + Default + 'static,
+    M: Name + Clone + Default + 'static,
 {
     Arc::new(move |stored| {
         let stored = to_message(stored);
