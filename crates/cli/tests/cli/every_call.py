@@ -236,8 +236,10 @@ def racks(caller):
     caller.refused("Switch.RetrySwitch", "FAILED_PRECONDITION", switch_id="sw-1")
     caller.ok("PowerShelf.DeletePowerShelf", power_shelf_id="ps-1", dry_run=True)
     caller.ok("Switch.DeleteSwitch", switch_id="sw-1", dry_run=True)
+    # Devices that an operation may still hold stand in rack-1.
+    caller.ok("Rack.CreateRack", rack={"rack_id": "rack-9"})
     devices = {"gates": ["devices"], "reason": "a test"}
-    caller.ok("Rack.DeleteRack", rack_id="rack-1", gate_override=devices, dry_run=True)
+    caller.ok("Rack.DeleteRack", rack_id="rack-9", gate_override=devices, dry_run=True)
 
 
 def firmware(caller):
