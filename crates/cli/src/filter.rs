@@ -47,7 +47,7 @@ impl FilterText {
     }
 }
 
-/// What a list says when it is empty: `none` if everything was listed.
+/// The note under an empty list: `none` if no filter was given.
 pub fn empty_list_note<'a>(filter: &str, none: &'a str) -> &'a str {
     if filter.trim().is_empty() { none } else { "nothing matches the filter" }
 }

@@ -283,7 +283,7 @@ impl<D: Device> PutDevice<D> {
             (None, Desired::Registered { spec, .. }) => spec.as_ref().clone(),
             (None, Desired::Changed { .. }) => return Err(no_device::<D>(&self.id).into()),
         };
-        // What is stored stays valid although other devices have moved.
+        // Slots are checked only when they change: a stored placement stays valid.
         if before.is_none_or(|device| placed.is_moved_from(&device)) {
             check_rack_slot::<D>(tx, &self.id, &placed).await?;
         }

@@ -368,8 +368,8 @@ impl StartDecommission {
     }
 }
 
-/// What the history says about the override of a run on a node. The agent and MAAS are always left
-/// out when they are named.
+/// The note in the history about the override of a run on a node. A named agent or MAAS is always
+/// left out, so these two gates always count as overridden.
 pub(crate) fn override_note(
     overrides: &Overrides,
     by: &str,

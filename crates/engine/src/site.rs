@@ -155,7 +155,7 @@ impl UpdateSite {
     }
 }
 
-/// What every write of a site needs.
+/// The input that creating and updating a site share.
 struct WriteSite {
     who: Requester,
     providers: Providers,

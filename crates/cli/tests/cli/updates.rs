@@ -34,7 +34,7 @@ async fn check_rules<M: Debug + Default + Clone>(
     let (old, _) = read(&stored);
     let (new, _) = read(&patch);
     let both = labels(&[("a", "1"), ("b", "2")]);
-    // What the server returns can be sent back: nothing changes.
+    // Sending the returned message back changes nothing.
     let same = update(stored.clone(), None).await.unwrap();
     assert_eq!(read(&same), (old.clone(), both.clone()));
     // A mask changes what it names, and nothing else.

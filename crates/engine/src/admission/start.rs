@@ -143,7 +143,7 @@ impl StartRun {
         }
     }
 
-    /// What the history says about the override. A restart keeps that of the original run.
+    /// The note about the override in the history. A restart keeps the original override.
     fn override_note(&self, machine: &Machine, run: &Run) -> String {
         let StartRequest { run_type, overrides, initiator, .. } = &self.start;
         let by = match &self.origin {

@@ -138,7 +138,7 @@ impl ApplyNodeRequest {
 }
 
 impl ApplyNodeRequest {
-    /// What the node remembers of this request, if it has a request id.
+    /// The entry for `Node::last_request`, if this request has a request id.
     fn applied(&self) -> Option<AppliedRequest> {
         let kind = self.request.brings_back()?.to_string();
         Some(AppliedRequest { request_id: self.request_id.clone()?, kind })

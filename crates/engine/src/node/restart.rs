@@ -90,7 +90,7 @@ impl RestartOnNode {
 }
 
 impl RestartOnNode {
-    /// What the history says about the override, which is that of the original run.
+    /// The note about the override in the history. A restart keeps the original override.
     fn note(&self, machine: &Machine, run: &Run) -> String {
         let by = format!("{} as in {}", self.who.by, self.original);
         override_note(&Overrides::of_params(&run.spec.params), &by, (machine, run))
