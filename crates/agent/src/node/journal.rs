@@ -79,7 +79,17 @@ pub struct UninstallMarker {
 pub struct Journal {
     folder: PathBuf,
     /// Only one agent at a time; the kernel releases the lock however the process ends.
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for Journal {
+    /// A process that is being started has a copy of the file until it executes its program: the
+    /// lock would outlive the journal with that copy.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl Journal {
@@ -102,7 +112,7 @@ impl Journal {
             .open(&path)
             .map_err(|error| wrong(&path, error))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { folder: folder.to_owned(), _lock: Some(lock) }),
+            Ok(()) => Ok(Self { folder: folder.to_owned(), lock: Some(lock) }),
             Err(TryLockError::WouldBlock) => Err(format!(
                 "state_dir: another agent is at work in {}; stop it first, or look with `farrier agent status`",
                 folder.display()
@@ -113,7 +123,7 @@ impl Journal {
 
     /// For readers, without the lock.
     pub fn open_read_only(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), _lock: None }
+        Self { folder: folder.to_owned(), lock: None }
     }
 
     pub fn pending_enrollment(&self) -> Result<Option<PendingEnrollment>, String> {
