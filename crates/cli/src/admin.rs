@@ -14,25 +14,30 @@ use proto::v1::{
 };
 
 pub async fn run(client: &Client, screen: &mut Screen, command: AdminCommand) -> Result<Exit> {
-    let mut admin = client.admin();
+    let (mut admin, dry_run) = (client.admin(), client.is_dry_run());
     let (machine, done) = match command {
-        AdminCommand::SetRma(MachineFlagArgs { machine_id, reason }) => {
-            (client.call(admin.set_rma(SetRmaRequest { machine_id, reason })).await?, "RMA set")
-        }
+        AdminCommand::SetRma(MachineFlagArgs { machine_id, reason }) => (
+            client.call(admin.set_rma(SetRmaRequest { machine_id, reason, dry_run })).await?,
+            "RMA set",
+        ),
         AdminCommand::ClearRma(MachineFlagArgs { machine_id, reason }) => (
-            client.call(admin.clear_rma(ClearRmaRequest { machine_id, reason })).await?,
+            client.call(admin.clear_rma(ClearRmaRequest { machine_id, reason, dry_run })).await?,
             "RMA cleared",
         ),
         AdminCommand::SetRetired(MachineFlagArgs { machine_id, reason }) => (
-            client.call(admin.set_retired(SetRetiredRequest { machine_id, reason })).await?,
+            client
+                .call(admin.set_retired(SetRetiredRequest { machine_id, reason, dry_run }))
+                .await?,
             "Retired set",
         ),
         AdminCommand::ClearRetired(MachineFlagArgs { machine_id, reason }) => (
-            client.call(admin.clear_retired(ClearRetiredRequest { machine_id, reason })).await?,
+            client
+                .call(admin.clear_retired(ClearRetiredRequest { machine_id, reason, dry_run }))
+                .await?,
             "Retired cleared",
         ),
         AdminCommand::ClearNeedsIntervention(MachineFlagArgs { machine_id, reason }) => {
-            let request = ClearNeedsInterventionRequest { machine_id, reason };
+            let request = ClearNeedsInterventionRequest { machine_id, reason, dry_run };
             (
                 client.call(admin.clear_needs_intervention(request)).await?,
                 "NeedsIntervention cleared",

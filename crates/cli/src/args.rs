@@ -144,6 +144,9 @@ pub struct Cli {
         default_value_t
     )]
     pub output: Format,
+    /// Check the request and show what it would do; change nothing
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub dry_run: bool,
     #[command(subcommand)]
     pub command: Command,
 }

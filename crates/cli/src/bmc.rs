@@ -66,7 +66,7 @@ fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
 }
 
 async fn unlock(client: &Client, screen: &mut Screen, args: BmcUnlockArgs) -> Result<Exit> {
-    let request = UnlockBmcRequest { endpoint: args.endpoint };
+    let request = UnlockBmcRequest { endpoint: args.endpoint, dry_run: client.is_dry_run() };
     let done = client.call(client.hardware().unlock_bmc(request)).await?;
     screen.print_record(&done, |done| {
         let peer = one_line(&done.peer);

@@ -4,6 +4,7 @@
 //! same way. Each call carries the caller's name. If the server is unreachable, the error names the
 //! command that starts one.
 
+use crate::dry_run::DryRunGuard;
 use crate::exit::{Exit, Failure, Result};
 use model::time::format_duration;
 use proto::v1::{
@@ -19,12 +20,14 @@ use proto::v1::{
     site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, GrpcMethod, Request, Response, Status};
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a unary call.
@@ -40,25 +43,35 @@ const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 const PAGE_SIZE: u32 = 1_000;
 const INITIATOR: &str = "farrier-initiator";
 
-type InterceptedChannel = InterceptedService<Channel, Initiator>;
+type InterceptedChannel = InterceptedService<Channel, CallInterceptor>;
 
 #[derive(Clone)]
 pub struct Client {
     server: String,
     channel: Channel,
-    initiator: Initiator,
+    interceptor: CallInterceptor,
 }
 
-/// Adds the caller's name to every request.
+/// Adds the caller's name to every request. In a dry run it refuses the calls that would act.
 #[derive(Clone)]
-pub struct Initiator(MetadataValue<Ascii>);
+pub struct CallInterceptor {
+    initiator: Initiator,
+    dry_run: Option<Arc<DryRunGuard>>,
+}
 
-impl Interceptor for Initiator {
+impl Interceptor for CallInterceptor {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert(INITIATOR, self.0.clone());
+        if let Some(guard) = &self.dry_run {
+            guard.check(request.extensions().get::<GrpcMethod<'_>>())?;
+        }
+        request.metadata_mut().insert(INITIATOR, self.initiator.0.clone());
         Ok(request)
     }
 }
+
+/// The caller's name, as a header.
+#[derive(Clone)]
+struct Initiator(MetadataValue<Ascii>);
 
 impl Initiator {
     fn from_env() -> Self {
@@ -79,7 +92,7 @@ impl Initiator {
 macro_rules! services {
     ($($name:ident: $client:ident;)*) => {$(
         pub fn $name(&self) -> $client<InterceptedChannel> {
-            $client::with_interceptor(self.channel.clone(), self.initiator.clone())
+            $client::with_interceptor(self.channel.clone(), self.interceptor.clone())
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
         }
     )*};
@@ -106,6 +119,7 @@ impl Client {
         simulator: SimulatorServiceClient;
         switches: SwitchServiceClient;
         power_shelves: PowerShelfServiceClient;
+        reflection: ServerReflectionClient;
     }
 
     /// Creates a client for this server. The connection is opened by the first call.
@@ -117,7 +131,20 @@ impl Client {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true);
-        Ok(Self { channel: endpoint.connect_lazy(), server, initiator: Initiator::from_env() })
+        let interceptor = CallInterceptor { initiator: Initiator::from_env(), dry_run: None };
+        Ok(Self { channel: endpoint.connect_lazy(), server, interceptor })
+    }
+
+    /// The same client for a dry run. Asks the server which of its calls have one.
+    pub async fn for_dry_run(self) -> Result<Self> {
+        let guard = DryRunGuard::of_server(&self, &self.server).await?;
+        let interceptor = CallInterceptor { dry_run: Some(Arc::new(guard)), ..self.interceptor };
+        Ok(Self { interceptor, ..self })
+    }
+
+    /// The value of the field `dry_run` of every request.
+    pub fn is_dry_run(&self) -> bool {
+        self.interceptor.dry_run.is_some()
     }
 
     /// Waits for the response to a call, at most `CALL_TIMEOUT`.

@@ -68,7 +68,7 @@ fn select_devices(args: ComponentArgs) -> DeviceSelection {
 
 /// Fails if a device is refused, because no operation upgrades it.
 async fn update(client: &Client, screen: &mut Screen, args: ComponentUpdateArgs) -> Result<Exit> {
-    let dry_run = args.dry_run;
+    let dry_run = client.is_dry_run();
     let request_id = match dry_run {
         true => String::new(),
         false => choose_request_id(screen, args.request_id.as_ref())?,
@@ -87,7 +87,7 @@ async fn update(client: &Client, screen: &mut Screen, args: ComponentUpdateArgs)
     let done = client.call(client.components().update_component_firmware(request)).await?.results;
     screen.print_list(&done, |all, wide| result_table(all, wide, dry_run), "no devices")?;
     if dry_run {
-        screen.print_line(&format!("{}\ndry run: nothing was changed", format_impact(&done)))?;
+        screen.print_line(&format_impact(&done))?;
     }
     Ok(if done.iter().all(|one| one.success) { Exit::Success } else { Exit::Refused })
 }

@@ -29,17 +29,21 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
     match command {
         CredentialCommand::Create(args) => {
             let name = args.name.clone();
-            let request = CreateCredentialRequest { name, secret: Some(read_secret(args)?) };
+            let request = CreateCredentialRequest {
+                name,
+                secret: Some(read_secret(args)?),
+                dry_run: client.is_dry_run(),
+            };
             let created = client.call(client.credentials().create_credential(request)).await?;
             print_change(screen, &created, "created")?;
         }
         CredentialCommand::Update(CredentialUpdateArgs { secret, version }) => {
-            let request = update_request(secret, version, false)?;
+            let request = update_request(secret, version, false, client.is_dry_run())?;
             let updated = client.call(client.credentials().update_credential(request)).await?;
             print_change(screen, &updated, "updated")?;
         }
         CredentialCommand::Set(args) => {
-            let request = update_request(args, VersionArgs::default(), true)?;
+            let request = update_request(args, VersionArgs::default(), true, client.is_dry_run())?;
             let set = client.call(client.credentials().update_credential(request)).await?;
             print_change(screen, &set, "set")?;
         }
@@ -63,7 +67,11 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
         }
         CredentialCommand::Delete(args) => {
             let expected_version = args.version.or_any();
-            let request = DeleteCredentialRequest { name: args.name, expected_version };
+            let request = DeleteCredentialRequest {
+                name: args.name,
+                expected_version,
+                dry_run: client.is_dry_run(),
+            };
             let gone = client.call(client.credentials().delete_credential(request)).await?;
             screen.print_record(&gone, |gone| {
                 format!("credential {} deleted\n", one_line(&gone.name))
@@ -77,12 +85,14 @@ fn update_request(
     args: CredentialSecretArgs,
     version: VersionArgs,
     allow_missing: bool,
+    dry_run: bool,
 ) -> Result<UpdateCredentialRequest> {
     Ok(UpdateCredentialRequest {
         name: args.name.clone(),
         secret: Some(read_secret(args)?),
         expected_version: version.or_any(),
         allow_missing,
+        dry_run,
     })
 }
 
@@ -119,7 +129,7 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
         }
         TrustCommand::Create(args) => {
             let TrustIdentityArgs { peer, identity } = args;
-            let request = CreateIdentityRequest { peer, identity };
+            let request = CreateIdentityRequest { peer, identity, dry_run: client.is_dry_run() };
             let created = client.call(client.credentials().create_identity(request)).await?;
             screen.print_record(&created, format_trusted)?;
         }
@@ -137,7 +147,7 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             screen.print_record(&found, describe_identity)?;
         }
         TrustCommand::Delete(args) => {
-            let request = DeleteIdentityRequest { peer: args.peer };
+            let request = DeleteIdentityRequest { peer: args.peer, dry_run: client.is_dry_run() };
             let gone = client.call(client.credentials().delete_identity(request)).await?;
             screen.print_record(&gone, |gone| {
                 let peer = one_line(&gone.peer);
@@ -154,7 +164,8 @@ async fn update_identity(
     allow_missing: bool,
 ) -> Result<Identity> {
     let TrustIdentityArgs { peer, identity } = args;
-    let request = UpdateIdentityRequest { peer, identity, allow_missing };
+    let request =
+        UpdateIdentityRequest { peer, identity, allow_missing, dry_run: client.is_dry_run() };
     client.call(client.credentials().update_identity(request)).await
 }
 

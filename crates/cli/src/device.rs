@@ -112,7 +112,7 @@ pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: boo
     if !dry_run {
         return format!("{}\n", change.done_text(&id));
     }
-    let mut text = format!("{}; nothing was changed\n", change.would_text(&id));
+    let mut text = format!("{}\n", change.would_text(&id));
     let follows = device.status.map(|status| status.would_follow.as_slice()).unwrap_or_default();
     if !follows.is_empty() {
         text.push_str("\nThen, if all goes well:\n");
@@ -323,7 +323,7 @@ ps-2            -                      -      -          -       -     -
         let shown = DeviceView { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
         assert_eq!(format_change(&shown, DeviceChange::Registered, false), "sw-1 registered\n");
         let expected = "\
-would register sw-1; nothing was changed
+would register sw-1
 
 Then, if all goes well:
   Configuring: step configure
@@ -354,7 +354,6 @@ Then, if all goes well:
             spec,
             no_rack,
             remove_labels: vec!["a".into()],
-            dry_run: false,
             version: crate::args::VersionArgs::default(),
         };
         for (rack, slot, no_rack, expected) in [

@@ -29,7 +29,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand)
             screen.print_record(&found, describe)?;
         }
         FirmwareCommand::SetDefault(args) => {
-            let FirmwareChangeArgs { firmware_id, dry_run, version } = args;
+            let FirmwareChangeArgs { firmware_id, version } = args;
+            let dry_run = client.is_dry_run();
             let firmware = Firmware { firmware_id, is_default: true, ..Default::default() };
             let request = update_request(firmware, "is_default", version, dry_run);
             let done = client.call(client.firmware().update_firmware(request)).await?;
@@ -37,7 +38,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand)
             screen.print_record(&done, |done| format_change(done, dry_run, &what))?;
         }
         FirmwareCommand::SetAvailable(args) => {
-            let FirmwareAvailableArgs { firmware_id, available, dry_run, version } = args;
+            let FirmwareAvailableArgs { firmware_id, available, version } = args;
+            let dry_run = client.is_dry_run();
             let firmware =
                 Firmware { firmware_id, available: Some(available), ..Default::default() };
             let request = update_request(firmware, "available", version, dry_run);
@@ -46,7 +48,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: FirmwareCommand)
             screen.print_record(&done, |done| format_change(done, dry_run, what))?;
         }
         FirmwareCommand::Delete(args) => {
-            let FirmwareChangeArgs { firmware_id, dry_run, version } = args;
+            let FirmwareChangeArgs { firmware_id, version } = args;
+            let dry_run = client.is_dry_run();
             let expected_version = version.or_any();
             let request = DeleteFirmwareRequest { firmware_id, dry_run, expected_version };
             let gone = client.call(client.firmware().delete_firmware(request)).await?;
@@ -75,8 +78,7 @@ fn update_request(
 /// The change of a record, done or (in a dry run) planned.
 fn format_change(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
-    let unchanged = if dry_run { "; nothing was changed" } else { "" };
-    format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
+    format!("firmware {} {how} {what}\n", one_line(&one.firmware_id))
 }
 
 async fn create(client: &Client, screen: &mut Screen, args: FirmwareCreateArgs) -> Result<()> {
@@ -101,14 +103,14 @@ async fn create(client: &Client, screen: &mut Screen, args: FirmwareCreateArgs) 
             ..Default::default()
         },
     };
-    let dry_run = args.dry_run;
+    let dry_run = client.is_dry_run();
     let request = CreateFirmwareRequest { firmware: Some(desired), dry_run };
     let made = client.call(client.firmware().create_firmware(request)).await?;
     screen.print_record(&made, |made| {
         let id = one_line(&made.firmware_id);
         let message = match dry_run {
             false => format!("firmware {id} created"),
-            true => format!("would create firmware {id}; nothing was changed"),
+            true => format!("would create firmware {id}"),
         };
         format!("{message}\n\n{}", describe(made))
     })

@@ -17,31 +17,32 @@ use proto::v1::{
 use proto::words::WireEnum;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: HealthCommand) -> Result<Exit> {
-    let (health, dry_run) = match command {
+    let dry_run = client.is_dry_run();
+    let health = match command {
         HealthCommand::List(args) => return list(client, screen, args).await,
         HealthCommand::Get(args) => {
             let request = GetHealthRequest { id: args.id };
-            (client.call(client.health().get_health(request)).await?, false)
+            client.call(client.health().get_health(request)).await?
         }
         HealthCommand::Report(args) => {
-            let HealthReportArgs { id, source, alerts, dry_run } = args;
+            let HealthReportArgs { id, source, alerts } = args;
             let request = MergeHealthReportRequest { id, source, alerts, dry_run };
-            (client.call(client.health().merge_health_report(request)).await?, dry_run)
+            client.call(client.health().merge_health_report(request)).await?
         }
         HealthCommand::Replace(args) => {
-            let HealthReplaceArgs { id, source, alerts, dry_run } = args;
+            let HealthReplaceArgs { id, source, alerts } = args;
             let request = ReplaceHealthReportRequest { id, source, alerts, dry_run };
-            (client.call(client.health().replace_health_report(request)).await?, dry_run)
+            client.call(client.health().replace_health_report(request)).await?
         }
         HealthCommand::Delete(args) => {
-            let HealthDeleteArgs { id, source, alerts: alert_ids, dry_run } = args;
+            let HealthDeleteArgs { id, source, alerts: alert_ids } = args;
             let request = DeleteHealthReportRequest { id, source, alert_ids, dry_run };
-            (client.call(client.health().delete_health_report(request)).await?, dry_run)
+            client.call(client.health().delete_health_report(request)).await?
         }
     };
     screen.print_record(&health, |health| {
         let would = match dry_run {
-            true => "would be reported like this; nothing was changed\n\n",
+            true => "would be reported like this\n\n",
             false => "",
         };
         format!("{would}{}", format_health(health, &Clock::system()))

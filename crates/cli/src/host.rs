@@ -21,17 +21,17 @@ pub async fn reprovision(
 ) -> Result<Exit> {
     let machine_id = args.machine_id;
     if args.cancel {
-        let dry_run = args.dry_run;
+        let dry_run = client.is_dry_run();
         let request = CancelHostReprovisioningRequest { machine_id, dry_run };
         let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
         screen.print_record(&host, |host| format_cancel(host, dry_run))?;
         return Ok(Exit::Success);
     }
-    let request_id = match args.dry_run {
+    let request_id = match client.is_dry_run() {
         true => String::new(),
         false => choose_request_id(screen, args.request_id.as_ref())?,
     };
-    let dry_run = args.dry_run;
+    let dry_run = client.is_dry_run();
     let firmware_id = args.firmware;
     let request = TriggerHostReprovisioningRequest { machine_id, firmware_id, request_id, dry_run };
     let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
@@ -48,7 +48,7 @@ fn format_cancel(host: &Host, dry_run: bool) -> String {
         "" => String::new(),
         run => format!("{} would be stopped first\n", one_line(run)),
     };
-    format!("would give up the firmware of {id}; nothing was changed\n{stops}")
+    format!("would give up the firmware of {id}\n{stops}")
 }
 
 fn format_request(host: &Host, dry_run: bool) -> String {
@@ -69,9 +69,8 @@ fn format_request(host: &Host, dry_run: bool) -> String {
     if !host.refused.is_empty() {
         text.push_str(&format!("  it waits: {}\n", one_line(&host.refused)));
     }
-    match dry_run {
-        true => text.push_str("\ndry run: nothing was changed\n"),
-        false => text.push_str(&format!("\nNext: farrier why {id}\n")),
+    if !dry_run {
+        text.push_str(&format!("\nNext: farrier why {id}\n"));
     }
     text
 }

@@ -30,7 +30,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
     match command {
         ImageCommand::Create(args) => {
             let image = build_image(client, args).await?;
-            let request = CreateImageRequest { image: Some(image) };
+            let request = CreateImageRequest { image: Some(image), dry_run: client.is_dry_run() };
             let created = client.call(client.images().create_image(request)).await?;
             let words = |image: &Image| {
                 let name = one_line(&image.name);
@@ -58,7 +58,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
             screen.print_record(&image, describe)?;
         }
         ImageCommand::Delete(args) => {
-            let request = DeleteImageRequest { name: args.name };
+            let request = DeleteImageRequest { name: args.name, dry_run: client.is_dry_run() };
             let gone = client.call(client.images().delete_image(request)).await?;
             screen
                 .print_record(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;

@@ -67,7 +67,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
 async fn register(client: &Client, row: ImportRow) -> Result<Machine> {
     let ImportRow { source: position, machine } = row;
     let name = machine.machine_id.clone();
-    let request = RegisterMachineRequest { machine: Some(machine) };
+    let request = RegisterMachineRequest { machine: Some(machine), dry_run: client.is_dry_run() };
     client.call(client.machines().register_machine(request)).await.map_err(|failure| {
         match (failure.exit == Exit::Refused, position.is_empty()) {
             (true, true) => Failure::refused(format!("{name}: {}", failure.message)),

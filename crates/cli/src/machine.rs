@@ -12,8 +12,8 @@ use crate::hardware;
 use crate::health;
 use crate::host;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, choose_request_id, follow_or_report,
-    operation_to_run,
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, operation_to_run,
+    request_id_unless_dry_run,
 };
 use crate::output::Screen;
 use crate::power;
@@ -109,7 +109,7 @@ async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArg
     let mut machine =
         Machine { machine_id: args.machine_id.unwrap_or_default(), ..Default::default() };
     apply_spec(&mut machine, args.spec);
-    let request = RegisterMachineRequest { machine: Some(machine) };
+    let request = RegisterMachineRequest { machine: Some(machine), dry_run: client.is_dry_run() };
     let machine = client.call(client.machines().register_machine(request)).await?;
     screen.print_record(&machine, |machine| {
         format!("{} registered\n", one_line(&machine.machine_id))
@@ -140,19 +140,21 @@ async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Mach
         machine: Some(machine),
         expected_version: args.version.or_any(),
         update_mask,
+        dry_run: client.is_dry_run(),
     };
     client.call(client.machines().update_machine(request)).await
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
-    let MachineDeleteArgs { machine_id, dry_run, version } = args;
+    let MachineDeleteArgs { machine_id, version } = args;
+    let dry_run = client.is_dry_run();
     let expected_version = version.or_any();
     let request = DeleteMachineRequest { machine_id, dry_run, expected_version };
     let machine = client.call(client.machines().delete_machine(request)).await?;
     screen.print_record(&machine, |machine| {
         let id = one_line(&machine.machine_id);
         match dry_run {
-            true => format!("{id} can be deleted; nothing was changed\n"),
+            true => format!("{id} can be deleted\n"),
             false => format!("{id} deleted; its history stays: farrier history {id}\n"),
         }
     })?;
@@ -203,7 +205,8 @@ pub async fn reboot(
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let gate_override = args.overrides.to_message();
-        let request = RebootMachineRequest { machine_id, request_id, gate_override };
+        let dry_run = client.is_dry_run();
+        let request = RebootMachineRequest { machine_id, request_id, gate_override, dry_run };
         client.call(client.machines().reboot_machine(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -212,7 +215,9 @@ pub async fn reboot(
 pub async fn reimage(client: &Client, screen: &mut Screen, args: &ReimageArgs) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let (image_ref, gate_override) = (args.image.clone(), args.overrides.to_message());
-        let request = ReimageMachineRequest { machine_id, request_id, image_ref, gate_override };
+        let dry_run = client.is_dry_run();
+        let request =
+            ReimageMachineRequest { machine_id, request_id, image_ref, gate_override, dry_run };
         client.call(client.machines().reimage_machine(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -225,7 +230,9 @@ pub async fn enter_maintenance(
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let (drain, gate_override) = (args.drain, args.overrides.to_message());
-        let request = EnterMaintenanceRequest { machine_id, request_id, drain, gate_override };
+        let dry_run = client.is_dry_run();
+        let request =
+            EnterMaintenanceRequest { machine_id, request_id, drain, gate_override, dry_run };
         client.call(client.machines().enter_maintenance(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -238,7 +245,9 @@ pub async fn exit_maintenance(
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
         let (uncordon, gate_override) = (args.uncordon, args.overrides.to_message());
-        let request = ExitMaintenanceRequest { machine_id, request_id, uncordon, gate_override };
+        let dry_run = client.is_dry_run();
+        let request =
+            ExitMaintenanceRequest { machine_id, request_id, uncordon, gate_override, dry_run };
         client.call(client.machines().exit_maintenance(request)).await
     };
     start_operation(client, screen, &args.machine_id, &args.submit, call).await
@@ -253,7 +262,7 @@ async fn start_operation(
     call: impl AsyncFnOnce(String, String) -> Result<Operation>,
 ) -> Result<Exit> {
     let before = if submit.wait.waits() { Some(fetch(client, machine_id).await?) } else { None };
-    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
+    let request_id = request_id_unless_dry_run(client, screen, submit)?;
     let operation = call(machine_id.to_string(), request_id).await?;
     let accepted = AcceptedOperation {
         run: operation_to_run(operation),

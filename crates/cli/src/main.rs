@@ -12,6 +12,7 @@ mod component;
 mod credential;
 mod device;
 mod discover;
+mod dry_run;
 mod exit;
 mod filter;
 mod firmware;
@@ -73,12 +74,22 @@ fn main() -> ExitCode {
 
 async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
     let mut screen = Screen::stdout(cli.output);
+    if cli.dry_run && !matches!(cli.command, Command::Client(_)) {
+        return Err(Failure::refused("this command has no dry run; leave --dry-run out"));
+    }
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Agent(command) => agent::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
         Command::Client(command) => {
-            run_client_command(&Client::new(&cli.server)?, &mut screen, command).await
+            let mut client = Client::new(&cli.server)?;
+            if !cli.dry_run {
+                return run_client_command(&client, &mut screen, command).await;
+            }
+            client = client.for_dry_run().await?;
+            let exit = run_client_command(&client, &mut screen, command).await?;
+            screen.print_notice("dry run: nothing was changed")?;
+            Ok(exit)
         }
     }
 }

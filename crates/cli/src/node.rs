@@ -46,17 +46,27 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
             let gate_override = gate_override(&args.gates, &args.reason);
             let (node_id, reason) = (args.node_id, args.reason);
             let request_id = args.request_id.unwrap_or_default();
-            let request = ReactivateNodeRequest { node_id, reason, gate_override, request_id };
+            let request = ReactivateNodeRequest {
+                node_id,
+                reason,
+                gate_override,
+                request_id,
+                dry_run: client.is_dry_run(),
+            };
             let done = client.call(client.nodes().reactivate_node(request)).await?;
             screen.print_record(&done, request_summary)?;
         }
         NodeCommand::Resume(args) => {
-            let request = ResumeNodeRequest { node_id: args.node_id };
+            let request = ResumeNodeRequest { node_id: args.node_id, dry_run: client.is_dry_run() };
             let resumed = client.call(client.nodes().resume_node(request)).await?;
             screen.print_record(&resumed, resume_summary)?;
         }
         NodeCommand::Quarantine(args) => {
-            let request = QuarantineNodeRequest { node_id: args.node_id, reason: args.reason };
+            let request = QuarantineNodeRequest {
+                node_id: args.node_id,
+                reason: args.reason,
+                dry_run: client.is_dry_run(),
+            };
             let node = client.call(client.nodes().quarantine_node(request)).await?;
             screen.print_record(&node, state_sentence)?;
         }
@@ -64,7 +74,13 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
             let gate_override = gate_override(&args.gates, &args.reason);
             let (node_id, reason) = (args.node_id, args.reason);
             let request_id = args.request_id.unwrap_or_default();
-            let request = ReleaseNodeRequest { node_id, reason, gate_override, request_id };
+            let request = ReleaseNodeRequest {
+                node_id,
+                reason,
+                gate_override,
+                request_id,
+                dry_run: client.is_dry_run(),
+            };
             let done = client.call(client.nodes().release_node(request)).await?;
             screen.print_record(&done, request_summary)?;
         }
@@ -103,12 +119,12 @@ async fn onboard(client: &Client, screen: &mut Screen, args: NodeOnboardArgs) ->
     let NodeOnboardArgs { machine_id, site, overrides, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
-    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(client, screen, &options.submit)?;
     let request = OnboardNodeRequest {
         machine_id,
         site_id: site,
         request_id,
-        dry_run: options.dry_run,
+        dry_run: client.is_dry_run(),
         gate_override: overrides.to_message(),
     };
     let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
@@ -125,8 +141,8 @@ async fn decommission(
     let request = DecommissionNodeRequest {
         node_id,
         mode: words::value::<DecommissionMode>(mode.wire_name()),
-        request_id: request_id_unless_dry_run(screen, options.dry_run, &options.submit)?,
-        dry_run: options.dry_run,
+        request_id: request_id_unless_dry_run(client, screen, &options.submit)?,
+        dry_run: client.is_dry_run(),
         gate_override: overrides.to_message(),
     };
     let answer = client.call_hardware(client.nodes().decommission_node(request)).await?;
@@ -135,9 +151,9 @@ async fn decommission(
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
     let NodeDrainArgs { node_id, overrides, options } = args;
-    let (dry_run, gate_override) = (options.dry_run, overrides.to_message());
+    let (dry_run, gate_override) = (client.is_dry_run(), overrides.to_message());
     let would = format!("would drain {}", one_line(&node_id));
-    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(client, screen, &options.submit)?;
     let request = DrainNodeRequest { node_id, request_id, dry_run, gate_override };
     let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
@@ -145,9 +161,9 @@ async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Res
 
 async fn retire(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit> {
     let NodeDrainArgs { node_id, overrides, options } = args;
-    let (dry_run, gate_override) = (options.dry_run, overrides.to_message());
+    let (dry_run, gate_override) = (client.is_dry_run(), overrides.to_message());
     let would = format!("would retire {}", one_line(&node_id));
-    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(client, screen, &options.submit)?;
     let request = RetireNodeRequest { node_id, request_id, dry_run, gate_override };
     let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
     report_operation(client, screen, answer, (&would, &options)).await
@@ -160,7 +176,7 @@ async fn report_operation(
     answer: NodeOperation,
     (would, options): (&str, &NodeOperationArgs),
 ) -> Result<Exit> {
-    if options.dry_run {
+    if client.is_dry_run() {
         let colors = screen.color_mode();
         screen.print_record(&answer, |answer| format_preview(would, answer, colors))?;
         return Ok(Exit::Success);
@@ -202,7 +218,6 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
         table.add_row(vec![(&stage.stage).into(), cell]);
     }
     text.push_str(&table.render(colors));
-    text.push_str("\ndry run: nothing was changed\n");
     text
 }
 
@@ -343,8 +358,6 @@ MAAS has the machine as Ready
 STEP              WOULD
 load_site_config  would run
 commission_node   adopted: MAAS has the machine as Ready
-
-dry run: nothing was changed
 "
         );
     }

@@ -3,6 +3,7 @@
 //! An operation and a run are the same record. These commands fetch it as a run, which has the
 //! steps. A node ID stands for the newest operation on that node.
 
+mod preview;
 mod submit;
 mod table;
 pub use submit::*;
@@ -34,6 +35,7 @@ const NODE_PREFIX: &str = "node-";
 const NONE_MATCH: &str = "no operations match";
 
 pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand) -> Result<Exit> {
+    let dry_run = client.is_dry_run();
     match command {
         OperationCommand::List(args) => list(client, screen, &args).await,
         OperationCommand::Get(args) => get(client, screen, &args.operation_id).await,
@@ -43,40 +45,50 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
         OperationCommand::Cancel(args) => cancel(client, screen, &args, RecordKind::Run).await,
         OperationCommand::RetryStep(args) => {
             let call = async |run_id, reason| {
-                client.call(client.runs().retry_step(RetryStepRequest { run_id, reason })).await
+                client
+                    .call(client.runs().retry_step(RetryStepRequest { run_id, reason, dry_run }))
+                    .await
             };
             continue_run(client, screen, &args, call).await
         }
         OperationCommand::Resume(args) => {
             let call = async |run_id, reason| {
-                client.call(client.runs().resume_run(ResumeRunRequest { run_id, reason })).await
+                client
+                    .call(client.runs().resume_run(ResumeRunRequest { run_id, reason, dry_run }))
+                    .await
             };
             continue_run(client, screen, &args, call).await
         }
         OperationCommand::Adopt(args) => {
             let call = async |run_id, reason| {
-                let request = AdoptObservedStateRequest { run_id, reason };
+                let request = AdoptObservedStateRequest { run_id, reason, dry_run };
                 client.call(client.runs().adopt_observed_state(request)).await
             };
             continue_run(client, screen, &args, call).await
         }
         OperationCommand::Rerun(args) => {
             let call = async |run_id, request_id, reason| {
-                client.call(client.runs().rerun(RerunRequest { run_id, request_id, reason })).await
+                client
+                    .call(client.runs().rerun(RerunRequest { run_id, request_id, reason, dry_run }))
+                    .await
             };
             restart_run(client, screen, &args, call).await
         }
         OperationCommand::RestartClean(args) => {
             let call = async |run_id, request_id, reason| {
-                let request = RestartCleanRequest { run_id, request_id, reason };
+                let request = RestartCleanRequest { run_id, request_id, reason, dry_run };
                 client.call(client.runs().restart_clean(request)).await
             };
             restart_run(client, screen, &args, call).await
         }
         OperationCommand::MarkManual(args) => {
             let run_id = resolve_operation_id(client, &args.operation_id).await?;
-            let request = MarkManualRequest { run_id, reason: args.reason };
+            let request = MarkManualRequest { run_id, reason: args.reason, dry_run };
             let run = client.call(client.runs().mark_manual(request)).await?;
+            if dry_run {
+                screen.print_record(&run, preview::format_preview)?;
+                return Ok(Exit::Success);
+            }
             print_run(screen, &run)
         }
     }
@@ -114,7 +126,7 @@ pub async fn get(client: &Client, screen: &mut Screen, operation_id: &str) -> Re
 pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArgs) -> Result<Exit> {
     let OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
-    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
+    let request_id = request_id_unless_dry_run(client, screen, &submit)?;
     let params = params.into_iter().collect();
     let request = StartRunRequest {
         request_id,
@@ -123,6 +135,7 @@ pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArg
         plan_id,
         params,
         gate_override: overrides.to_message(),
+        dry_run: client.is_dry_run(),
     };
     let run = client.call(client.runs().start_run(request)).await?;
     let accepted = AcceptedOperation {
@@ -162,12 +175,15 @@ pub async fn cancel(
     args: &OperationActionArgs,
     record_kind: RecordKind,
 ) -> Result<Exit> {
+    let dry_run = client.is_dry_run();
     let call = async |id: String, reason: String| match record_kind {
         RecordKind::Run => {
-            client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
+            client
+                .call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason, dry_run }))
+                .await
         }
         RecordKind::Operation => {
-            let request = CancelOperationRequest { operation_id: id, reason, dry_run: false };
+            let request = CancelOperationRequest { operation_id: id, reason, dry_run };
             client.call(client.machines().cancel_operation(request)).await.map(operation_to_run)
         }
     };
@@ -220,7 +236,7 @@ async fn restart_run(
         let old = fetch_run(client, &run_id).await?;
         before = fetch_run_machine(client, &old).await?;
     }
-    let request_id = choose_request_id(screen, args.submit.request_id.as_ref())?;
+    let request_id = request_id_unless_dry_run(client, screen, &args.submit)?;
     let run = call(run_id, request_id, args.reason.clone()).await?;
     let accepted = AcceptedOperation {
         run,

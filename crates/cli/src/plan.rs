@@ -48,8 +48,10 @@ async fn create(client: &Client, screen: &mut Screen, args: &PlanCreateArgs) -> 
     };
     let text = read_file(&args.file)?;
     let plan: Plan = parse_as(&args.file, &text, syntax)?;
-    let plan =
-        client.call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
+    let dry_run = client.is_dry_run();
+    let plan = client
+        .call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan), dry_run }))
+        .await?;
     screen.print_record(&plan, |plan| {
         format!("plan {} created\n\n{}", plan.plan_id, describe(plan))
     })?;
@@ -96,19 +98,25 @@ fn describe(plan: &Plan) -> String {
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "WHAT"]);
     for step in &plan.steps {
-        let (kind, what) = step_summary(step);
-        let number = |value: Option<i32>, unit| {
-            value.map_or_else(String::new, |value| format!("{value}{unit}"))
-        };
-        table.add_row(vec![
-            (&step.name).into(),
-            kind.into(),
-            number(step.timeout_seconds, "s").into(),
-            number(step.max_retries, "").into(),
-            what.into(),
-        ]);
+        add_step(&mut table, step, None);
     }
     format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
+}
+
+/// Adds the row of a step. The column about destructive steps is left out when it is not given.
+pub fn add_step(table: &mut Table, step: &Step, destructive: Option<bool>) {
+    let (kind, what) = step_summary(step);
+    let number =
+        |value: Option<i32>, unit| value.map_or_else(String::new, |value| format!("{value}{unit}"));
+    let mut row: Vec<Cell> = vec![
+        (&step.name).into(),
+        kind.into(),
+        number(step.timeout_seconds, "s").into(),
+        number(step.max_retries, "").into(),
+    ];
+    row.extend(destructive.map(|yes| Cell::from(if yes { "yes" } else { "-" })));
+    row.push(what.into());
+    table.add_row(row);
 }
 
 /// The kind of a step, and its parameters as text.

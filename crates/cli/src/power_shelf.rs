@@ -34,24 +34,26 @@ pub async fn run(client: &Client, screen: &mut Screen, command: PowerShelfComman
             screen.print_record(&shelf, |shelf| format_power_shelf(shelf, &Clock::system()))?;
         }
         PowerShelfCommand::Register(args) => {
-            let dry_run = args.dry_run;
+            let dry_run = client.is_dry_run();
             let changed = register(client, args).await?;
             print_change(screen, &changed, DeviceChange::Registered, dry_run)?;
         }
         PowerShelfCommand::Update(args) => {
-            let dry_run = args.update.dry_run;
+            let dry_run = client.is_dry_run();
             let changed = update_power_shelf(client, args).await?;
             print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         PowerShelfCommand::Delete(args) => {
-            let PowerShelfDeleteArgs { power_shelf_id, dry_run, version } = args;
+            let PowerShelfDeleteArgs { power_shelf_id, version } = args;
+            let dry_run = client.is_dry_run();
             let expected_version = version.or_any();
             let request = DeletePowerShelfRequest { power_shelf_id, dry_run, expected_version };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
             print_change(screen, &shelf, DeviceChange::MarkedForDeletion, dry_run)?;
         }
         PowerShelfCommand::Retry(args) => {
-            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
+            let PowerShelfActionArgs { power_shelf_id } = args;
+            let dry_run = client.is_dry_run();
             let request = RetryPowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
             print_change(screen, &shelf, DeviceChange::Retried, dry_run)?;
@@ -99,7 +101,7 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
     let power_shelf_id = args.power_shelf_id.unwrap_or_default();
     let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
     apply_spec(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
-    let dry_run = args.dry_run;
+    let dry_run = client.is_dry_run();
     let request = RegisterPowerShelfRequest { power_shelf: Some(shelf), dry_run };
     client.call(client.power_shelves().register_power_shelf(request)).await
 }
@@ -108,7 +110,7 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
 async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf> {
     let before = fetch(client, args.power_shelf_id).await?;
     let mut shelf = before.clone();
-    let (version, dry_run) = (args.update.version, args.update.dry_run);
+    let (version, dry_run) = (args.update.version, client.is_dry_run());
     apply_update(&mut shelf.spec, &mut shelf.labels, args.update);
     let update_mask = changes(&before, &shelf, WRITABLE, version);
     if update_mask.is_none() {
@@ -141,7 +143,7 @@ async fn request_maintenance(
         request_id: args.request_id,
     };
     let mut shelves = client.power_shelves();
-    if args.dry_run {
+    if client.is_dry_run() {
         let preview = client.call(shelves.preview_power_shelf_maintenance(request)).await?;
         screen.print_record(&preview, format_preview)?;
         return Ok(if preview.refusals.is_empty() { Exit::Success } else { Exit::Refused });
@@ -166,7 +168,7 @@ fn read_warnings<T>(answer: &tonic::Response<T>) -> Vec<String> {
 
 /// Formats the preview of a request.
 fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
-    let mut text = String::from("Dry run: nothing is changed.\n\nPower shelves:\n");
+    let mut text = String::from("Power shelves:\n");
     for shelf in &preview.shelves {
         let steps = match shelf.steps.is_empty() {
             true => "nothing to do".to_string(),
@@ -256,8 +258,6 @@ mod tests {
         assert_eq!(
             format_preview(&preview),
             "\
-Dry run: nothing is changed.
-
 Power shelves:
   ps-1 (Ready, power on): power-off
 

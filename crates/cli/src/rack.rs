@@ -26,12 +26,12 @@ pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> 
         RackCommand::Create(args) => {
             let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
             apply_spec(&mut rack, args.spec);
-            let dry_run = args.dry_run;
+            let dry_run = client.is_dry_run();
             let request = CreateRackRequest { rack: Some(rack), dry_run };
             let made = client.call(client.racks().create_rack(request)).await?;
             screen.print_record(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
                 (id, false) => format!("{id} created\n"),
-                (id, true) => format!("would create {id}; nothing was changed\n"),
+                (id, true) => format!("would create {id}\n"),
             })?;
         }
         RackCommand::List(args) => list(client, screen, args).await?,
@@ -115,7 +115,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 }
 
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
-    let dry_run = args.dry_run;
+    let dry_run = client.is_dry_run();
     let rack = update_rack(client, args).await?;
     screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), dry_run) {
         (id, false) => format!("{id} updated\n"),
@@ -139,7 +139,7 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Rack> {
     let request = UpdateRackRequest {
         rack: Some(rack),
         expected_version: args.version.or_any(),
-        dry_run: args.dry_run,
+        dry_run: client.is_dry_run(),
         update_mask,
     };
     client.call(client.racks().update_rack(request)).await
@@ -163,11 +163,12 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
         true => "it would look for its devices again\n",
         false => "",
     };
-    format!("would update {id}; nothing was changed\n{probes}\n{}", format_pairs(&facts))
+    format!("would update {id}\n{probes}\n{}", format_pairs(&facts))
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<()> {
-    let RackDeleteArgs { rack_id, overrides, dry_run, version } = args;
+    let RackDeleteArgs { rack_id, overrides, version } = args;
+    let dry_run = client.is_dry_run();
     let (gate_override, expected_version) = (overrides.to_message(), version.or_any());
     let request = DeleteRackRequest { rack_id, dry_run, gate_override, expected_version };
     let rack = client.call(client.racks().delete_rack(request)).await?;
@@ -177,7 +178,7 @@ async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> R
         if !dry_run {
             return format!("{id} is being deleted\n");
         }
-        let mut text = format!("would delete {id}; nothing was changed\n");
+        let mut text = format!("would delete {id}\n");
         for device in &devices {
             text.push_str(&format!("{} would be taken out of it\n", one_line(&device.id)));
         }

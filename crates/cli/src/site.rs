@@ -22,7 +22,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
             let SiteCreateArgs { site_id, spec } = *args;
             let mut site = Site { site_id, ..Site::default() };
             apply_spec(&mut site, spec)?;
-            let request = CreateSiteRequest { site: Some(site) };
+            let request = CreateSiteRequest { site: Some(site), dry_run: client.is_dry_run() };
             let created = client.call(client.sites().create_site(request)).await?;
             screen.print_record(&created, |site| format_change(site, "created"))?;
         }
@@ -43,7 +43,11 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
         }
         SiteCommand::Delete(args) => {
             let expected_version = args.version.or_any();
-            let request = DeleteSiteRequest { site_id: args.site_id, expected_version };
+            let request = DeleteSiteRequest {
+                site_id: args.site_id,
+                expected_version,
+                dry_run: client.is_dry_run(),
+            };
             let gone = client.call(client.sites().delete_site(request)).await?;
             screen.print_record(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
         }
@@ -74,6 +78,7 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
         site: Some(site),
         expected_version: args.version.or_any(),
         update_mask,
+        dry_run: client.is_dry_run(),
     };
     client.call(client.sites().update_site(request)).await
 }

@@ -28,24 +28,26 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SwitchCommand) -
             screen.print_record(&switch, words)?;
         }
         SwitchCommand::Register(args) => {
-            let dry_run = args.dry_run;
+            let dry_run = client.is_dry_run();
             let changed = register(client, args).await?;
             print_change(screen, &changed, DeviceChange::Registered, dry_run)?;
         }
         SwitchCommand::Update(args) => {
-            let dry_run = args.update.dry_run;
+            let dry_run = client.is_dry_run();
             let changed = update_switch(client, args).await?;
             print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
         }
         SwitchCommand::Delete(args) => {
-            let SwitchDeleteArgs { switch_id, dry_run, version } = args;
+            let SwitchDeleteArgs { switch_id, version } = args;
+            let dry_run = client.is_dry_run();
             let expected_version = version.or_any();
             let request = DeleteSwitchRequest { switch_id, dry_run, expected_version };
             let switch = client.call(client.switches().delete_switch(request)).await?;
             print_change(screen, &switch, DeviceChange::MarkedForDeletion, dry_run)?;
         }
         SwitchCommand::Retry(args) => {
-            let SwitchActionArgs { switch_id, dry_run } = args;
+            let SwitchActionArgs { switch_id } = args;
+            let dry_run = client.is_dry_run();
             let request = RetrySwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().retry_switch(request)).await?;
             print_change(screen, &switch, DeviceChange::Retried, dry_run)?;
@@ -85,7 +87,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
 async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
     let mut switch = Switch { switch_id: args.switch_id.unwrap_or_default(), ..Default::default() };
     apply_spec(switch.spec.get_or_insert_with(DeviceSpec::default), &mut switch.labels, args.spec);
-    let request = RegisterSwitchRequest { switch: Some(switch), dry_run: args.dry_run };
+    let request = RegisterSwitchRequest { switch: Some(switch), dry_run: client.is_dry_run() };
     client.call(client.switches().register_switch(request)).await
 }
 
@@ -93,7 +95,7 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
 async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch> {
     let before = fetch(client, args.switch_id).await?;
     let mut switch = before.clone();
-    let (version, dry_run) = (args.update.version, args.update.dry_run);
+    let (version, dry_run) = (args.update.version, client.is_dry_run());
     apply_update(&mut switch.spec, &mut switch.labels, args.update);
     let update_mask = changes(&before, &switch, WRITABLE, version);
     if update_mask.is_none() {

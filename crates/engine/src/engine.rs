@@ -86,8 +86,7 @@ impl Engine {
     /// requests of one transaction: a second one would not see the writes of the first.
     #[must_use]
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
-        let store = if dry_run { self.store.dry_run() } else { self.store.clone() };
-        Self { context: Arc::clone(&self.context), store }
+        Self { context: Arc::clone(&self.context), store: self.store.with_dry_run(dry_run) }
     }
 
     /// Stops claiming, waits for short effects, and releases the other claims.

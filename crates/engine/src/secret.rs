@@ -71,6 +71,12 @@ impl SecretStore {
         Self { store, cipher, clock }
     }
 
+    /// The same secret store for a request that may be a dry run.
+    #[must_use]
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        Self { store: self.store.with_dry_run(dry_run), ..self.clone() }
+    }
+
     /// The secret of an enrollment token; it is derived from the key of this installation.
     pub(crate) fn enrollment_secret(&self, ticket: &EnrollmentToken) -> SecretString {
         let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());

@@ -13,11 +13,13 @@ mod classify;
 mod decide;
 mod machine_update;
 mod next;
+mod remaining;
 
 pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
 pub use decide::{AfterCommit, CallResult, Decision, decide};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
+pub use remaining::{RemainingStep, remaining_steps, time_limit};
 
 use crate::effect::{CallVerb, Effect, EffectKey};
 use crate::fault::{Fault, FaultClass};

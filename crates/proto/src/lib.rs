@@ -14,12 +14,13 @@ pub mod v1 {
     tonic::include_proto!("farrier.v1");
 }
 
+pub mod calls;
 pub mod field_mask;
 pub mod json_form;
 pub mod words;
 
-pub use prost::Name;
-pub use prost_types::{FieldMask, Timestamp};
+pub use prost::{Message, Name};
+pub use prost_types::{FieldMask, FileDescriptorProto, Timestamp};
 
 /// The compiled descriptors of every proto file, with their comments.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/farrier.bin"));

@@ -56,6 +56,18 @@ pub(crate) struct GrpcServices {
     pub agents_url: String,
 }
 
+impl GrpcServices {
+    /// The same services for a request that may be a dry run; see [`Engine::with_dry_run`].
+    fn with_dry_run(&self, dry_run: bool) -> Self {
+        Self {
+            engine: self.engine.with_dry_run(dry_run),
+            secrets: self.secrets.with_dry_run(dry_run),
+            agents: self.agents.with_dry_run(dry_run),
+            ..self.clone()
+        }
+    }
+}
+
 /// All services, with reflection and health.
 pub(crate) async fn routes(
     services: GrpcServices,

@@ -74,11 +74,13 @@ impl Store {
         Self { hook: Some(tap), ..self.clone() }
     }
 
-    /// Returns the same store for dry runs: a write runs with every check that the database makes,
-    /// returns its result and is rolled back. It sends no signals.
+    /// Returns the same store for a request that may be a dry run. In a dry run a write is executed
+    /// with every check that the database makes, returns its result and is rolled back. It sends no
+    /// signals. A store for dry runs stays one, whatever `dry_run` is.
     #[must_use]
-    pub fn dry_run(&self) -> Self {
-        Self { ending: TransactionEnd::Rollback, ..self.clone() }
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        let ending = if dry_run { TransactionEnd::Rollback } else { self.ending };
+        Self { ending, ..self.clone() }
     }
 
     pub fn is_dry_run(&self) -> bool {

@@ -87,7 +87,13 @@ fn parse(text: &str) -> (String, Vec<Block>) {
     let mut comment = String::new();
     let mut open: Vec<Block> = Vec::new();
     let mut done = Vec::new();
+    let mut in_method = false;
     for line in text.lines().map(str::trim) {
+        if in_method {
+            // The options of a method are not listed.
+            in_method = line != "}";
+            continue;
+        }
         if let Some(words) = line.strip_prefix("//") {
             comment = format!("{comment} {}", words.trim()).trim().to_owned();
             continue;
@@ -109,6 +115,7 @@ fn parse(text: &str) -> (String, Vec<Block>) {
             close(&mut open, &mut done);
         } else if let (Some(block), Some(row)) = (open.last_mut(), row(line, above)) {
             block.rows.push(row);
+            in_method = line.ends_with('{');
         }
     }
     (about, done)
@@ -138,7 +145,8 @@ fn opened(line: &str) -> Option<(Kind, &str)> {
 }
 
 fn row(line: &str, about: String) -> Option<Row> {
-    let line = line.strip_suffix(';').or_else(|| line.strip_suffix("{}"))?.trim();
+    let ends = [";", "{}", "{"];
+    let line = ends.iter().find_map(|end| line.strip_suffix(end))?.trim();
     if let Some(method) = line.strip_prefix("rpc ") {
         let (name, rest) = method.split_once('(')?;
         let (takes, rest) = rest.split_once(')')?;
@@ -169,6 +177,10 @@ service BoxService {
   // Opens
   // a box.
   rpc Open(OpenRequest) returns (stream Box);
+  // Looks at a box.
+  rpc Look(LookRequest) returns (Box) {
+    option idempotency_level = NO_SIDE_EFFECTS;
+  }
 }
 
 message OpenRequest {}
@@ -197,7 +209,7 @@ message Box {
         for expected in [
             "## boxes.proto\n\nBoxes: what is kept.\n",
             "### BoxService\n\n| method | takes → answers | means |\n",
-            "| `Open` | `OpenRequest → stream Box` | Opens a box. |\n",
+            "| `Open` | `OpenRequest → stream Box` | Opens a box. |\n| `Look` | `LookRequest → Box` | Looks at a box. |\n",
             "### OpenRequest\n\nNo fields.\n",
             "### Box\n\nA box.\n",
             "| `id` | `string` |  |\n| `sides` | `repeated int32` | In &lt;mm>. |\n",

@@ -85,7 +85,11 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     let channel = fleet.channel().await?;
     let password = v1::Password { user: "root".into(), password: "of-the-bench".into() };
     let secret = v1::CredentialSecret { kind: Some(Kind::Password(password)) };
-    let request = v1::CreateCredentialRequest { name: "bmc".into(), secret: Some(secret) };
+    let request = v1::CreateCredentialRequest {
+        name: "bmc".into(),
+        secret: Some(secret),
+        ..Default::default()
+    };
     CredentialServiceClient::new(channel.clone()).create_credential(request).await?;
     let mut clients = JoinSet::new();
     for call in 0..CLIENTS {
@@ -105,7 +109,8 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
                     spec: Some(spec),
                     ..Default::default()
                 };
-                let request = v1::RegisterMachineRequest { machine: Some(machine) };
+                let request =
+                    v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
                 machines.register_machine(request).await?;
             }
             Ok::<(), tonic::Status>(())

@@ -59,7 +59,7 @@ impl BenchClient {
             ..Default::default()
         };
         let machine = v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() };
-        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         self.machines.register_machine(request).await?;
         Ok(())
     }

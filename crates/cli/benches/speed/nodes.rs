@@ -141,7 +141,7 @@ async fn start_all(
 async fn make_site(channel: Channel) -> Outcome<()> {
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
     let site = v1::Site { site_id: SITE.into(), spec: Some(spec), ..Default::default() };
-    let request = v1::CreateSiteRequest { site: Some(site) };
+    let request = v1::CreateSiteRequest { site: Some(site), ..Default::default() };
     SiteServiceClient::new(channel).create_site(request).await?;
     Ok(())
 }
@@ -168,7 +168,12 @@ async fn register(channel: Channel, machines: Vec<String>) -> Outcome<Vec<()>> {
     for id in machines {
         let spec = v1::MachineSpec { provider: "sim".into(), ..Default::default() };
         let machine = v1::Machine { machine_id: id, spec: Some(spec), ..Default::default() };
-        client.register_machine(v1::RegisterMachineRequest { machine: Some(machine) }).await?;
+        client
+            .register_machine(v1::RegisterMachineRequest {
+                machine: Some(machine),
+                ..Default::default()
+            })
+            .await?;
     }
     Ok(Vec::new())
 }

@@ -175,7 +175,7 @@ async fn create_rack(channel: Channel, rack: String) -> Outcome<()> {
             }),
             ..Default::default()
         };
-        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         MachineServiceClient::new(channel.clone()).register_machine(request).await?;
     }
     Ok(())

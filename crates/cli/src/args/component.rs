@@ -84,9 +84,6 @@ pub struct ComponentUpdateArgs {
     /// Idempotency key: a repeated request starts nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[cfg(test)]

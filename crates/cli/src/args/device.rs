@@ -40,9 +40,6 @@ pub struct DeviceUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }

@@ -73,9 +73,6 @@ pub struct FirmwareCreateArgs {
     /// Do not allow the record to be applied yet
     #[arg(long)]
     pub unavailable: bool,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -94,9 +91,6 @@ pub struct FirmwareListArgs {
 pub struct FirmwareChangeArgs {
     /// ID of the firmware record, from `farrier firmware list`
     pub firmware_id: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }
@@ -108,9 +102,6 @@ pub struct FirmwareAvailableArgs {
     /// Whether the record may be applied
     #[arg(action = clap::ArgAction::Set, value_name = "true|false")]
     pub available: bool,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }

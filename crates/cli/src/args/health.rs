@@ -64,9 +64,6 @@ pub struct HealthReportArgs {
     /// Alert; can be repeated
     #[arg(long = "alert", value_name = "id=…,message=…", required = true, value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -79,9 +76,6 @@ pub struct HealthReplaceArgs {
     /// Alert; can be repeated
     #[arg(long = "alert", value_name = "id=…,message=…", value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -94,9 +88,6 @@ pub struct HealthDeleteArgs {
     /// ID of an alert to delete (default: all alerts of the source)
     #[arg(long = "alert", value_name = "ID")]
     pub alerts: Vec<String>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 /// Parses `id=…,message=…,class=…`. A comma ends a value only if a key follows, so a message may

@@ -22,9 +22,6 @@ pub struct ReprovisionArgs {
     /// Idempotency key: a repeated request starts nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     /// Cancel the previous request
     #[arg(long, conflicts_with_all = ["firmware", "request_id"])]
     pub cancel: bool,

@@ -91,9 +91,6 @@ Example:
 pub struct MachineDeleteArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Only check whether the machine can be deleted
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }

@@ -142,9 +142,6 @@ pub struct NodeOnboardArgs {
 /// The arguments of every request that starts a workflow on a node.
 #[derive(Debug, Args)]
 pub struct NodeOperationArgs {
-    /// Show the MAAS status, and for each step if it would run; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

@@ -59,9 +59,6 @@ pub struct PowerShelfMaintenanceArgs {
     pub reference: Option<String>,
     #[command(flatten)]
     pub overrides: PowerShelfOverrideArgs,
-    /// Show refusals and the machines that would lose power; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     /// Idempotency key: a repeated request changes nothing twice
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
@@ -77,18 +74,12 @@ pub struct PowerShelfArg {
 pub struct PowerShelfActionArgs {
     /// ID of the power shelf, from `farrier power-shelf list`
     pub power_shelf_id: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct PowerShelfDeleteArgs {
     /// ID of the power shelf, from `farrier power-shelf list`
     pub power_shelf_id: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }
@@ -99,9 +90,6 @@ pub struct PowerShelfRegisterArgs {
     pub power_shelf_id: Option<String>,
     #[command(flatten)]
     pub spec: DeviceSpecArgs,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]

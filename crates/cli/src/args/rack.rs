@@ -67,9 +67,6 @@ pub struct RackCreateArgs {
     pub rack_id: String,
     #[command(flatten)]
     pub spec: RackSpecArgs,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -102,9 +99,6 @@ pub struct RackUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }
@@ -115,9 +109,6 @@ pub struct RackDeleteArgs {
     pub rack_id: String,
     #[command(flatten)]
     pub overrides: RackDeleteOverrideArgs,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }
@@ -136,9 +127,6 @@ pub struct RackSubmitArgs {
         hide_default_value = true
     )]
     pub reference: String,
-    /// Show what would be done and which gates would refuse it; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }
@@ -185,9 +173,6 @@ pub struct RackMaintenanceCancelArgs {
     /// Reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub wait: WaitArgs,
 }

@@ -31,18 +31,12 @@ pub struct SwitchArg {
 pub struct SwitchActionArgs {
     /// ID of the switch, from `farrier switch list`
     pub switch_id: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct SwitchDeleteArgs {
     /// ID of the switch, from `farrier switch list`
     pub switch_id: String,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub version: VersionArgs,
 }
@@ -53,9 +47,6 @@ pub struct SwitchRegisterArgs {
     pub switch_id: Option<String>,
     #[command(flatten)]
     pub spec: DeviceSpecArgs,
-    /// Show what would be done; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]

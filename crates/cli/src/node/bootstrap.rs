@@ -16,6 +16,12 @@ use std::path::{Path, PathBuf};
 const OWNER_ONLY: u32 = 0o600;
 
 pub async fn run(client: &Client, screen: &mut Screen, args: NodeBootstrapArgs) -> Result<()> {
+    if client.is_dry_run() {
+        let bundle = request_bundle(client, args).await?;
+        let node = bundle.node.clone().unwrap_or_default().node_id;
+        let text = format!("{} would get a token\n", one_line(&node));
+        return screen.print_record(&bundle, |_| text);
+    }
     // The token is shown only once, so the file is created before the token is requested.
     let position = args.to.clone().map(ConfigFile::create).transpose()?;
     let bundle = match request_bundle(client, args).await {
@@ -56,12 +62,21 @@ async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<Node
     match (args.reissue, args.machine_id) {
         (Some(node_id), _) => {
             let keep_session = args.keep_session;
-            let request = ReissueBootstrapRequest { node_id, expires_in_seconds, keep_session };
+            let request = ReissueBootstrapRequest {
+                node_id,
+                expires_in_seconds,
+                keep_session,
+                dry_run: client.is_dry_run(),
+            };
             client.call(client.nodes().reissue_bootstrap(request)).await
         }
         (None, machine_id) => {
             let machine_id = machine_id.unwrap_or_default();
-            let request = BootstrapNodeRequest { machine_id, expires_in_seconds };
+            let request = BootstrapNodeRequest {
+                machine_id,
+                expires_in_seconds,
+                dry_run: client.is_dry_run(),
+            };
             client.call(client.nodes().bootstrap_node(request)).await
         }
     }

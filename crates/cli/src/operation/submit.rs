@@ -5,6 +5,7 @@
 //! JSON and YAML output contains the kind that the command was about.
 
 use super::describe;
+use super::preview::format_preview;
 use crate::args::{SubmitArgs, WaitArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Result};
@@ -84,6 +85,7 @@ pub fn operation_to_run(operation: Operation) -> Run {
         created_at: operation.created_at,
         started_at: operation.started_at,
         finished_at: operation.finished_at,
+        preview: operation.preview,
         ..Default::default()
     }
 }
@@ -126,11 +128,11 @@ pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<
 
 /// Like `choose_request_id`, but a dry run needs no generated ID, because it starts nothing.
 pub fn request_id_unless_dry_run(
+    client: &Client,
     screen: &mut Screen,
-    dry_run: bool,
     submit: &SubmitArgs,
 ) -> Result<String> {
-    match dry_run {
+    match client.is_dry_run() {
         true => Ok(submit.request_id.clone().unwrap_or_default()),
         false => choose_request_id(screen, submit.request_id.as_ref()),
     }
@@ -143,6 +145,10 @@ pub async fn follow_or_report(
     accepted: AcceptedOperation,
     wait: &WaitArgs,
 ) -> Result<Exit> {
+    if client.is_dry_run() {
+        screen.print_record(&accepted.run, format_preview)?;
+        return Ok(Exit::Success);
+    }
     if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
         return report_replay(client, screen, &accepted).await;
     }

@@ -64,17 +64,18 @@ async fn start(
         power_shelf_ids: args.power_shelves,
         activities,
     };
-    let RackSubmitArgs { overrides, reference, dry_run, submit } = args.options;
+    let RackSubmitArgs { overrides, reference, submit } = args.options;
+    let dry_run = client.is_dry_run();
     let request = RackMaintenanceOnDemandRequest {
         rack_id: Some(RackId { id: args.rack_id }),
         scope: Some(scope),
-        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(client, screen, &submit)?,
         reference,
         dry_run,
         gate_override: overrides.to_message(),
     };
     let answer = client.call(client.racks().on_demand_rack_maintenance(request)).await?;
-    report_operation(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, &submit).await
 }
 
 pub async fn reprovision(
@@ -82,16 +83,17 @@ pub async fn reprovision(
     screen: &mut Screen,
     args: RackReprovisionArgs,
 ) -> Result<Exit> {
-    let RackSubmitArgs { overrides, reference, dry_run, submit } = args.options;
+    let RackSubmitArgs { overrides, reference, submit } = args.options;
+    let dry_run = client.is_dry_run();
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
-        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(client, screen, &submit)?,
         reference,
         dry_run,
         gate_override: overrides.to_message(),
     };
     let answer = client.call(client.racks().reprovision_rack(request)).await?;
-    report_operation(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, &submit).await
 }
 
 /// The requested activities. An option implies its activity. An empty list means all activities.
@@ -140,9 +142,9 @@ async fn report_operation(
     client: &Client,
     screen: &mut Screen,
     answer: RackMaintenanceOnDemandResponse,
-    (dry_run, submit): (bool, &SubmitArgs),
+    submit: &SubmitArgs,
 ) -> Result<Exit> {
-    if dry_run {
+    if client.is_dry_run() {
         let colors = screen.color_mode();
         screen.print_record(&answer, |answer| match &answer.preview {
             Some(preview) => format_preview(preview, colors),
@@ -206,7 +208,6 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     if preview.refusals.is_empty() {
         text.push_str("no gate refuses it\n");
     }
-    text.push_str("dry run: nothing was changed\n");
     text
 }
 
@@ -348,7 +349,7 @@ async fn cancel_maintenance(
             return Err(Failure::refused(message));
         }
     };
-    if args.dry_run {
+    if client.is_dry_run() {
         return preview_cancel(client, screen, operation_id, args.reason).await;
     }
     let args = OperationActionArgs { operation_id, reason: args.reason, wait: args.wait };
@@ -368,7 +369,7 @@ async fn preview_cancel(
     screen.print_record(&operation, |operation| {
         let id = one_line(&operation.operation_id);
         let rack = one_line(&operation.target_id);
-        let mut text = format!("would cancel {id}; nothing was changed\n");
+        let mut text = format!("would cancel {id}\n");
         for rack_step in found.iter().flat_map(|status| &status.steps) {
             text.push_str(&format_stopped_devices(rack_step));
         }

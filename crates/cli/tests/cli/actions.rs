@@ -13,34 +13,56 @@ type Answer = Result<v1::Run, Status>;
 
 impl Clients {
     pub async fn retry_step(&mut self, run: &str) -> Answer {
-        let request = v1::RetryStepRequest { run_id: run.into(), reason: "test".into() };
+        let request = v1::RetryStepRequest {
+            run_id: run.into(),
+            reason: "test".into(),
+            ..Default::default()
+        };
         self.runs.retry_step(request).await.map(Response::into_inner)
     }
 
     pub async fn resume(&mut self, run: &str) -> Answer {
-        let request = v1::ResumeRunRequest { run_id: run.into(), reason: "test".into() };
+        let request = v1::ResumeRunRequest {
+            run_id: run.into(),
+            reason: "test".into(),
+            ..Default::default()
+        };
         self.runs.resume_run(request).await.map(Response::into_inner)
     }
 
     pub async fn adopt(&mut self, run: &str) -> Answer {
-        let request = v1::AdoptObservedStateRequest { run_id: run.into(), reason: "test".into() };
+        let request = v1::AdoptObservedStateRequest {
+            run_id: run.into(),
+            reason: "test".into(),
+            ..Default::default()
+        };
         self.runs.adopt_observed_state(request).await.map(Response::into_inner)
     }
 
     pub async fn mark_manual(&mut self, run: &str, reason: &str) -> Answer {
-        let request = v1::MarkManualRequest { run_id: run.into(), reason: reason.into() };
+        let request = v1::MarkManualRequest {
+            run_id: run.into(),
+            reason: reason.into(),
+            ..Default::default()
+        };
         self.runs.mark_manual(request).await.map(Response::into_inner)
     }
 
     pub async fn rerun(&mut self, run: &str, request: &str) -> Answer {
         let (run_id, request_id) = (run.into(), request.into());
-        let request = v1::RerunRequest { run_id, request_id, reason: "test".into() };
+        let request =
+            v1::RerunRequest { run_id, request_id, reason: "test".into(), ..Default::default() };
         self.runs.rerun(request).await.map(Response::into_inner)
     }
 
     pub async fn restart_clean(&mut self, run: &str, request: &str) -> Answer {
         let (run_id, request_id) = (run.into(), request.into());
-        let request = v1::RestartCleanRequest { run_id, request_id, reason: "test".into() };
+        let request = v1::RestartCleanRequest {
+            run_id,
+            request_id,
+            reason: "test".into(),
+            ..Default::default()
+        };
         self.runs.restart_clean(request).await.map(Response::into_inner)
     }
 
@@ -267,7 +289,11 @@ async fn a_cancel_that_was_frozen_while_undoing_ends_canceled() {
 async fn going_on_passes_the_same_gates_as_starting() {
     let (_world, mut api) = TestServer::open("zero").await;
     let failed = api.failed_reimage("m-1", "join").await.run_id;
-    let flag = |reason: &str| v1::SetRmaRequest { machine_id: "m-1".into(), reason: reason.into() };
+    let flag = |reason: &str| v1::SetRmaRequest {
+        machine_id: "m-1".into(),
+        reason: reason.into(),
+        ..Default::default()
+    };
     api.admin.set_rma(flag("fan")).await.unwrap();
     let words = ["RMA", "farrier admin clear-rma m-1"];
     refused(api.retry_step(&failed).await, FailedPrecondition, &words);
@@ -276,7 +302,11 @@ async fn going_on_passes_the_same_gates_as_starting() {
     refused(api.rerun(&failed, "r-1").await, FailedPrecondition, &words);
     refused(api.restart_clean(&failed, "r-2").await, FailedPrecondition, &words);
     assert_eq!(api.run(&failed).await.phase(), Phase::Failed);
-    let request = v1::ClearRmaRequest { machine_id: "m-1".into(), reason: "new fan".into() };
+    let request = v1::ClearRmaRequest {
+        machine_id: "m-1".into(),
+        reason: "new fan".into(),
+        ..Default::default()
+    };
     api.admin.clear_rma(request).await.unwrap();
     // A machine that is back in service must not be repaved.
     api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
@@ -295,14 +325,25 @@ async fn flag(
     let (machine_id, reason) = (id.to_string(), reason.to_string());
     let admin = &mut api.admin;
     let answer = match name {
-        "set-rma" => admin.set_rma(v1::SetRmaRequest { machine_id, reason }).await,
-        "clear-rma" => admin.clear_rma(v1::ClearRmaRequest { machine_id, reason }).await,
-        "set-retired" => admin.set_retired(v1::SetRetiredRequest { machine_id, reason }).await,
+        "set-rma" => {
+            admin.set_rma(v1::SetRmaRequest { machine_id, reason, ..Default::default() }).await
+        }
+        "clear-rma" => {
+            admin.clear_rma(v1::ClearRmaRequest { machine_id, reason, ..Default::default() }).await
+        }
+        "set-retired" => {
+            admin
+                .set_retired(v1::SetRetiredRequest { machine_id, reason, ..Default::default() })
+                .await
+        }
         "clear-retired" => {
-            admin.clear_retired(v1::ClearRetiredRequest { machine_id, reason }).await
+            admin
+                .clear_retired(v1::ClearRetiredRequest { machine_id, reason, ..Default::default() })
+                .await
         }
         _ => {
-            let request = v1::ClearNeedsInterventionRequest { machine_id, reason };
+            let request =
+                v1::ClearNeedsInterventionRequest { machine_id, reason, ..Default::default() };
             admin.clear_needs_intervention(request).await
         }
     };

@@ -146,13 +146,17 @@ impl AgentTestServer {
         let spec = v1::MachineSpec { provider: "sim".into(), ..known };
         let machine =
             v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() };
-        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         api.all.machines.register_machine(request).await.unwrap();
         Self { server, api, port, _dir: dir }
     }
 
     async fn bootstrap(&mut self, expires_in_seconds: Option<i64>) -> v1::NodeBundle {
-        let request = v1::BootstrapNodeRequest { machine_id: "m-1".into(), expires_in_seconds };
+        let request = v1::BootstrapNodeRequest {
+            machine_id: "m-1".into(),
+            expires_in_seconds,
+            ..Default::default()
+        };
         self.api.nodes.bootstrap_node(request).await.unwrap().into_inner()
     }
 
@@ -313,7 +317,7 @@ async fn tasks_are_done(home: DatabaseKind) {
     let log = |text: &str| json!({ "id": task, "log": text });
     assert_eq!(agent.post_ok("tasks/renew", &log("evicting job 7\n"))["then"], "go-on");
     // A resume does no harm while the agent holds the task.
-    let request = v1::ResumeNodeRequest { node_id: node.clone() };
+    let request = v1::ResumeNodeRequest { node_id: node.clone(), ..Default::default() };
     let resumed = env.api.nodes.resume_node(request).await.unwrap().into_inner();
     assert_eq!((resumed.task().word(), resumed.reopened), ("live", false));
     let stranger = TestAgent::new(env.port);

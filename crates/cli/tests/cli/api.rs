@@ -161,7 +161,7 @@ impl Clients {
     }
 
     pub async fn try_put(&mut self, machine: v1::Machine) -> Result<v1::Machine, Status> {
-        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         self.machines.register_machine(request).await.map(Response::into_inner)
     }
 
@@ -231,7 +231,7 @@ impl Clients {
     }
 
     pub async fn try_plan(&mut self, plan: v1::Plan) -> Result<v1::Plan, Status> {
-        let request = v1::CreatePlanRequest { plan: Some(plan) };
+        let request = v1::CreatePlanRequest { plan: Some(plan), ..Default::default() };
         self.plans.create_plan(request).await.map(Response::into_inner)
     }
 

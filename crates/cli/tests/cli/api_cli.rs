@@ -501,7 +501,7 @@ fn inventory(person: &Terminal, dir: &Path) {
     assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
     person.line("machine register gone-1", 0);
     let message = person.line("machine delete gone-1 --dry-run", 0);
-    assert!(message.contains("gone-1 can be deleted; nothing was changed"), "{message}");
+    assert!(message.contains("gone-1 can be deleted\ndry run: nothing was changed"), "{message}");
     assert_eq!(person.json("get gone-1")["machine_id"], "gone-1");
     assert!(person.line("machine delete gone-1", 0).contains("farrier history gone-1"));
     for line in ["get gone-1", "why gone-1"] {

@@ -58,9 +58,15 @@ async fn fleet(api: &mut Clients) {
         api.settled(labelled(id, &[])).await;
     }
     let (machine_id, reason) = ("rma".to_string(), "fan".to_string());
-    api.admin.set_rma(v1::SetRmaRequest { machine_id, reason }).await.unwrap();
+    api.admin
+        .set_rma(v1::SetRmaRequest { machine_id, reason, ..Default::default() })
+        .await
+        .unwrap();
     let (machine_id, reason) = ("retired".to_string(), "old".to_string());
-    api.admin.set_retired(v1::SetRetiredRequest { machine_id, reason }).await.unwrap();
+    api.admin
+        .set_retired(v1::SetRetiredRequest { machine_id, reason, ..Default::default() })
+        .await
+        .unwrap();
     api.put(labelled("dark", &[])).await;
     api.machine_until("dark", |machine| !crate::api::conditions(machine).is_empty()).await;
     let run = api.start("failed", "REBOOT", "broken").await.run_id;

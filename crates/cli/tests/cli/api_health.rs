@@ -125,6 +125,7 @@ async fn passing(api: &mut Clients) {
         run_id: passed.run_id.clone(),
         request_id: "rerun".into(),
         reason: "once more".into(),
+        ..Default::default()
     };
     let rerun = api.runs.rerun(rerun).await.unwrap().into_inner();
     assert_eq!(rerun.params, passed.params);

@@ -63,6 +63,7 @@ async fn registering(_world: &TestServer, mut api: Clients) {
         machine: Some(desired.clone()),
         expected_version: 0,
         update_mask: None,
+        ..Default::default()
     };
     let updated = api.machines.update_machine(request).await.unwrap().into_inner();
     assert_eq!(updated.labels["env"], "stage");
@@ -178,6 +179,7 @@ async fn what_is_malformed_is_named_and_nothing_is_written() {
             machine: Some(machine),
             expected_version: 0,
             update_mask: None,
+            ..Default::default()
         };
         let answer = api.machines.update_machine(request).await;
         let status = refused(answer, InvalidArgument, &[&field]);
@@ -389,6 +391,7 @@ async fn an_update_undoes_nothing_that_it_did_not_see() {
         machine: Some(v1::Machine { spec: None, ..labelled("m-1", labels) }),
         expected_version,
         update_mask: None,
+        ..Default::default()
     };
     let version = before.status.as_ref().unwrap().version;
     let answer = api.machines.update_machine(update(&[("env", "stage")], version)).await;

@@ -147,7 +147,12 @@ async fn what_is_not_there_is_not_found() {
     let request = v1::GetMachineRequest { machine_id: "nonexistent".into() };
     refused(api.machines.get_machine(request).await, NotFound, &["nonexistent", "farrier list"]);
     let machine = Some(crate::api::machine("nonexistent"));
-    let request = v1::UpdateMachineRequest { machine, expected_version: 0, update_mask: None };
+    let request = v1::UpdateMachineRequest {
+        machine,
+        expected_version: 0,
+        update_mask: None,
+        ..Default::default()
+    };
     refused(api.machines.update_machine(request).await, NotFound, &["nonexistent"]);
     api.register("m-1").await;
     let request = v1::StartRunRequest {
@@ -187,23 +192,39 @@ async fn call_with_run_id(api: &mut Clients, client: &str, run: &str) -> Result<
             api.operations.stream_operation_logs(request).await.map(drop)
         }
         "GetRun" => runs.get_run(v1::GetRunRequest { run_id }).await.map(drop),
-        "CancelRun" => runs.cancel_run(v1::CancelRunRequest { run_id, reason }).await.map(drop),
+        "CancelRun" => runs
+            .cancel_run(v1::CancelRunRequest { run_id, reason, ..Default::default() })
+            .await
+            .map(drop),
         "StreamRunLogs" => {
             let request = v1::StreamRunLogsRequest { run_id, ..Default::default() };
             runs.stream_run_logs(request).await.map(drop)
         }
-        "RetryStep" => runs.retry_step(v1::RetryStepRequest { run_id, reason }).await.map(drop),
-        "ResumeRun" => runs.resume_run(v1::ResumeRunRequest { run_id, reason }).await.map(drop),
-        "Rerun" => runs.rerun(v1::RerunRequest { run_id, request_id, reason }).await.map(drop),
+        "RetryStep" => runs
+            .retry_step(v1::RetryStepRequest { run_id, reason, ..Default::default() })
+            .await
+            .map(drop),
+        "ResumeRun" => runs
+            .resume_run(v1::ResumeRunRequest { run_id, reason, ..Default::default() })
+            .await
+            .map(drop),
+        "Rerun" => runs
+            .rerun(v1::RerunRequest { run_id, request_id, reason, ..Default::default() })
+            .await
+            .map(drop),
         "RestartClean" => {
-            let request = v1::RestartCleanRequest { run_id, request_id, reason };
+            let request =
+                v1::RestartCleanRequest { run_id, request_id, reason, ..Default::default() };
             runs.restart_clean(request).await.map(drop)
         }
         "AdoptObservedState" => {
-            let request = v1::AdoptObservedStateRequest { run_id, reason };
+            let request = v1::AdoptObservedStateRequest { run_id, reason, ..Default::default() };
             runs.adopt_observed_state(request).await.map(drop)
         }
-        "MarkManual" => runs.mark_manual(v1::MarkManualRequest { run_id, reason }).await.map(drop),
+        "MarkManual" => runs
+            .mark_manual(v1::MarkManualRequest { run_id, reason, ..Default::default() })
+            .await
+            .map(drop),
         other => panic!("there is no call {other}"),
     }
 }
@@ -325,6 +346,7 @@ async fn missing_and_unknown_fields_are_named() {
         machine: Some(v1::Machine::default()),
         expected_version: 0,
         update_mask: None,
+        ..Default::default()
     };
     let answer = api.machines.update_machine(nameless).await;
     refused(answer, InvalidArgument, &["machine.machine_id is required"]);

@@ -90,7 +90,10 @@ async fn keeping(_world: &TestServer, mut api: Clients) {
 
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
     let site = v1::Site { site_id: "site-1".into(), spec: Some(spec), ..Default::default() };
-    api.sites.create_site(v1::CreateSiteRequest { site: Some(site) }).await.unwrap();
+    api.sites
+        .create_site(v1::CreateSiteRequest { site: Some(site), ..Default::default() })
+        .await
+        .unwrap();
     api.settled(machine("m-node")).await;
     let request = v1::OnboardNodeRequest {
         machine_id: "m-node".into(),

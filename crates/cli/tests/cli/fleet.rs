@@ -272,7 +272,7 @@ impl Clients {
             ..Default::default()
         };
         let machine = v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() };
-        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         self.machines.register_machine(request).await.unwrap().into_inner()
     }
 

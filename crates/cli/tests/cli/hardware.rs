@@ -105,6 +105,7 @@ pub async fn set(server: &Server, name: &str, secret: Secret) {
         secret: Some(v1::CredentialSecret { kind: Some(secret) }),
         expected_version: 0,
         allow_missing: true,
+        ..Default::default()
     };
     let set = api.update_credential(request).await.unwrap().into_inner();
     assert_eq!(set.name, name);

@@ -42,7 +42,7 @@ impl Api {
     }
 
     async fn create_site(&mut self, id: &str) -> v1::Site {
-        let request = v1::CreateSiteRequest { site: Some(site(id)) };
+        let request = v1::CreateSiteRequest { site: Some(site(id)), ..Default::default() };
         self.sites.create_site(request).await.unwrap().into_inner()
     }
 
@@ -116,7 +116,7 @@ pub fn drain(node: &str, request: &str) -> v1::DrainNodeRequest {
 }
 
 fn quarantine(node: &str, reason: &str) -> v1::QuarantineNodeRequest {
-    v1::QuarantineNodeRequest { node_id: node.into(), reason: reason.into() }
+    v1::QuarantineNodeRequest { node_id: node.into(), reason: reason.into(), ..Default::default() }
 }
 
 pub fn state(node: &Option<v1::Node>) -> &str {
@@ -244,7 +244,7 @@ async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
     );
     assert!(detail.recommended.iter().any(|one| one.contains(&run)), "{:?}", detail.recommended);
     api.all.sim.delete_faults(v1::DeleteFaultsRequest::default()).await.unwrap();
-    let request = v1::ResumeNodeRequest { node_id: node.clone() };
+    let request = v1::ResumeNodeRequest { node_id: node.clone(), ..Default::default() };
     let resumed = api.nodes.resume_node(request).await.unwrap().into_inner();
     assert!(resumed.reopened, "{resumed:#?}");
     assert_eq!((resumed.run_id.as_str(), resumed.task().word()), (run.as_str(), "none"));
@@ -372,7 +372,7 @@ async fn refusals_say_why_and_what_to_do() {
     invalid(api.nodes.release_node(release).await, "reason");
     let nobody = v1::GetNodeRequest { node_id: "node-nobody".into() };
     refused(api.nodes.get_node(nobody).await, Code::NotFound, &["farrier node list"]);
-    let resume = v1::ResumeNodeRequest { node_id: node.clone() };
+    let resume = v1::ResumeNodeRequest { node_id: node.clone(), ..Default::default() };
     refused(api.nodes.resume_node(resume).await, Code::FailedPrecondition, &["left undone"]);
     let bootstrap = v1::BootstrapNodeRequest { machine_id: "m-1".into(), ..Default::default() };
     let off = api.nodes.bootstrap_node(bootstrap).await;
@@ -437,11 +437,13 @@ async fn sites_are_kept_checked_and_removed() {
     assert_eq!((spec.datasource_retries, spec.erase_on_release), (Some(2), Some(true)));
     // The returned site can be changed and written back.
     known.spec = Some(v1::SiteSpec { boot_disk_model: "-".into(), ..spec.clone() });
-    let create = |site: &v1::Site| v1::CreateSiteRequest { site: Some(site.clone()) };
+    let create =
+        |site: &v1::Site| v1::CreateSiteRequest { site: Some(site.clone()), ..Default::default() };
     let update = |site: &v1::Site, expected_version| v1::UpdateSiteRequest {
         site: Some(site.clone()),
         expected_version,
         update_mask: None,
+        ..Default::default()
     };
     let current = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
     let version = current.unwrap().into_inner().version;
@@ -500,8 +502,11 @@ async fn sites_are_kept_checked_and_removed() {
     invalid(api.sites.create_site(create(&site("here"))).await, "site.site_id");
 
     let node = api.active("m-1").await;
-    let delete =
-        |id: &str, expected_version| v1::DeleteSiteRequest { site_id: id.into(), expected_version };
+    let delete = |id: &str, expected_version| v1::DeleteSiteRequest {
+        site_id: id.into(),
+        expected_version,
+        ..Default::default()
+    };
     refused(api.sites.delete_site(delete("site-1", 0)).await, Code::FailedPrecondition, &[&node]);
     let stale = api.sites.delete_site(delete("site-2", version)).await;
     refused(stale, Code::FailedPrecondition, &["version", "farrier site get site-2"]);

@@ -223,7 +223,10 @@ async fn a_returned_machine_is_in_maintenance() {
     let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     let (machine_id, reason) = ("m-1".into(), "it burns".into());
-    api.admin.set_rma(v1::SetRmaRequest { machine_id, reason }).await.unwrap();
+    api.admin
+        .set_rma(v1::SetRmaRequest { machine_id, reason, ..Default::default() })
+        .await
+        .unwrap();
     let machine = api.machine("m-1").await;
     assert_eq!(states(&machine), ("READY", "EFFECTIVE_STATE_BLOCKED"));
     api.done("m-1", "EXIT_RMA", "back").await;

@@ -75,7 +75,8 @@ async fn masks(world: &TestServer, mut api: Clients) {
         spec: spec(serial),
         status: None,
     };
-    let request = v1::RegisterMachineRequest { machine: Some(machine(&two, "old")) };
+    let request =
+        v1::RegisterMachineRequest { machine: Some(machine(&two, "old")), ..Default::default() };
     let stored = api.machines.register_machine(request).await.unwrap().into_inner();
     let read = |one: &v1::Machine| (one.spec.clone().unwrap().serial, one.labels.clone());
     let mut machines = api.machines.clone();
@@ -151,7 +152,7 @@ async fn masks(world: &TestServer, mut api: Clients) {
         ..Default::default()
     };
     let mut sites = SiteServiceClient::new(channel);
-    let request = v1::CreateSiteRequest { site: Some(site(&two, "old")) };
+    let request = v1::CreateSiteRequest { site: Some(site(&two, "old")), ..Default::default() };
     let stored = sites.create_site(request).await.unwrap().into_inner();
     let read = |one: &v1::Site| (one.spec.clone().unwrap().zone, one.labels.clone());
     check_rules(stored, site(&three, "new"), "spec.zone", read, async |one, update_mask| {

@@ -50,6 +50,7 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
         machine: Some(machine("m-1")),
         expected_version: OTHER,
         update_mask: None,
+        ..Default::default()
     };
     stale(api.machines.update_machine(update).await, "farrier get m-1");
     let delete = v1::DeleteMachineRequest {
@@ -127,12 +128,14 @@ async fn credentials_are_created_updated_and_deleted() {
 
 async fn written_credentials(world: &TestServer, _api: Clients) {
     let mut api = CredentialServiceClient::new(channel(world).await);
-    let create = |secret| v1::CreateCredentialRequest { name: "bmc".into(), secret };
+    let create =
+        |secret| v1::CreateCredentialRequest { name: "bmc".into(), secret, ..Default::default() };
     let update = |name: &str, expected_version, allow_missing| v1::UpdateCredentialRequest {
         name: name.into(),
         secret: secret("new"),
         expected_version,
         allow_missing,
+        ..Default::default()
     };
     invalid(api.create_credential(create(None)).await, "secret");
     let wrong = api.create_credential(create(secret(""))).await;
@@ -156,8 +159,11 @@ async fn written_credentials(world: &TestServer, _api: Clients) {
     let set = api.update_credential(update("other", 0, true)).await.unwrap().into_inner();
     assert_eq!((set.name.as_str(), set.version), ("other", 1));
 
-    let delete =
-        |expected_version| v1::DeleteCredentialRequest { name: "bmc".into(), expected_version };
+    let delete = |expected_version| v1::DeleteCredentialRequest {
+        name: "bmc".into(),
+        expected_version,
+        ..Default::default()
+    };
     stale(api.delete_credential(delete(OTHER)).await, "farrier credential get bmc");
     api.delete_credential(delete(updated.get_ref().version)).await.unwrap();
     refused(api.delete_credential(delete(0)).await, NotFound, &["bmc"]);
@@ -171,12 +177,16 @@ async fn identities_are_created_updated_and_deleted() {
 async fn written_identities(world: &TestServer, _api: Clients) {
     let mut api = CredentialServiceClient::new(channel(world).await);
     let (peer, old, new) = ("https://10.0.0.5", "ab".repeat(32), "cd".repeat(32));
-    let create =
-        |identity: &str| v1::CreateIdentityRequest { peer: peer.into(), identity: identity.into() };
+    let create = |identity: &str| v1::CreateIdentityRequest {
+        peer: peer.into(),
+        identity: identity.into(),
+        ..Default::default()
+    };
     let update = |identity: &str, allow_missing| v1::UpdateIdentityRequest {
         peer: peer.into(),
         identity: identity.into(),
         allow_missing,
+        ..Default::default()
     };
     refused(api.update_identity(update(&old, false)).await, NotFound, &[peer]);
     let first = api.create_identity(create(&old)).await.unwrap().into_inner();
@@ -189,7 +199,7 @@ async fn written_identities(world: &TestServer, _api: Clients) {
     assert!(updated.identity.ends_with(&new), "{updated:?}");
     let get = || v1::GetIdentityRequest { peer: peer.into() };
     assert_eq!(api.get_identity(get()).await.unwrap().into_inner(), updated);
-    let delete = || v1::DeleteIdentityRequest { peer: peer.into() };
+    let delete = || v1::DeleteIdentityRequest { peer: peer.into(), ..Default::default() };
     assert_eq!(api.delete_identity(delete()).await.unwrap().into_inner(), updated);
     refused(api.delete_identity(delete()).await, NotFound, &[peer, "farrier trust list"]);
     refused(api.get_identity(get()).await, NotFound, &[peer, "farrier trust list"]);

@@ -549,7 +549,10 @@ async fn racks_and_nodes(env: &TestServer, mut api: Clients) {
 
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
     let site = v1::Site { site_id: "site-1".into(), spec: Some(spec), ..Default::default() };
-    api.sites.create_site(v1::CreateSiteRequest { site: Some(site) }).await.unwrap();
+    api.sites
+        .create_site(v1::CreateSiteRequest { site: Some(site), ..Default::default() })
+        .await
+        .unwrap();
     api.register("m-1").await;
     let request = v1::OnboardNodeRequest {
         machine_id: "m-1".into(),

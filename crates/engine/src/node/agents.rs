@@ -84,6 +84,13 @@ impl Agents {
         Self { engine, secrets }
     }
 
+    /// The same API for a request that may be a dry run.
+    #[must_use]
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        let (engine, secrets) = (&self.engine, &self.secrets);
+        Self { engine: engine.with_dry_run(dry_run), secrets: secrets.with_dry_run(dry_run) }
+    }
+
     /// Creates a node that an operator brings into service by hand, with its token.
     pub async fn bootstrap(
         &self,

@@ -18,15 +18,15 @@ impl GrpcServices {
     async fn set_condition(
         &self,
         metadata: &MetadataMap,
-        (machine_id, reason): (&str, &str),
+        (machine_id, reason, dry_run): (&str, &str, bool),
         condition: ConditionType,
         status: bool,
     ) -> Answer<v1::Machine> {
         let id = MachineId::parse(machine_id).or_status()?;
         let reason = text::check_reason("reason", reason).or_status()?;
         let requester = Requester { by: initiator(metadata), reason };
-        let done =
-            self.engine.machines().flag(id, condition, status, requester).await.or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.machines().flag(id, condition, status, requester).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 }
@@ -34,20 +34,20 @@ impl GrpcServices {
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer<v1::Machine> {
-        let requested = request.get_ref();
-        let what = (requested.machine_id.as_str(), requested.reason.as_str());
+        let v1::SetRmaRequest { machine_id, reason, dry_run } = request.get_ref();
+        let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         self.set_condition(request.metadata(), what, ConditionType::Rma, true).await
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer<v1::Machine> {
-        let requested = request.get_ref();
-        let what = (requested.machine_id.as_str(), requested.reason.as_str());
+        let v1::ClearRmaRequest { machine_id, reason, dry_run } = request.get_ref();
+        let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         self.set_condition(request.metadata(), what, ConditionType::Rma, false).await
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer<v1::Machine> {
-        let requested = request.get_ref();
-        let what = (requested.machine_id.as_str(), requested.reason.as_str());
+        let v1::SetRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
+        let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         self.set_condition(request.metadata(), what, ConditionType::Retired, true).await
     }
 
@@ -55,8 +55,8 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ClearRetiredRequest>,
     ) -> Answer<v1::Machine> {
-        let requested = request.get_ref();
-        let what = (requested.machine_id.as_str(), requested.reason.as_str());
+        let v1::ClearRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
+        let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         self.set_condition(request.metadata(), what, ConditionType::Retired, false).await
     }
 
@@ -64,8 +64,8 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ClearNeedsInterventionRequest>,
     ) -> Answer<v1::Machine> {
-        let requested = request.get_ref();
-        let what = (requested.machine_id.as_str(), requested.reason.as_str());
+        let v1::ClearNeedsInterventionRequest { machine_id, reason, dry_run } = request.get_ref();
+        let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await
     }
 

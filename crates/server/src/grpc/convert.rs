@@ -2,11 +2,13 @@
 //! with its name; every response is built here.
 
 mod plan;
+mod preview;
 mod watch;
 
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
+pub(super) use preview::{operation_or_preview, run_or_preview};
 pub(super) use watch::{WatchEvent, machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;
@@ -52,6 +54,14 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Requester, Ref
         by: initiator(metadata),
         reason: text::check_optional_reason("reason", reason)?,
     })
+}
+
+/// The request id. A dry run stores nothing that could be replayed, so it needs none.
+pub(super) fn request_id_from(id: &str, dry_run: bool) -> Result<String, Refusal> {
+    match dry_run && id.is_empty() {
+        true => Ok(String::new()),
+        false => text::check_request_id(id),
+    }
 }
 
 /// The version that a request was made from; 0 stands for none.
@@ -328,6 +338,7 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         target_kind: words::value::<v1::TargetKind>(run.spec.target.kind.as_str()),
         target_id: run.spec.target.to_string(),
         part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
+        preview: None,
     }
 }
 
@@ -374,6 +385,7 @@ pub(super) fn run(run: &Run) -> v1::Run {
         target_kind: words::value::<v1::TargetKind>(run.spec.target.kind.as_str()),
         target_id: run.spec.target.to_string(),
         part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
+        preview: None,
     }
 }
 

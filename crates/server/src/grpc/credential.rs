@@ -27,8 +27,9 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::CreateCredentialRequest>,
     ) -> Answer<v1::Credential> {
         let (metadata, _, requested) = request.into_parts();
-        let v1::CreateCredentialRequest { name, secret } = requested;
-        self.write_credential(&metadata, &name, secret, CredentialWrite::Create).await
+        let v1::CreateCredentialRequest { name, secret, dry_run } = requested;
+        let services = self.with_dry_run(dry_run);
+        services.write_credential(&metadata, &name, secret, CredentialWrite::Create).await
     }
 
     async fn get_credential(
@@ -61,7 +62,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         let (metadata, _, requested) = request.into_parts();
         let version = expected_version(requested.expected_version);
         let write = CredentialWrite::Update { version, allow_missing: requested.allow_missing };
-        self.write_credential(&metadata, &requested.name, requested.secret, write).await
+        let services = self.with_dry_run(requested.dry_run);
+        services.write_credential(&metadata, &requested.name, requested.secret, write).await
     }
 
     async fn delete_credential(
@@ -69,9 +71,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
-        let v1::DeleteCredentialRequest { name, expected_version: version } = request.into_inner();
+        let v1::DeleteCredentialRequest { name, expected_version: version, dry_run } =
+            request.into_inner();
         let version = expected_version(version);
-        let gone = self.secrets.delete(&name, version, requester).await.or_status()?;
+        let secrets = self.secrets.with_dry_run(dry_run);
+        let gone = secrets.delete(&name, version, requester).await.or_status()?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -95,9 +99,10 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let v1::CreateIdentityRequest { peer, identity: shown } = request.into_inner();
+        let v1::CreateIdentityRequest { peer, identity: shown, dry_run } = request.into_inner();
         let write = IdentityWrite::Create;
-        let pinned = self.secrets.write_identity(&peer, &shown, write).await.or_status()?;
+        let secrets = self.secrets.with_dry_run(dry_run);
+        let pinned = secrets.write_identity(&peer, &shown, write).await.or_status()?;
         Ok(Response::new(identity(pinned)))
     }
 
@@ -110,10 +115,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let v1::UpdateIdentityRequest { peer, identity: shown, allow_missing } =
+        let v1::UpdateIdentityRequest { peer, identity: shown, allow_missing, dry_run } =
             request.into_inner();
         let write = IdentityWrite::Update { allow_missing };
-        let pinned = self.secrets.write_identity(&peer, &shown, write).await.or_status()?;
+        let secrets = self.secrets.with_dry_run(dry_run);
+        let pinned = secrets.write_identity(&peer, &shown, write).await.or_status()?;
         Ok(Response::new(identity(pinned)))
     }
 
@@ -121,7 +127,9 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let gone = self.secrets.delete_identity(&request.get_ref().peer).await.or_status()?;
+        let v1::DeleteIdentityRequest { peer, dry_run } = request.get_ref();
+        let secrets = self.secrets.with_dry_run(*dry_run);
+        let gone = secrets.delete_identity(peer).await.or_status()?;
         Ok(Response::new(identity(gone)))
     }
 }

@@ -75,11 +75,15 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
-        let endpoint = endpoint_from(&request.get_ref().endpoint).or_status()?;
+        let v1::UnlockBmcRequest { endpoint, dry_run } = request.get_ref();
+        let endpoint = endpoint_from(endpoint).or_status()?;
         let peer = self.engine.machines().bmc_peer(&endpoint).or_status()?;
-        let was_locked = self.secrets.unlock(&peer).await.or_status()?;
+        let secrets = self.secrets.with_dry_run(*dry_run);
+        let was_locked = secrets.unlock(&peer).await.or_status()?;
         let by = initiator(request.metadata());
-        tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
+        if !dry_run {
+            tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
+        }
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
     }
 

@@ -41,11 +41,12 @@ impl v1::image_service_server::ImageService for GrpcServices {
 
     async fn create_image(&self, request: Request<v1::CreateImageRequest>) -> Answer<v1::Image> {
         let requester = who(&request);
-        let requested = request.into_inner().image;
+        let v1::CreateImageRequest { image: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
         let body = self.body_from(&requested).await.or_status()?;
         let desired = Image { name: requested.name, body, created_at: Timestamp::default() };
-        let created = self.engine.images().create(desired, requester).await.or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let created = engine.images().create(desired, requester).await.or_status()?;
         Ok(Response::new(image(&created)))
     }
 
@@ -72,9 +73,10 @@ impl v1::image_service_server::ImageService for GrpcServices {
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
         let requester = who(&request);
-        let gone =
-            self.engine.images().delete(&request.get_ref().name, requester).await.or_status()?;
-        for orphan in &gone.orphans {
+        let v1::DeleteImageRequest { name, dry_run } = request.get_ref();
+        let engine = self.engine.with_dry_run(*dry_run);
+        let gone = engine.images().delete(name, requester).await.or_status()?;
+        for orphan in gone.orphans.iter().filter(|_| !dry_run) {
             self.artifacts.remove(orphan).await;
         }
         Ok(Response::new(image(&gone.image)))

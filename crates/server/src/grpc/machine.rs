@@ -2,7 +2,7 @@
 
 use super::convert::{
     expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
-    operation, overrides_from, who,
+    operation_or_preview, overrides_from, request_id_from, who,
 };
 use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
@@ -18,7 +18,6 @@ use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
 use model::run::actions::Action;
 use model::target::TargetId;
-use model::text;
 use proto::v1;
 use tonic::{Request, Response};
 
@@ -29,11 +28,12 @@ struct OperationRequest {
     plan_id: Option<PlanId>,
     params: Params,
     gate_override: Option<v1::GateOverride>,
+    dry_run: bool,
 }
 
 impl OperationRequest {
-    fn of_type(run_type: RunType, gate_override: Option<v1::GateOverride>) -> Self {
-        Self { run_type, plan_id: None, params: Params::new(), gate_override }
+    fn of_type(run_type: RunType, gate_override: Option<v1::GateOverride>, dry_run: bool) -> Self {
+        Self { run_type, plan_id: None, params: Params::new(), gate_override, dry_run }
     }
 
     fn in_maintenance_plan(self, way: Option<Maintenance>) -> Self {
@@ -50,18 +50,19 @@ impl GrpcServices {
         request_id: &str,
         initiator: String,
     ) -> Answer<v1::Operation> {
-        let OperationRequest { run_type, plan_id, params, gate_override } = desired;
+        let OperationRequest { run_type, plan_id, params, gate_override, dry_run } = desired;
         let start = StartRequest {
             machine_id: MachineId::parse(machine_id).or_status()?,
-            request_id: text::check_request_id(request_id).or_status()?,
+            request_id: request_id_from(request_id, dry_run).or_status()?,
             run_type,
             plan_id,
             params,
             overrides: overrides_from(gate_override, MACHINE_RUN).or_status()?,
             initiator,
         };
-        let started = self.engine.runs().start(start).await.or_status()?;
-        Ok(Response::new(operation(&started.run)))
+        let engine = self.engine.with_dry_run(dry_run);
+        let started = engine.runs().start(start).await.or_status()?;
+        Ok(Response::new(operation_or_preview(&started.run, dry_run)))
     }
 }
 
@@ -74,8 +75,10 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let described = machine_from(request.into_inner().machine).or_status()?;
-        let done = self.engine.machines().register(described, actor).await.or_status()?;
+        let v1::RegisterMachineRequest { machine: requested, dry_run } = request.into_inner();
+        let described = machine_from(requested).or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.machines().register(described, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 
@@ -119,8 +122,12 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let v1::UpdateMachineRequest { machine: requested, expected_version: version, update_mask } =
-            request.into_inner();
+        let v1::UpdateMachineRequest {
+            machine: requested,
+            expected_version: version,
+            update_mask,
+            dry_run,
+        } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
         let field = "machine.machine_id";
         let id = MachineId::parse_field(&requested.machine_id, field).or_status()?;
@@ -128,7 +135,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let change =
             update::change(requested, update_mask, &["labels", "spec"], stored, machine_from);
         let version = expected_version(version);
-        let done = self.engine.machines().update(id, change, version, actor).await.or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.machines().update(id, change, version, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 
@@ -160,7 +168,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
-        let desired = OperationRequest::of_type(RunType::Reboot, requested.gate_override);
+        let desired =
+            OperationRequest::of_type(RunType::Reboot, requested.gate_override, requested.dry_run);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
@@ -171,7 +180,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), requested.image_ref)]);
-        let reimage = OperationRequest::of_type(RunType::Reimage, requested.gate_override);
+        let reimage =
+            OperationRequest::of_type(RunType::Reimage, requested.gate_override, requested.dry_run);
         let desired = OperationRequest { params, ..reimage };
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
@@ -184,7 +194,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requested = request.into_inner();
         let way = requested.drain.then_some(Maintenance::EnterDraining);
         let run_type = RunType::EnterMaintenance;
-        let desired = OperationRequest::of_type(run_type, requested.gate_override);
+        let desired =
+            OperationRequest::of_type(run_type, requested.gate_override, requested.dry_run);
         let desired = desired.in_maintenance_plan(way);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
@@ -197,7 +208,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requested = request.into_inner();
         let way = requested.uncordon.then_some(Maintenance::ExitUncordoning);
         let run_type = RunType::ExitMaintenance;
-        let desired = OperationRequest::of_type(run_type, requested.gate_override);
+        let desired =
+            OperationRequest::of_type(run_type, requested.gate_override, requested.dry_run);
         let desired = desired.in_maintenance_plan(way);
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
@@ -211,6 +223,6 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requester = who(request.metadata(), &requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, Action::Cancel, requester).await.or_status()?;
-        Ok(Response::new(operation(&done)))
+        Ok(Response::new(operation_or_preview(&done, requested.dry_run)))
     }
 }

@@ -3,7 +3,9 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::convert::{initiator, overrides_from, run, time, watch_change, who, word_from};
+use super::convert::{
+    initiator, overrides_from, request_id_from, run, time, watch_change, who, word_from,
+};
 use super::page::{List, Page, scope};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -56,7 +58,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
             machine: MachineId::parse(&requested.machine_id).or_status()?,
             site: SiteId::parse(&requested.site_id).or_status()?,
             overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
-            request_id: request_id(requested.request_id, requested.dry_run).or_status()?,
+            request_id: request_id_from(&requested.request_id, requested.dry_run).or_status()?,
             by,
         };
         if requested.dry_run {
@@ -109,12 +111,12 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::ReactivateNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let v1::ReactivateNodeRequest { node_id, reason, gate_override, request_id } =
+        let v1::ReactivateNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
         let why = text::check_optional_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, REACTIVATE_NODE).or_status()?;
         let ask = NodeRequest::Reactivate { why, overrides };
-        let done = self.apply_request(&node_id, ask, &request_id, by).await?;
+        let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
         Ok(Response::new(applied(&done)))
     }
 
@@ -123,9 +125,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
         let by = initiator(request.metadata());
-        let v1::QuarantineNodeRequest { node_id, reason } = request.get_ref();
+        let v1::QuarantineNodeRequest { node_id, reason, dry_run } = request.get_ref();
         let why = text::check_reason("reason", reason).or_status()?;
-        let done = self.apply_request(node_id, NodeRequest::Quarantine { why }, "", by).await?;
+        let ask = NodeRequest::Quarantine { why };
+        let done = self.with_dry_run(*dry_run).apply_request(node_id, ask, "", by).await?;
         Ok(Response::new(node(&done.node)))
     }
 
@@ -134,12 +137,12 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::ReleaseNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let v1::ReleaseNodeRequest { node_id, reason, gate_override, request_id } =
+        let v1::ReleaseNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
         let why = text::check_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, RELEASE_NODE).or_status()?;
         let ask = NodeRequest::Release { why, overrides };
-        let done = self.apply_request(&node_id, ask, &request_id, by).await?;
+        let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
         Ok(Response::new(applied(&done)))
     }
 
@@ -148,8 +151,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
         let requester = who(request.metadata(), "").or_status()?;
-        let id = NodeId::parse(&request.get_ref().node_id).or_status()?;
-        let done = self.engine.nodes().resume(&id, requester).await.or_status()?;
+        let v1::ResumeNodeRequest { node_id, dry_run } = request.get_ref();
+        let id = NodeId::parse(node_id).or_status()?;
+        let engine = self.engine.with_dry_run(*dry_run);
+        let done = engine.nodes().resume(&id, requester).await.or_status()?;
         let task = match done.task {
             ResumeResult::Fresh => "fresh",
             ResumeResult::Live => "live",
@@ -173,8 +178,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let machine = MachineId::parse(&requested.machine_id).or_status()?;
         let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
         let url = self.agents_url_or_refuse().or_status()?;
-        let made = self.agents.bootstrap(machine, scenario, requester).await.or_status()?;
-        Ok(Response::new(bundle(&made, url)))
+        let agents = self.agents.with_dry_run(requested.dry_run);
+        let made = agents.bootstrap(machine, scenario, requester).await.or_status()?;
+        Ok(Response::new(bundle(&made, url, requested.dry_run)))
     }
 
     async fn reissue_bootstrap(
@@ -187,8 +193,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
         let url = self.agents_url_or_refuse().or_status()?;
         let stored = if requested.keep_session { SessionPolicy::Keep } else { SessionPolicy::End };
-        let made = self.agents.issue(&id, scenario, stored, requester).await.or_status()?;
-        Ok(Response::new(bundle(&made, url)))
+        let agents = self.agents.with_dry_run(requested.dry_run);
+        let made = agents.issue(&id, scenario, stored, requester).await.or_status()?;
+        Ok(Response::new(bundle(&made, url, requested.dry_run)))
     }
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
@@ -246,7 +253,7 @@ impl GrpcServices {
             mode: requested.mode,
             overrides: overrides_from(requested.gate_override, decommission(requested.mode))
                 .or_status()?,
-            request_id: request_id(requested.request_id, dry_run).or_status()?,
+            request_id: request_id_from(&requested.request_id, dry_run).or_status()?,
             by,
         };
         if dry_run {
@@ -281,11 +288,6 @@ impl GrpcServices {
         }
         Ok(&self.agents_url)
     }
-}
-
-/// A dry run stores nothing that could be replayed, so it needs no request id.
-fn request_id(id: String, dry_run: bool) -> Result<String, Refusal> {
-    if dry_run { Ok(id) } else { text::check_request_id(&id) }
 }
 
 /// Draining and retiring have their own requests.
@@ -459,14 +461,19 @@ fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentS
     })
 }
 
-fn bundle(made: &Bundle, url: &str) -> v1::NodeBundle {
-    let token = made.token.expose_secret();
-    v1::NodeBundle {
-        node: Some(node(&made.node)),
-        token: token.into(),
-        expires_at: Some(time(made.expires_at)),
-        agent_config: format!("controllers = {}\ntoken = {token:?}\n{STORAGE}", controllers(url)),
-    }
+/// The bundle of a node. A dry run has no token: none was stored.
+fn bundle(made: &Bundle, url: &str, dry_run: bool) -> v1::NodeBundle {
+    let (token, agent_config) = match dry_run {
+        true => Default::default(),
+        false => {
+            let token = made.token.expose_secret();
+            let controllers = controllers(url);
+            let config = format!("controllers = {controllers}\ntoken = {token:?}\n{STORAGE}");
+            (token.into(), config)
+        }
+    };
+    let (node, expires_at) = (Some(node(&made.node)), Some(time(made.expires_at)));
+    v1::NodeBundle { node, token, expires_at, agent_config }
 }
 
 #[cfg(test)]

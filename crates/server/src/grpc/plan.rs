@@ -36,10 +36,10 @@ impl v1::plan_service_server::PlanService for GrpcServices {
     }
 
     async fn create_plan(&self, request: Request<v1::CreatePlanRequest>) -> Answer<v1::Plan> {
-        let requested = request.into_inner().plan;
+        let v1::CreatePlanRequest { plan: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
         let desired = plan_from(requested).or_status()?;
-        let made = self.engine.plans().create(desired).await.or_status()?;
+        let made = self.engine.with_dry_run(dry_run).plans().create(desired).await.or_status()?;
         Ok(Response::new(plan(&made)))
     }
 }

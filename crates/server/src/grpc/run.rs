@@ -1,6 +1,8 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::convert::{initiator, log_chunk, overrides_from, run, run_event, who};
+use super::convert::{
+    initiator, log_chunk, overrides_from, request_id_from, run, run_event, run_or_preview, who,
+};
 use super::page::List;
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -9,7 +11,7 @@ use engine::admission::StartRequest;
 use model::gate::MACHINE_RUN;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
-use model::run::actions::{Action, Requester, RestartMode};
+use model::run::actions::{Action, RestartMode};
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
@@ -19,29 +21,49 @@ impl GrpcServices {
     async fn act_on_run(
         &self,
         metadata: &MetadataMap,
-        id: &str,
-        reason: &str,
+        requested: ActionFields<'_>,
         action: Action,
     ) -> Answer<v1::Run> {
-        let id = RunId::parse(id).or_status()?;
-        let requester = who(metadata, reason).or_status()?;
-        let done = self.engine.runs().act(id, action, requester).await.or_status()?;
-        Ok(Response::new(run(&done)))
+        let id = RunId::parse(requested.run_id).or_status()?;
+        let requester = who(metadata, requested.reason).or_status()?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let done = engine.runs().act(id, action, requester).await.or_status()?;
+        Ok(Response::new(run_or_preview(&done, requested.dry_run)))
     }
 
     async fn restart_run(
         &self,
-        id: &str,
+        metadata: &MetadataMap,
+        requested: ActionFields<'_>,
         request_id: &str,
-        requester: Requester,
         how: RestartMode,
     ) -> Answer<v1::Run> {
-        let id = RunId::parse(id).or_status()?;
-        let request_id = text::check_request_id(request_id).or_status()?;
-        let started =
-            self.engine.runs().restart(id, how, request_id, requester).await.or_status()?;
-        Ok(Response::new(run(&started.run)))
+        let ActionFields { run_id, reason, dry_run } = requested;
+        let id = RunId::parse(run_id).or_status()?;
+        let request_id = request_id_from(request_id, dry_run).or_status()?;
+        let requester = who(metadata, reason).or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let started = engine.runs().restart(id, how, request_id, requester).await.or_status()?;
+        Ok(Response::new(run_or_preview(&started.run, dry_run)))
     }
+}
+
+/// The fields that every action on a run has.
+struct ActionFields<'a> {
+    run_id: &'a str,
+    reason: &'a str,
+    dry_run: bool,
+}
+
+/// Takes the fields of an action from its request.
+macro_rules! action_fields {
+    ($requested:expr) => {
+        ActionFields {
+            run_id: &$requested.run_id,
+            reason: &$requested.reason,
+            dry_run: $requested.dry_run,
+        }
+    };
 }
 
 #[tonic::async_trait]
@@ -52,21 +74,23 @@ impl v1::run_service_server::RunService for GrpcServices {
     async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer<v1::Run> {
         let initiator = initiator(request.metadata());
         let requested = request.into_inner();
+        let dry_run = requested.dry_run;
         let plan_id = match requested.plan_id.as_str() {
             "" => None,
             id => Some(PlanId::parse(id).or_status()?),
         };
         let start = StartRequest {
             machine_id: MachineId::parse(&requested.machine_id).or_status()?,
-            request_id: text::check_request_id(&requested.request_id).or_status()?,
+            request_id: request_id_from(&requested.request_id, dry_run).or_status()?,
             run_type: RunType::parse_field("type", &requested.r#type).or_status()?,
             plan_id,
             params: requested.params.into_iter().collect(),
             overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
             initiator,
         };
-        let started = self.engine.runs().start(start).await.or_status()?;
-        Ok(Response::new(run(&started.run)))
+        let engine = self.engine.with_dry_run(dry_run);
+        let started = engine.runs().start(start).await.or_status()?;
+        Ok(Response::new(run_or_preview(&started.run, dry_run)))
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {
@@ -94,8 +118,7 @@ impl v1::run_service_server::RunService for GrpcServices {
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Cancel)
-            .await
+        self.act_on_run(request.metadata(), action_fields!(requested), Action::Cancel).await
     }
 
     async fn watch_runs(
@@ -120,33 +143,26 @@ impl v1::run_service_server::RunService for GrpcServices {
 
     async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::RetryStep)
-            .await
+        self.act_on_run(request.metadata(), action_fields!(requested), Action::RetryStep).await
     }
 
     async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Resume)
-            .await
+        self.act_on_run(request.metadata(), action_fields!(requested), Action::Resume).await
     }
 
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        let requester = who(request.metadata(), &requested.reason).or_status()?;
-        self.restart_run(&requested.run_id, &requested.request_id, requester, RestartMode::Rerun)
-            .await
+        let fields = action_fields!(requested);
+        let mode = RestartMode::Rerun;
+        self.restart_run(request.metadata(), fields, &requested.request_id, mode).await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        let requester = who(request.metadata(), &requested.reason).or_status()?;
-        self.restart_run(
-            &requested.run_id,
-            &requested.request_id,
-            requester,
-            RestartMode::RestartClean,
-        )
-        .await
+        let fields = action_fields!(requested);
+        let mode = RestartMode::RestartClean;
+        self.restart_run(request.metadata(), fields, &requested.request_id, mode).await
     }
 
     async fn adopt_observed_state(
@@ -154,19 +170,12 @@ impl v1::run_service_server::RunService for GrpcServices {
         request: Request<v1::AdoptObservedStateRequest>,
     ) -> Answer<v1::Run> {
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Adopt)
-            .await
+        self.act_on_run(request.metadata(), action_fields!(requested), Action::Adopt).await
     }
 
     async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         text::check_reason("reason", &requested.reason).or_status()?;
-        self.act_on_run(
-            request.metadata(),
-            &requested.run_id,
-            &requested.reason,
-            Action::MarkManual,
-        )
-        .await
+        self.act_on_run(request.metadata(), action_fields!(requested), Action::MarkManual).await
     }
 }

@@ -23,8 +23,10 @@ const NO_MODEL: &str = "-";
 impl v1::site_service_server::SiteService for GrpcServices {
     async fn create_site(&self, request: Request<v1::CreateSiteRequest>) -> Answer<v1::Site> {
         let requester = who(request.metadata(), "").or_status()?;
-        let described = described(request.into_inner().site).or_status()?;
-        let created = self.engine.sites().create(described, requester).await.or_status()?;
+        let v1::CreateSiteRequest { site: requested, dry_run } = request.into_inner();
+        let described = described(requested).or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let created = engine.sites().create(described, requester).await.or_status()?;
         Ok(Response::new(site(&created)))
     }
 
@@ -53,14 +55,18 @@ impl v1::site_service_server::SiteService for GrpcServices {
 
     async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {
         let requester = who(request.metadata(), "").or_status()?;
-        let v1::UpdateSiteRequest { site: requested, expected_version: version, update_mask } =
-            request.into_inner();
+        let v1::UpdateSiteRequest {
+            site: requested,
+            expected_version: version,
+            update_mask,
+            dry_run,
+        } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("site")))?;
         let id = SiteId::parse_field(&requested.site_id, "site.site_id").or_status()?;
         let change = update::change(requested, update_mask, &["labels", "spec"], site, described);
         let version = expected_version(version);
-        let updated =
-            self.engine.sites().update(id, change, version, requester).await.or_status()?;
+        let engine = self.engine.with_dry_run(dry_run);
+        let updated = engine.sites().update(id, change, version, requester).await.or_status()?;
         Ok(Response::new(site(&updated)))
     }
 
@@ -68,7 +74,8 @@ impl v1::site_service_server::SiteService for GrpcServices {
         let requester = who(request.metadata(), "").or_status()?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
         let version = expected_version(request.get_ref().expected_version);
-        let gone = self.engine.sites().delete(&id, version, requester).await.or_status()?;
+        let engine = self.engine.with_dry_run(request.get_ref().dry_run);
+        let gone = engine.sites().delete(&id, version, requester).await.or_status()?;
         Ok(Response::new(site(&gone)))
     }
 

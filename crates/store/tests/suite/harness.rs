@@ -166,7 +166,7 @@ impl Db {
     }
 
     pub fn dry_run<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
-        Self { store: self.store.dry_run(), ..self.clone() }.write(body)
+        Self { store: self.store.with_dry_run(true), ..self.clone() }.write(body)
     }
 
     pub fn read<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {

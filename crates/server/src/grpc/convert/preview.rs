@@ -1,0 +1,33 @@
+//! The preview of an operation, in the answer to a dry run.
+
+use super::{operation, run, run_step};
+use model::run::{RemainingStep, Run, remaining_steps, time_limit};
+use proto::v1;
+
+/// An operation that a request has started, or would start.
+pub(in crate::grpc) fn operation_or_preview(done: &Run, dry_run: bool) -> v1::Operation {
+    v1::Operation { preview: dry_run.then(|| preview(done)), ..operation(done) }
+}
+
+/// Like [`operation_or_preview`], for calls that return a run.
+pub(in crate::grpc) fn run_or_preview(done: &Run, dry_run: bool) -> v1::Run {
+    v1::Run { preview: dry_run.then(|| preview(done)), ..run(done) }
+}
+
+fn preview(run: &Run) -> v1::OperationPreview {
+    let left = remaining_steps(run);
+    let limit = time_limit(&left).as_secs();
+    v1::OperationPreview {
+        steps: left.iter().map(previewed_step).collect(),
+        affected: Vec::new(),
+        limit_seconds: i64::try_from(limit).unwrap_or(i64::MAX),
+    }
+}
+
+fn previewed_step(left: &RemainingStep) -> v1::PreviewedStep {
+    v1::PreviewedStep {
+        step: Some(run_step(&left.step)),
+        undo: left.undo,
+        destructive: left.step.effect.destructive(),
+    }
+}
