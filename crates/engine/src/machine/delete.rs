@@ -20,7 +20,7 @@ use model::target::TargetId;
 use model::time::{Timestamp, format_duration};
 use providers::Providers;
 use std::collections::BTreeSet;
-use store::{Cause, REMOVED, Result, Tx};
+use store::{Cause, NewEvent, REMOVED, Result, Tx};
 
 /// Machines and runs in one read.
 const PAGE: i64 = 500;
@@ -136,7 +136,10 @@ impl Delete {
         }
         for peer in peers(&self.providers, &machine.spec).difference(&self.shared_peers) {
             tx.delete_lockout(peer).await?;
-            tx.delete_identity(peer).await?;
+            if let Some(pinned) = tx.identity(peer).await? {
+                let message = format!("deleted with {}", machine.id);
+                tx.delete_identity(&pinned, &NewEvent { message, ..event.clone() })?;
+            }
         }
         tx.delete_machine(&machine, &event)?;
         Ok(machine)
