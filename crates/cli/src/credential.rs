@@ -134,11 +134,11 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             screen.print_record(&created, format_trusted)?;
         }
         TrustCommand::Update(args) => {
-            let updated = update_identity(client, args, false).await?;
+            let updated = update_identity(client, args.pin, args.version, false).await?;
             screen.print_record(&updated, format_trusted)?;
         }
         TrustCommand::Set(args) => {
-            let set = update_identity(client, args, true).await?;
+            let set = update_identity(client, args, VersionArgs::default(), true).await?;
             screen.print_record(&set, format_trusted)?;
         }
         TrustCommand::Get(args) => {
@@ -147,7 +147,11 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             screen.print_record(&found, describe_identity)?;
         }
         TrustCommand::Delete(args) => {
-            let request = DeleteIdentityRequest { peer: args.peer, dry_run: client.is_dry_run() };
+            let request = DeleteIdentityRequest {
+                peer: args.peer,
+                expected_version: args.version.or_any(),
+                dry_run: client.is_dry_run(),
+            };
             let gone = client.call(client.credentials().delete_identity(request)).await?;
             screen.print_record(&gone, |gone| {
                 let peer = one_line(&gone.peer);
@@ -161,11 +165,17 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
 async fn update_identity(
     client: &Client,
     args: TrustIdentityArgs,
+    version: VersionArgs,
     allow_missing: bool,
 ) -> Result<Identity> {
     let TrustIdentityArgs { peer, identity } = args;
-    let request =
-        UpdateIdentityRequest { peer, identity, allow_missing, dry_run: client.is_dry_run() };
+    let request = UpdateIdentityRequest {
+        peer,
+        identity,
+        allow_missing,
+        expected_version: version.or_any(),
+        dry_run: client.is_dry_run(),
+    };
     client.call(client.credentials().update_identity(request)).await
 }
 
@@ -177,6 +187,7 @@ fn describe_identity(one: &Identity) -> String {
     format_pairs(&[
         ("Address:", one.peer.clone()),
         ("Identity:", one.identity.clone()),
+        ("Version:", one.version.to_string()),
         ("First seen:", Clock::system().ago(one.first_seen.as_ref())),
     ])
 }
@@ -198,11 +209,12 @@ fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
 
 fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     let clock = Clock::system();
-    let mut table = Table::new(&["ADDRESS", "IDENTITY", "FIRST SEEN"]);
+    let mut table = Table::new(&["ADDRESS", "IDENTITY", "VERSION", "FIRST SEEN"]);
     for one in identities {
         table.add_row(vec![
             (&one.peer).into(),
             (&one.identity).into(),
+            one.version.to_string().into(),
             clock.ago(one.first_seen.as_ref()).into(),
         ]);
     }

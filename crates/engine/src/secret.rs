@@ -192,22 +192,6 @@ async fn delete_credential(
     Ok(known.into())
 }
 
-/// Replaces the identity of a peer after its device was exchanged or reinstalled.
-async fn replace_identity(
-    tx: &mut Tx,
-    peer: &str,
-    identity: Option<String>,
-    now: Timestamp,
-) -> Result<()> {
-    tx.delete_lockout(peer).await?;
-    tx.delete_identity(peer).await?;
-    if let Some(identity) = identity {
-        let met = IdentityRow { peer: peer.to_string(), identity, first_seen: now };
-        tx.pin_identity(&met).await?;
-    }
-    Ok(())
-}
-
 /// The unused enrollment token of a node if at least half of its lifetime is left, or a new one.
 async fn find_or_issue_token(
     tx: &mut Tx,
@@ -242,9 +226,11 @@ impl ProviderStateStore for SecretStore {
 
     async fn trust_on_first_use(&self, peer: &str, identity: &str) -> FaultResult<String> {
         let (peer, identity) = (peer.to_string(), identity.to_string());
-        let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
+        let met = IdentityRow { peer, identity, first_seen: (self.clock)(), version: 0 };
         self.store
-            .write("pin_identity", met, |met, tx| Box::pin(tx.pin_identity(met)))
+            .retry_write("pin_identity", met, |met, tx| {
+                Box::pin(identity::trust_on_first_use(tx, met))
+            })
             .await
             .map_err(database_fault)
     }
@@ -306,9 +292,10 @@ impl ProviderStateStore for SecretStore {
 
     async fn pin(&self, peer: &str, identity: Option<&str>) -> FaultResult<()> {
         let input = (peer.to_string(), identity.map(String::from), (self.clock)());
-        let pinned = self.store.write("replace_identity", input, |(peer, identity, now), tx| {
-            Box::pin(replace_identity(tx, peer, identity.clone(), *now))
-        });
+        let pinned =
+            self.store.retry_write("replace_identity", input, |(peer, identity, now), tx| {
+                Box::pin(identity::replace_identity(tx, peer, identity.as_deref(), *now))
+            });
         pinned.await.map_err(database_fault)
     }
 

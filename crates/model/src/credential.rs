@@ -43,25 +43,51 @@ pub fn no_credential(name: &str) -> Refusal {
 pub enum IdentityWrite {
     /// No other identity may be pinned.
     Create,
-    /// An identity must be pinned, unless `allow_missing` is set.
-    Update { allow_missing: bool },
+    /// An identity must be pinned, at this version if one is given. With `allow_missing` and
+    /// without a version there may be none.
+    Update { version: Option<i64>, allow_missing: bool },
+}
+
+/// The stored identity of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PinnedIdentity<'a> {
+    pub identity: &'a str,
+    pub version: i64,
 }
 
 impl IdentityWrite {
-    /// `pinned` is the stored identity of the peer, if there is one.
-    pub fn admit(self, peer: &str, identity: &str, pinned: Option<&str>) -> Result<(), Refusal> {
+    /// `pinned` is the stored identity of the peer, if there is one. Returns whether anything is
+    /// written: an identity that is pinned already is not.
+    pub fn admit(
+        self,
+        peer: &str,
+        identity: &str,
+        pinned: Option<PinnedIdentity<'_>>,
+    ) -> Result<bool, Refusal> {
         match (self, pinned) {
-            (Self::Create | Self::Update { allow_missing: true }, None)
-            | (Self::Update { .. }, Some(_)) => Ok(()),
-            (Self::Create, Some(pinned)) if pinned == identity => Ok(()),
+            (Self::Create | Self::Update { version: None, allow_missing: true }, None) => Ok(true),
+            (Self::Update { version, .. }, Some(pinned)) => {
+                check_identity_version(peer, pinned.version, version)?;
+                Ok(pinned.identity != identity)
+            }
+            (Self::Create, Some(pinned)) if pinned.identity == identity => Ok(false),
             (Self::Create, Some(pinned)) => {
-                let message = format!("{peer} is pinned to another identity, {pinned}");
+                let message = format!("{peer} is pinned to another identity, {}", pinned.identity);
                 Err(Refusal::new(Reason::IdentityExists, message)
                     .next(format!("farrier trust update {peer} '{identity}'")))
             }
-            (Self::Update { allow_missing: false }, None) => Err(no_identity(peer)),
+            (Self::Update { .. }, None) => Err(no_identity(peer)),
         }
     }
+}
+
+pub fn check_identity_version(
+    peer: &str,
+    current: i64,
+    expected: Option<i64>,
+) -> Result<(), Refusal> {
+    let next = format!("farrier trust get {peer}");
+    check_version(format!("the identity of {peer}"), current, expected, next)
 }
 
 pub fn no_identity(peer: &str) -> Refusal {

@@ -2,6 +2,7 @@
 //!
 //! Every refusal names the field, says what is wrong with it, and what to type instead.
 
+use crate::id::ObjectId;
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -80,6 +81,21 @@ pub fn check_node_name(field: &str, value: &str) -> Result<(), Refusal> {
     }
     let instead = "use lower-case letters, digits, dashes and dots, as in node-7.example";
     Err(Refusal::invalid(field, format!("is {value:?}"), instead))
+}
+
+/// The kinds of objects whose histories are named KIND/NAME.
+const NAMED_HISTORIES: [&str; 4] = ["credential", "firmware", "identity", "image"];
+
+/// Checks the name of a history: the id of an object, or KIND/NAME.
+pub fn check_history_id(field: &str, value: &str) -> Result<String, Refusal> {
+    match value.split_once('/') {
+        Some((kind, name)) if NAMED_HISTORIES.contains(&kind) && !name.is_empty() => {
+            check_length(field, value, MAX_LONG)?;
+            printable(field, value)?;
+            Ok(value.to_string())
+        }
+        Some(_) | None => Ok(ObjectId::parse_field(value, field)?.to_string()),
+    }
 }
 
 /// Checks a short text; it may be empty.

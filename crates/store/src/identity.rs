@@ -1,6 +1,9 @@
 //! Pinned identities of devices: certificates and host keys.
 
+use crate::driver::{ExpectedRows, Statement};
+use crate::event::NewEvent;
 use crate::keyset::KeysetQuery;
+use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::{Filter, FilterValues};
@@ -12,6 +15,8 @@ pub struct IdentityRow {
     pub peer: String,
     pub identity: String,
     pub first_seen: Timestamp,
+    /// Raised by every change.
+    pub version: i64,
 }
 
 impl FilterValues for IdentityRow {
@@ -23,10 +28,17 @@ impl FilterValues for IdentityRow {
     }
 }
 
+/// The event object id of an identity.
+fn object(peer: &str) -> String {
+    format!("identity/{peer}")
+}
+
+const COLUMNS: &str = "peer, identity, first_seen, version";
+
 impl Tx {
     pub async fn identity(&mut self, peer: &str) -> Result<Option<IdentityRow>> {
-        let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer = $1";
-        self.query_one(sql, values![peer]).await?.as_ref().map(identity).transpose()
+        let sql = format!("SELECT {COLUMNS} FROM identities WHERE peer = $1");
+        self.query_one(&sql, values![peer]).await?.as_ref().map(identity).transpose()
     }
 
     /// One page of the identities that match, ordered by address.
@@ -37,9 +49,7 @@ impl Tx {
         limit: i64,
     ) -> Result<Vec<IdentityRow>> {
         let query = KeysetQuery {
-            sql: "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
-                  ORDER BY peer LIMIT $2"
-                .into(),
+            sql: format!("SELECT {COLUMNS} FROM identities WHERE peer > $1 ORDER BY peer LIMIT $2"),
             after: vec![after.into()],
             fixed: Vec::new(),
             key: |one: &IdentityRow| vec![one.peer.as_str().into()],
@@ -48,28 +58,56 @@ impl Tx {
         self.filtered_items(query, filter, limit).await
     }
 
-    /// Trust on first use: pins an identity unless one is pinned. Returns the pinned one.
-    pub async fn pin_identity(&mut self, met: &IdentityRow) -> Result<String> {
-        let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
-                   ON CONFLICT (peer) DO NOTHING";
-        let (peer, identity) = (met.peer.as_str(), met.identity.as_str());
-        self.execute(sql, values![peer, identity, met.first_seen]).await?;
-        let known = self.identity(peer).await?;
-        Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
+    /// Pins an identity, or replaces version `read_at` of it. A conflict means that another
+    /// transaction wrote it first.
+    pub fn put_identity(
+        &mut self,
+        row: &IdentityRow,
+        read_at: Option<i64>,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let mut values =
+            values![row.peer.as_str(), row.identity.as_str(), row.first_seen, row.version].to_vec();
+        let sql = match read_at {
+            None => {
+                "INSERT INTO identities (peer, identity, first_seen, version) \
+                 VALUES ($1, $2, $3, $4)"
+            }
+            Some(version) => {
+                values.push(version.into());
+                "UPDATE identities SET identity = $2, first_seen = $3, version = $4 \
+                 WHERE peer = $1 AND version = $5"
+            }
+        };
+        self.queue_write(Statement { sql: sql.into(), values }, ExpectedRows::One)?;
+        self.append_identity_event(&row.peer, row.version, "SET", event)
     }
 
-    /// Replaces the pinned identity. False if there is none.
-    pub async fn update_identity(&mut self, known: &IdentityRow) -> Result<bool> {
-        let sql = "UPDATE identities SET identity = $2, first_seen = $3 WHERE peer = $1";
-        let IdentityRow { peer, identity, first_seen } = known;
-        let values = values![peer.as_str(), identity.as_str(), *first_seen];
-        Ok(self.execute(sql, values).await? == 1)
+    /// Deletes a pin, so that the next identity is trusted. A conflict means that another
+    /// transaction changed it first.
+    pub fn delete_identity(&mut self, row: &IdentityRow, event: &NewEvent) -> Result<()> {
+        let sql = "DELETE FROM identities WHERE peer = $1 AND version = $2";
+        let values = values![row.peer.as_str(), row.version];
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.append_identity_event(&row.peer, row.version + 1, "DELETED", event)
     }
 
-    /// Deletes a pin, so that the next identity is trusted. False if there was none.
-    pub async fn delete_identity(&mut self, peer: &str) -> Result<bool> {
-        let sql = "DELETE FROM identities WHERE peer = $1";
-        Ok(self.execute(sql, values![peer]).await? == 1)
+    fn append_identity_event(
+        &mut self,
+        peer: &str,
+        version: i64,
+        label: &str,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let reported = self.object_event("identity", &object(peer), version, label, event);
+        self.queue_write(reported, ExpectedRows::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// The version of the last change of this identity, even if it was deleted.
+    pub async fn last_identity_version(&mut self, peer: &str) -> Result<i64> {
+        self.last_version(&object(peer)).await
     }
 }
 
@@ -78,5 +116,6 @@ fn identity(row: &Row) -> Result<IdentityRow> {
         peer: row.text(0)?.to_string(),
         identity: row.text(1)?.to_string(),
         first_seen: row.time(2)?,
+        version: row.int(3)?,
     })
 }

@@ -85,7 +85,7 @@ pub enum TrustCommand {
     /// Pin the identity of a peer; no other identity is trusted at that address
     Create(TrustIdentityArgs),
     /// Replace the pinned identity of a peer
-    Update(TrustIdentityArgs),
+    Update(TrustUpdateArgs),
     /// Pin the identity of a peer, or replace its pinned identity
     Set(TrustIdentityArgs),
     /// Show the pinned identity of a peer
@@ -95,7 +95,7 @@ pub enum TrustCommand {
     List(FilteredListArgs),
     /// Remove a pin; the next identity seen at that address is trusted
     #[command(alias = "forget")]
-    Delete(TrustPeerArg),
+    Delete(TrustDeleteArgs),
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +104,22 @@ pub struct TrustIdentityArgs {
     pub peer: String,
     /// SHA-256 fingerprint of the BMC's certificate, or the host key as in a .pub file
     pub identity: String,
+}
+
+#[derive(Debug, Args)]
+pub struct TrustUpdateArgs {
+    #[command(flatten)]
+    pub pin: TrustIdentityArgs,
+    #[command(flatten)]
+    pub version: VersionArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TrustDeleteArgs {
+    /// Address, from `farrier trust list`
+    pub peer: String,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 #[derive(Debug, Args)]

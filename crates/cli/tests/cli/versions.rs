@@ -174,7 +174,7 @@ async fn identities_are_created_updated_and_deleted() {
     on_both("zero", written_identities).await;
 }
 
-async fn written_identities(world: &TestServer, _api: Clients) {
+async fn written_identities(world: &TestServer, mut all: Clients) {
     let mut api = CredentialServiceClient::new(channel(world).await);
     let (peer, old, new) = ("https://10.0.0.5", "ab".repeat(32), "cd".repeat(32));
     let create = |identity: &str| v1::CreateIdentityRequest {
@@ -182,30 +182,47 @@ async fn written_identities(world: &TestServer, _api: Clients) {
         identity: identity.into(),
         ..Default::default()
     };
-    let update = |identity: &str, allow_missing| v1::UpdateIdentityRequest {
+    let update = |identity: &str, expected_version, allow_missing| v1::UpdateIdentityRequest {
         peer: peer.into(),
         identity: identity.into(),
         allow_missing,
+        expected_version,
         ..Default::default()
     };
-    refused(api.update_identity(update(&old, false)).await, NotFound, &[peer]);
+    refused(api.update_identity(update(&old, 0, false)).await, NotFound, &[peer]);
+    refused(api.update_identity(update(&old, 1, true)).await, NotFound, &[peer]);
     let first = api.create_identity(create(&old)).await.unwrap().into_inner();
+    assert_eq!(first.version, 1);
     let again = api.create_identity(create(&old)).await.unwrap().into_inner();
     assert_eq!(again, first, "a repetition returns the stored pin");
     let other = api.create_identity(create(&new)).await;
     let words = [peer, old.as_str(), "farrier trust update https://10.0.0.5"];
     refused(other, AlreadyExists, &words);
-    let updated = api.update_identity(update(&new, false)).await.unwrap().into_inner();
+    let next = "farrier trust get https://10.0.0.5";
+    stale(api.update_identity(update(&new, OTHER, false)).await, next);
+    let updated = api.update_identity(update(&new, 1, false)).await.unwrap().into_inner();
     assert!(updated.identity.ends_with(&new), "{updated:?}");
+    assert_eq!(updated.version, 2);
+    let same = api.update_identity(update(&new, 0, false)).await.unwrap().into_inner();
+    assert_eq!(same, updated, "the same identity changes nothing");
     let get = || v1::GetIdentityRequest { peer: peer.into() };
     assert_eq!(api.get_identity(get()).await.unwrap().into_inner(), updated);
-    let delete = || v1::DeleteIdentityRequest { peer: peer.into(), ..Default::default() };
-    assert_eq!(api.delete_identity(delete()).await.unwrap().into_inner(), updated);
-    refused(api.delete_identity(delete()).await, NotFound, &[peer, "farrier trust list"]);
+    let delete = |expected_version| v1::DeleteIdentityRequest {
+        peer: peer.into(),
+        expected_version,
+        ..Default::default()
+    };
+    stale(api.delete_identity(delete(OTHER)).await, next);
+    assert_eq!(api.delete_identity(delete(2)).await.unwrap().into_inner(), updated);
+    refused(api.delete_identity(delete(0)).await, NotFound, &[peer, "farrier trust list"]);
     refused(api.get_identity(get()).await, NotFound, &[peer, "farrier trust list"]);
-    let set = api.update_identity(update(&old, true)).await.unwrap().into_inner();
-    assert_eq!(set.identity, first.identity);
+    let set = api.update_identity(update(&old, 0, true)).await.unwrap().into_inner();
+    assert_eq!((&set.identity, set.version), (&first.identity, 4));
     invalid(api.create_identity(create("short")).await, "identity");
+    let history = all.history(&format!("identity/{peer}")).await;
+    let entries: Vec<_> = history.iter().map(|one| (one.version, one.state.as_str())).collect();
+    assert_eq!(entries, [(1, "SET"), (2, "SET"), (3, "DELETED"), (4, "SET")]);
+    assert!(history[1].message.ends_with(&new) && history[1].actor == "anonymous", "{history:?}");
 }
 
 fn record(id: &str) -> v1::Firmware {

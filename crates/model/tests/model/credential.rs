@@ -1,6 +1,6 @@
 //! Which writes of credentials and identities are admitted: every write by what is stored.
 
-use model::credential::{CredentialWrite, IdentityWrite};
+use model::credential::{CredentialWrite, IdentityWrite, PinnedIdentity};
 
 #[test]
 fn writes_of_credentials() {
@@ -32,17 +32,22 @@ fn writes_of_credentials() {
 
 #[test]
 fn writes_of_identities() {
-    let update = |allow_missing| IdentityWrite::Update { allow_missing };
+    let update = |version, allow_missing| IdentityWrite::Update { version, allow_missing };
     for (write, pinned, expected) in [
-        (IdentityWrite::Create, None, Ok(())),
-        (IdentityWrite::Create, Some("new"), Ok(())),
+        (IdentityWrite::Create, None, Ok(true)),
+        (IdentityWrite::Create, Some("new"), Ok(false)),
         (IdentityWrite::Create, Some("old"), Err("IDENTITY_EXISTS")),
-        (update(false), None, Err("NOT_FOUND")),
-        (update(true), None, Ok(())),
-        (update(false), Some("old"), Ok(())),
-        (update(true), Some("old"), Ok(())),
-        (update(false), Some("new"), Ok(())),
+        (update(None, false), None, Err("NOT_FOUND")),
+        (update(None, true), None, Ok(true)),
+        (update(Some(3), true), None, Err("NOT_FOUND")),
+        (update(None, false), Some("old"), Ok(true)),
+        (update(None, true), Some("old"), Ok(true)),
+        (update(None, false), Some("new"), Ok(false)),
+        (update(Some(3), false), Some("old"), Ok(true)),
+        (update(Some(2), false), Some("old"), Err("VERSION_MOVED")),
+        (update(Some(2), false), Some("new"), Err("VERSION_MOVED")),
     ] {
+        let pinned = pinned.map(|identity| PinnedIdentity { identity, version: 3 });
         let admitted = write.admit("https://10.0.0.5", "new", pinned);
         let reason = admitted.map_err(|refusal| {
             assert!(refusal.message.contains("https://10.0.0.5"), "{refusal}");

@@ -97,3 +97,25 @@ fn reasons_are_required_and_printable() {
     assert!(check_request_id("").is_err());
     assert!(check_request_id(" x").is_err());
 }
+
+#[test]
+fn a_history_is_that_of_an_object_or_of_a_named_thing() {
+    use model::text::check_history_id;
+    for right in ["m-1", "op-1", "identity/https://10.0.0.5", "credential/bmc", "firmware/fw-1"] {
+        assert_eq!(check_history_id("id", right).unwrap(), right);
+    }
+    for wrong in [
+        "",
+        "a b",
+        "identity/",
+        "shoe/a",
+        "identity/a\u{7}",
+        &format!("image/{}", "x".repeat(1_024)),
+    ] {
+        assert_eq!(
+            check_history_id("id", wrong).unwrap_err().field.as_deref(),
+            Some("id"),
+            "{wrong}"
+        );
+    }
+}

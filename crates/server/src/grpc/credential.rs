@@ -70,7 +70,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
+        let requester = requester(request.metadata());
         let v1::DeleteCredentialRequest { name, expected_version: version, dry_run } =
             request.into_inner();
         let version = expected_version(version);
@@ -99,11 +99,10 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let v1::CreateIdentityRequest { peer, identity: shown, dry_run } = request.into_inner();
-        let write = IdentityWrite::Create;
-        let secrets = self.secrets.with_dry_run(dry_run);
-        let pinned = secrets.write_identity(&peer, &shown, write).await.or_status()?;
-        Ok(Response::new(identity(pinned)))
+        let (metadata, _, requested) = request.into_parts();
+        let v1::CreateIdentityRequest { peer, identity, dry_run } = requested;
+        let services = self.with_dry_run(dry_run);
+        services.write_identity(&metadata, (&peer, &identity), IdentityWrite::Create).await
     }
 
     async fn get_identity(&self, request: Request<v1::GetIdentityRequest>) -> Answer<v1::Identity> {
@@ -115,21 +114,29 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let v1::UpdateIdentityRequest { peer, identity: shown, allow_missing, dry_run } =
-            request.into_inner();
-        let write = IdentityWrite::Update { allow_missing };
-        let secrets = self.secrets.with_dry_run(dry_run);
-        let pinned = secrets.write_identity(&peer, &shown, write).await.or_status()?;
-        Ok(Response::new(identity(pinned)))
+        let (metadata, _, requested) = request.into_parts();
+        let v1::UpdateIdentityRequest {
+            peer,
+            identity,
+            allow_missing,
+            expected_version: version,
+            dry_run,
+        } = requested;
+        let write = IdentityWrite::Update { version: expected_version(version), allow_missing };
+        let services = self.with_dry_run(dry_run);
+        services.write_identity(&metadata, (&peer, &identity), write).await
     }
 
     async fn delete_identity(
         &self,
         request: Request<v1::DeleteIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let v1::DeleteIdentityRequest { peer, dry_run } = request.get_ref();
-        let secrets = self.secrets.with_dry_run(*dry_run);
-        let gone = secrets.delete_identity(peer).await.or_status()?;
+        let requester = requester(request.metadata());
+        let v1::DeleteIdentityRequest { peer, expected_version: version, dry_run } =
+            request.into_inner();
+        let version = expected_version(version);
+        let secrets = self.secrets.with_dry_run(dry_run);
+        let gone = secrets.delete_identity(&peer, version, requester).await.or_status()?;
         Ok(Response::new(identity(gone)))
     }
 }
@@ -142,16 +149,31 @@ impl GrpcServices {
         secret: Option<v1::CredentialSecret>,
         write: CredentialWrite,
     ) -> Answer<v1::Credential> {
-        let requester = Requester { by: initiator(metadata), reason: String::new() };
+        let requester = requester(metadata);
         let secret = secret_from(secret.and_then(|secret| secret.kind)).or_status()?;
         let written = self.secrets.write(name, &secret, write, requester).await.or_status()?;
         Ok(Response::new(credential(written)))
     }
+
+    async fn write_identity(
+        &self,
+        metadata: &MetadataMap,
+        pin: (&str, &str),
+        write: IdentityWrite,
+    ) -> Answer<v1::Identity> {
+        let requester = requester(metadata);
+        let pinned = self.secrets.write_identity(pin, write, requester).await.or_status()?;
+        Ok(Response::new(identity(pinned)))
+    }
+}
+
+fn requester(metadata: &MetadataMap) -> Requester {
+    Requester { by: initiator(metadata), reason: String::new() }
 }
 
 fn identity(row: IdentityRow) -> v1::Identity {
-    let IdentityRow { peer, identity, first_seen } = row;
-    v1::Identity { peer, identity, first_seen: Some(time(first_seen)) }
+    let IdentityRow { peer, identity, first_seen, version } = row;
+    v1::Identity { peer, identity, first_seen: Some(time(first_seen)), version }
 }
 
 fn credential(info: CredentialInfo) -> v1::Credential {

@@ -9,6 +9,7 @@ use model::filter::{Filter, FilterSubject};
 use model::id::ObjectId;
 use model::order::ListOrder;
 use model::refusal::Refusal;
+use model::text;
 use proto::{v1, words};
 use store::HistoryQuery;
 use tonic::{Request, Response};
@@ -43,7 +44,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         request: Request<v1::ListHistoryRequest>,
     ) -> Answer<v1::ListHistoryResponse> {
         let requested = request.into_inner();
-        let id = ObjectId::parse(&requested.id).or_status()?;
+        let id = text::check_history_id("id", &requested.id).or_status()?;
         let filter = Filter::parse(&requested.filter, FilterSubject::History).or_status()?;
         let order = ListOrder::parse(&requested.order_by, FilterSubject::History).or_status()?;
         let stamp = format!("{id} {}", scope(&requested.filter, order));
@@ -51,7 +52,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             .or_status()?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok());
         let query = HistoryQuery { filter, newest_first: order.is_some(), after };
-        let events = self.engine.filtered_history(id.as_str(), query, page.size + 1).await;
+        let events = self.engine.filtered_history(&id, query, page.size + 1).await;
         let mut events = events.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));

@@ -122,27 +122,32 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
 }
 
 async fn an_identity_is_pinned_once(db: Db) {
-    let met = |identity: &str| IdentityRow {
-        peer: "https://10.0.0.5".into(),
+    const PEER: &str = "https://10.0.0.5";
+    let met = |identity: &str, version| IdentityRow {
+        peer: PEER.into(),
         identity: identity.into(),
         first_seen: at(1),
+        version,
     };
-    for (shown, known) in [("a", "a"), ("a", "a"), ("b", "a")] {
-        let met = met(shown);
-        let answer = db.write(tx!([met], |tx| tx.pin_identity(&met).await)).await;
-        assert_eq!(answer.as_deref(), Ok(known));
-    }
+    let put = |row: IdentityRow, read_at| {
+        db.write(tx!([row], |tx| tx.put_identity(&row, read_at, &event())))
+    };
+    assert_eq!(put(met("a", 1), None).await, Ok(()));
+    assert_eq!(put(met("b", 2), None).await, Err(StoreError::Conflict));
+    assert_eq!(put(met("b", 3), Some(2)).await, Err(StoreError::Conflict));
+    assert_eq!(put(met("b", 2), Some(1)).await, Ok(()));
     let all = db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await)).await;
-    assert_eq!(all, Ok(vec![met("a")]));
-    for found in [true, false] {
-        let forget = tx!([], |tx| tx.delete_identity("https://10.0.0.5").await);
-        assert_eq!(db.write(forget).await, Ok(found));
+    assert_eq!(all, Ok(vec![met("b", 2)]));
+    for (version, expected) in
+        [(1, Err(StoreError::Conflict)), (2, Ok(())), (2, Err(StoreError::Conflict))]
+    {
+        let gone = met("b", version);
+        let forget = tx!([gone], |tx| tx.delete_identity(&gone, &event()));
+        assert_eq!(db.write(forget).await, expected, "{version}");
     }
-    let restarted = met("b");
-    assert_eq!(
-        db.write(tx!([restarted], |tx| tx.pin_identity(&restarted).await)).await.as_deref(),
-        Ok("b")
-    );
+    let last = db.read(tx!([], |tx| tx.last_identity_version(PEER).await)).await;
+    assert_eq!(last, Ok(3));
+    assert_eq!(put(met("c", 4), None).await, Ok(()));
 }
 
 async fn the_latest_lockout_replaces_the_earlier(db: Db) {
