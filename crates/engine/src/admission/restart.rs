@@ -7,14 +7,14 @@ use super::{
     Admission, Created, Holds, StartRequest, StartedRun, event, no_machine, no_run, replay,
 };
 use crate::power_shelf;
+use crate::rack::load_devices;
 use crate::run::Runs;
 use model::blast_radius::{AffectedMachine, Impact, check_impact};
-use model::device::power_goal;
-use model::effect::DesiredPower;
-use model::gate::{Overrides, remove_from, without_overrides};
+use model::gate::{Gate, Overrides, remove_from, without_overrides};
 use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
+use model::machine::admit::impact_of;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::run::actions::{Requester, RestartMode, restart};
@@ -145,17 +145,39 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
         permitted.map_err(|refusal| refusal.next(format!("farrier health get {target}")))?;
     }
     power_shelf::recheck_power_off(tx, run).await?;
-    let Some(id) = target.machine() else { return Ok(()) };
-    let impact = match power_goal(run) {
-        Some(DesiredPower::Off) => Impact::PowerLoss,
-        None if run.spec.run_type == RunType::Firmware => Impact::Restart,
-        Some(DesiredPower::On) | None => return Ok(()),
-    };
-    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
-    let serves = tx.node_in_service(&id).await?;
-    let affected = AffectedMachine::of(&machine, serves.as_ref());
-    let missed = check_impact(&what, impact, &[affected], &overrides);
-    Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
+    let Some(impact) = impact_of(run.spec.run_type, &run.spec.steps) else { return Ok(()) };
+    match target.kind {
+        TargetKind::Machine => {
+            let id = MachineId::trusted(&target.id);
+            let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+            let node = tx.node_in_service(&id).await?;
+            let affected = AffectedMachine::of(&machine, node.as_ref());
+            let missed = check_impact(&what, impact, &[affected], &overrides);
+            Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
+        }
+        TargetKind::Switch => check_fabric_users(tx, target, &what, &overrides).await,
+        TargetKind::PowerShelf | TargetKind::Rack => Ok(()),
+    }
+}
+
+/// The machines in the rack of a switch lose the fabric while it is flashed or off: the same gate
+/// as that of a maintenance of the rack.
+async fn check_fabric_users(
+    tx: &mut Tx,
+    switch: &TargetId,
+    what: &str,
+    overrides: &Overrides,
+) -> Result<()> {
+    let rack = tx.record::<Switch>(switch.as_str()).await?.and_then(|switch| switch.head.rack);
+    let Some(rack) = rack else { return Ok(()) };
+    let devices = load_devices(tx, &rack).await?;
+    let affected: Vec<_> = devices.into_iter().filter_map(|device| device.affected).collect();
+    let missed = check_impact(what, Impact::FabricLoss, &affected, overrides);
+    Ok(missed.map_err(|refusal| {
+        let flags = overrides.flags_with(Gate::InService);
+        let again = format!("farrier rack maintenance start {rack} --switch {switch} {flags}");
+        refusal.next(format!("{again}   # or move their work away first"))
+    })?)
 }
 
 /// The override of a run. A child run inherits that of its parent.

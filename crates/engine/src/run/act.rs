@@ -1,13 +1,12 @@
 //! The actions of an operator on a run. One transaction writes the run, its targets when it holds
 //! them again, and its node.
 
-use crate::admission::{check_node, event, may_continue_alone, no_machine, no_run};
+use crate::admission::{admit_again_now, event, may_continue_alone, no_machine, no_run};
 use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
-use model::machine::admit::admit_again;
 use model::node::Node;
 use model::node::requests::admit_resume;
 use model::plan::RunType;
@@ -74,9 +73,8 @@ impl ActionTransaction {
 }
 
 impl ActionTransaction {
-    /// Holds the targets of a continued run again. The gates of machines, racks and shelves are
-    /// checked again; a switch only has to be free. A child run continues under the hold of its
-    /// parent, or with its own once the parent has ended.
+    /// Holds the targets of a continued run again; their gates are checked again. A child run
+    /// continues under the hold of its parent, or with its own once the parent has ended.
     async fn reacquire_hold(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
         if is_held_by_parent(tx, run).await? {
             return Ok(());
@@ -99,8 +97,7 @@ impl ActionTransaction {
             // A cancel is allowed in any state of the machine.
             (None, Action::Cancel) => {}
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
-                check_node(tx, &machine, run).await?;
-                admit_again(&machine, run)?;
+                admit_again_now(tx, &machine, run).await?;
             }
         }
         machine.active_run = Some(run.spec.id.clone());
