@@ -95,7 +95,7 @@ Filters, joined with AND:
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
   labels.env=prod                  labels by key
   condition.Reachable=false        conditions by type
-  machine_id, provider, rack       and `not in (…)`
+  machine_id, provider, rack_id    and `not in (…)`
 
 Orders of a list: machine_id, created_at, updated_at";
 

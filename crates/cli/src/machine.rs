@@ -296,10 +296,14 @@ pub fn effective_name(machine: &Machine) -> &'static str {
     }
 }
 
-/// The effective state in a list: short, and marked if an operator must act.
+/// The effective state in a list: short, and marked if an operator must act. IDLE says what is
+/// intended: a machine that is off or does not answer is marked too.
 fn effective_cell(machine: &Machine) -> Cell {
+    let reachable = condition(machine, "Reachable");
+    let silent = reachable.is_some_and(|one| !one.status && one.last_transition.is_some());
     match effective(machine) {
         EffectiveState::Unspecified | EffectiveState::New => effective_name(machine).into(),
+        EffectiveState::Idle if silent => Cell::with_tone("⚠IDLE", Tone::Warn),
         EffectiveState::Idle => Cell::with_tone("IDLE", Tone::Good),
         EffectiveState::Busy => Cell::with_tone("BUSY", Tone::Busy),
         EffectiveState::Maintenance => Cell::with_tone("MAINT", Tone::Warn),
@@ -338,11 +342,14 @@ fn condition_cell(condition: Option<&Condition>) -> Cell {
     }
 }
 
-/// The flag that takes the machine out of use, with its reason; empty if none is set.
+/// The condition that takes the machine out of use, with its reason; empty if there is none.
 fn blocking_flag(machine: &Machine) -> String {
-    let flags = ["Retired", "RMA", "NeedsIntervention"];
-    let set =
-        flags.iter().find_map(|name| condition(machine, name).filter(|condition| condition.status));
+    let flags =
+        [("Retired", true), ("RMA", true), ("NeedsIntervention", true), ("Reachable", false)];
+    let holds = |one: &&Condition, bad| one.status == bad && one.last_transition.is_some();
+    let set = flags
+        .iter()
+        .find_map(|(name, bad)| condition(machine, name).filter(|one| holds(one, *bad)));
     set.map_or_else(String::new, |condition| format!("{}: {}", condition.r#type, condition.reason))
 }
 
@@ -475,6 +482,8 @@ mod tests {
                 &[("Reachable", false)],
                 "",
             ),
+            // READY is the intent, and it is off.
+            machine("machine-6", Phase::Ready, EffectiveState::Idle, &[("Reachable", false)], ""),
         ];
         assert_eq!(
             table(&machines, false).render(ColorMode { enabled: false }),
@@ -485,6 +494,7 @@ machine-2    MAINTENANCE  BUSY        ✓          ✓            op-abc123
 machine-3    READY        ⚠ATTENTION  ✓          ✓            -
 machine-4    READY        ⛔BLOCKED   -          -            -
 machine-5    MAINTENANCE  MAINT       ✗          -            -
+machine-6    READY        ⚠IDLE       ✗          -            -
 "
         );
     }
@@ -501,6 +511,9 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
             "{text}"
         );
         assert!(text.ends_with("RMA: disk\n"), "{text}");
+        let off = machine("m", Phase::Ready, EffectiveState::Idle, &[("Reachable", false)], "");
+        let text = table(&[off], true).render(ColorMode { enabled: false });
+        assert!(text.ends_with("Reachable: disk\n"), "{text}");
     }
 
     #[test]

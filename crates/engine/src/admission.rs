@@ -12,7 +12,7 @@ mod start;
 pub use start::{StartRequest, StartedRun};
 
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
-pub(crate) use start::check_node;
+pub(crate) use start::admit_again_now;
 
 use crate::Engine;
 use crate::holds::hold_devices;

@@ -205,6 +205,8 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<LockedTarget> {
 pub(crate) struct LockedTargets {
     target: LockedTarget,
     node: Option<Box<Node>>,
+    /// The active nodes whose machines the intended call takes down.
+    taken_down: Vec<Node>,
     /// Set when the run has read facts of a machine that is not a node.
     host: Option<Box<Host>>,
     claims: Vec<(LockedTarget, Option<RunId>)>,
@@ -227,6 +229,7 @@ impl TargetUpdate<'_> {
     pub async fn load(&self, tx: &mut Tx) -> Result<LockedTargets> {
         let spec = &self.run.spec;
         let node = node::run_update::lock(tx, self.run).await?;
+        let taken_down = node::run_update::lock_taken_down(tx, self.run).await?;
         // Lock order: the host before its machine, as in the host's own turn.
         let host = match (self.facts, spec.target.machine()) {
             // Facts from MAAS belong to the node.
@@ -250,9 +253,9 @@ impl TargetUpdate<'_> {
             let with_next =
                 |(key, claimed): (String, LockedTarget)| (claimed, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
-            return Ok(LockedTargets { target, node, host, claims });
+            return Ok(LockedTargets { target, node, taken_down, host, claims });
         }
-        Ok(LockedTargets { target, node, host, claims: Vec::new() })
+        Ok(LockedTargets { target, node, taken_down, host, claims: Vec::new() })
     }
 
     /// Writes the changes and wakes the objects that wait for the run.
@@ -273,6 +276,9 @@ impl TargetUpdate<'_> {
             }
             LockedTarget::Switch(switch) => self.learn(tx, *switch)?,
             LockedTarget::PowerShelf(shelf) => self.learn(tx, *shelf)?,
+        }
+        for node in &locked.taken_down {
+            node::run_update::write_taken_down(tx, node, self.run, self.event)?;
         }
         if let Some(node) = locked.node {
             node::run_update::write(tx, *node, self.run, self.facts, self.event)?;

@@ -5,7 +5,9 @@ use crate::Engine;
 use crate::admission::{current_run, event, lock_machine, missing_machine, no_machine};
 use crate::component::desired_firmware;
 use crate::firmware::no_firmware;
+use model::blast_radius::ServingNode;
 use model::firmware::FirmwareResolution;
+use model::gate::Overrides;
 use model::health::{Alert, AlertClass, Alerts};
 use model::here;
 use model::host::{
@@ -15,7 +17,7 @@ use model::host::{
 use model::id::{FirmwareId, MachineId, RunId};
 use model::lifecycle::Lifecycle;
 use model::machine::Machine;
-use model::machine::admit::admit;
+use model::machine::admit::RunCase;
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
@@ -164,7 +166,8 @@ pub(crate) async fn load_context(
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
     let rack = machine.and_then(|machine| machine.spec.rack.as_ref());
     let firmware = desired_firmware(tx, rack, named).await?;
-    let gate = gate(machine, host, &firmware);
+    let node = tx.node_in_service(&host.machine()).await?;
+    let gate = gate(machine, node.as_ref(), host, &firmware);
     let (operation, part) = match host.rack_operation() {
         Some(id) => (tx.run(id).await?, find_child_run(tx, host, id).await?),
         None => (None, None),
@@ -190,14 +193,19 @@ async fn find_child_run(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<O
     Ok(latest.into_iter().find(is_part))
 }
 
+/// A host has no override: its upgrade waits until nothing uses the machine.
 fn gate(
     machine: Option<&Machine>,
+    node: Option<&ServingNode>,
     host: &Host,
     firmware: &FirmwareResolution,
 ) -> std::result::Result<(), Refusal> {
     let Some(machine) = machine else { return Err(no_machine(&host.machine())) };
     match check_firmware(&host.facts, firmware) {
-        FirmwareCheck::Install { steps, .. } => admit(machine, RunType::Firmware, &steps),
+        FirmwareCheck::Install { steps, .. } => {
+            let case = RunCase { machine, node, run_type: RunType::Firmware, steps: &steps };
+            case.admit(&Overrides::default())
+        }
         FirmwareCheck::Nothing(_) | FirmwareCheck::Unknown(_) => Ok(()),
     }
 }

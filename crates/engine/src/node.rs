@@ -32,7 +32,7 @@ use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
-use model::machine::admit::{admit, admit_again, admit_with_override};
+use model::machine::admit::{RunCase, admit_again};
 use model::node::requests::{self, NodeContext};
 use model::node::{
     DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, steps, uncordon,
@@ -200,8 +200,8 @@ pub(crate) async fn create_run(
 ) -> Result<Run> {
     let overrides = Overrides::of_params(&run.spec.params);
     match &run.spec.rerun_of {
-        None => admit_with_override(machine, run.spec.run_type, &run.spec.steps, &overrides)?,
-        Some(_) => admit_again(machine, &run)?,
+        None => run_case(machine, &run).admit(&overrides)?,
+        Some(_) => admit_again(machine, None, &run)?,
     }
     let own = run.spec.reports_to.clone();
     let enqueue = owner.map_or(Enqueue::Now, Enqueue::Claimed);
@@ -381,7 +381,12 @@ pub(crate) fn override_note(
 
 /// The health gate, if it would refuse a run on a node without an override.
 pub(crate) fn health_gate(machine: &Machine, run: &Run) -> Option<Gate> {
-    gate_of(&admit(machine, run.spec.run_type, &run.spec.steps))
+    gate_of(&run_case(machine, run).admit(&Overrides::default()))
+}
+
+/// A run of a node as the gates see it: the node does not object to its own run.
+fn run_case<'a>(machine: &'a Machine, run: &'a Run) -> RunCase<'a> {
+    RunCase { machine, node: None, run_type: run.spec.run_type, steps: &run.spec.steps }
 }
 
 const fn run_type(mode: DecommissionMode) -> RunType {

@@ -4,12 +4,12 @@
 use crate::Engine;
 use crate::admission::event;
 use crate::admission::overrides_of;
-use model::blast_radius::{AffectedMachine, PoweredDevice};
+use model::blast_radius::{AffectedMachine, PoweredDevice, ServingNode};
 use model::device::power_goal;
 use model::effect::DesiredPower;
 use model::gate::{Gate, Overrides, gates_of};
 use model::here;
-use model::id::{MachineId, NodeId, PowerShelfId, RackId};
+use model::id::{MachineId, PowerShelfId, RackId};
 use model::machine::Machine;
 use model::power_shelf::maintenance::{
     NamedShelf, PowerChangePreview, PowerChangeRequest, admit_power_off, preview_power_change,
@@ -149,6 +149,16 @@ async fn check_power_off(
     Ok(admit_power_off(shelf, &topology, overrides).err())
 }
 
+/// The machines that lose power when a shelf is switched off.
+pub(crate) async fn machines_fed_by(tx: &mut Tx, shelf: &TargetId) -> Result<Vec<MachineId>> {
+    let Some(shelf) = tx.record::<PowerShelf>(shelf.as_str()).await? else {
+        return Ok(Vec::new());
+    };
+    let topology = load_topology(tx, std::slice::from_ref(&shelf)).await?;
+    let loss = topology.power_loss(std::slice::from_ref(&shelf.id()));
+    Ok(loss.machines.into_iter().map(|affected| affected.machine).collect())
+}
+
 async fn load_named_shelves(
     tx: &mut Tx,
     requested: &PowerChangeRequest,
@@ -256,12 +266,12 @@ async fn load_rack_devices(
     Ok(())
 }
 
-fn powered_machine(machine: &Machine, serves: Option<&NodeId>) -> PoweredDevice {
+fn powered_machine(machine: &Machine, node: Option<&ServingNode>) -> PoweredDevice {
     PoweredDevice {
         target: TargetId::from(&machine.id),
         rack: machine.spec.rack.clone(),
         feeds: machine.spec.feeds.clone(),
-        affected: Some(AffectedMachine::of(machine, serves)),
+        affected: Some(AffectedMachine::of(machine, node)),
     }
 }
 

@@ -1,34 +1,78 @@
-//! The blast radius: which machines lose power or the fabric, or are restarted, computed before
-//! anything runs.
+//! The blast radius: which machines lose power, the fabric, their network or their disks, or are
+//! restarted, computed before anything runs.
+//!
+//! [`objection_of_service`] is the one rule for machines in service: every command that takes
+//! something from a machine asks it, through [`check_impact`].
 
 use crate::condition::ConditionType;
 use crate::gate::{Gate, Overrides};
 use crate::id::{MachineId, NodeId, PowerShelfId, RackId, RunId};
 use crate::machine::{Machine, Phase};
+use crate::node::NodeState;
 use crate::refusal::{Reason, Refusal};
 use crate::target::TargetId;
 
 /// The number of machines that a message names: more than a rack holds. The rest is counted.
 pub const MAX_NAMED: usize = 64;
 
-/// The impact on the affected machines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The impact on the affected machines, the least severe first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Impact {
-    PowerLoss,
-    /// New firmware restarts them.
-    Restart,
+    /// They enter maintenance without a drain.
+    Maintenance,
+    /// The documented REBOOT, which phase READY allows.
+    Reboot,
     /// Their distributed workloads break off.
     FabricLoss,
+    NetworkLoss,
+    /// A command, a boot from the network, or a change of cluster.
+    SystemChange,
+    /// New firmware, or a power cycle.
+    Restart,
+    /// Their disks are overwritten.
+    DiskLoss,
+    PowerLoss,
 }
 
 impl Impact {
+    pub const ALL: [Self; 8] = [
+        Self::Maintenance,
+        Self::Reboot,
+        Self::FabricLoss,
+        Self::NetworkLoss,
+        Self::SystemChange,
+        Self::Restart,
+        Self::DiskLoss,
+        Self::PowerLoss,
+    ];
+
     const fn said(self) -> &'static str {
         match self {
-            Self::PowerLoss => "take power from",
-            Self::Restart => "restart",
+            Self::Maintenance => "take out of service",
+            Self::Reboot => "reboot",
             Self::FabricLoss => "take the fabric from",
+            Self::NetworkLoss => "take the network from",
+            Self::SystemChange => "change the system of",
+            Self::Restart => "restart",
+            Self::DiskLoss => "overwrite the disks of",
+            Self::PowerLoss => "take power from",
         }
     }
+
+    /// True if the system of the machine stops: a node on it cannot stay `active`.
+    pub const fn takes_down(self) -> bool {
+        match self {
+            Self::Reboot | Self::Restart | Self::DiskLoss | Self::PowerLoss => true,
+            Self::Maintenance | Self::FabricLoss | Self::NetworkLoss | Self::SystemChange => false,
+        }
+    }
+}
+
+/// The node on a machine, if it uses the machine: see [`NodeState::uses_machine`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServingNode {
+    pub id: NodeId,
+    pub state: NodeState,
 }
 
 /// An affected machine, and the objection to it.
@@ -40,7 +84,7 @@ pub struct AffectedMachine {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImpactObjection {
-    /// It is READY and not drained.
+    /// It is READY or IN_SERVICE, and not drained.
     InService,
     /// It serves as this node.
     Serves(NodeId),
@@ -56,7 +100,7 @@ impl ImpactObjection {
         let verb = if machines.len() == 1 { "is" } else { "are" };
         let machines = machines.join(", ");
         match self {
-            Self::InService => format!("{machines} {verb} READY and in service"),
+            Self::InService => format!("{machines} {verb} in service and not drained"),
             Self::Serves(node) => format!("{machines} serves as {node}"),
             Self::HeldBy(run) => format!("{machines} {verb} held by {run}"),
             Self::Unreadable => format!("{machines} cannot be read, and may be in service"),
@@ -65,14 +109,11 @@ impl ImpactObjection {
 }
 
 impl AffectedMachine {
-    /// `serves` is the node in service on the machine, if there is one.
-    pub fn of(machine: &Machine, serves: Option<&NodeId>) -> Self {
-        let in_service = machine.phase == Phase::Ready && !machine.is(ConditionType::Drained);
-        let objection = match (&machine.active_run, serves, in_service) {
-            (Some(run), _, _) => Some(ImpactObjection::HeldBy(run.clone())),
-            (None, Some(node), _) => Some(ImpactObjection::Serves(node.clone())),
-            (None, None, true) => Some(ImpactObjection::InService),
-            (None, None, false) => None,
+    /// A machine that another device or its rack takes down. `node` is the node that uses it.
+    pub fn of(machine: &Machine, node: Option<&ServingNode>) -> Self {
+        let objection = match &machine.active_run {
+            Some(run) => Some(ImpactObjection::HeldBy(run.clone())),
+            None => objection_of_service(machine, node, Impact::PowerLoss),
         };
         Self { machine: machine.id.clone(), objection }
     }
@@ -90,6 +131,43 @@ impl AffectedMachine {
     pub fn said(&self) -> Option<String> {
         self.objection.as_ref().map(|against| against.said(&[self.machine.as_str()]))
     }
+}
+
+/// The rule for machines in service: the objection to an impact on this machine. It is the only
+/// place that decides whether a machine is in service.
+///
+/// A machine is in service while it is in phase READY or in lifecycle state IN_SERVICE and was not
+/// observed as drained, or while a node on it is active, offline or draining. A REBOOT is allowed
+/// in phase READY as documented, and entering maintenance takes nothing yet: only an active node
+/// objects to these two.
+pub fn objection_of_service(
+    machine: &Machine,
+    node: Option<&ServingNode>,
+    impact: Impact,
+) -> Option<ImpactObjection> {
+    let mild = match impact {
+        Impact::Maintenance | Impact::Reboot => true,
+        Impact::FabricLoss
+        | Impact::NetworkLoss
+        | Impact::SystemChange
+        | Impact::Restart
+        | Impact::DiskLoss
+        | Impact::PowerLoss => false,
+    };
+    let objects = |node: &&ServingNode| match mild {
+        true => node.state == NodeState::Active,
+        false => node.state.uses_machine(),
+    };
+    if let Some(node) = node.filter(objects) {
+        return Some(ImpactObjection::Serves(node.id.clone()));
+    }
+    let meant_to_serve = match machine.phase {
+        Phase::Ready => true,
+        Phase::FactoryReady => machine.is(ConditionType::InCustomerCluster),
+        Phase::Maintenance => false,
+    };
+    let in_service = !mild && meant_to_serve && !machine.is(ConditionType::Drained);
+    in_service.then_some(ImpactObjection::InService)
 }
 
 /// A machine or switch, and the power shelves that feed it.

@@ -47,6 +47,9 @@ impl ConditionType {
     }
 }
 
+/// The reason of `Reachable` for a machine that is switched off.
+pub const POWERED_OFF: &str = "PoweredOff";
+
 /// One observation of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionObservation {

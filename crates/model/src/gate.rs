@@ -28,6 +28,9 @@ const OLD_PARAMS: [(&str, &[Gate]); 4] = [
     ("without_maas", &[Gate::Maas]),
 ];
 
+/// Stands between the command that satisfies a gate and the flags that override it.
+pub const OR_REPEAT: &str = "   # or repeat it with ";
+
 /// The number of characters of an unknown gate that a message shows.
 const MAX_SHOWN: usize = 64;
 
@@ -72,7 +75,7 @@ impl Gate {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::InService => {
-                "Machines that are in service or held by an operation keep their power, their fabric and their uptime."
+                "Machines that are in service or held by an operation keep their power, network, fabric, disks and uptime."
             }
             Self::Health => {
                 "No operation starts on an object while a health report prevents changes, and no work is placed while one prevents allocations."
@@ -102,8 +105,9 @@ impl fmt::Display for Gate {
     }
 }
 
-/// The gates of a run that a client starts on a machine, and of the onboarding of a node.
-pub const MACHINE_RUN: &[Gate] = &[Gate::Health];
+/// The gates of a run that a client starts on a machine.
+pub const MACHINE_RUN: &[Gate] = &[Gate::InService, Gate::Health];
+pub const ONBOARD_NODE: &[Gate] = &[Gate::Health];
 /// The gates of the maintenance and of the reprovision of a rack.
 pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];

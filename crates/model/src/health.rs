@@ -6,7 +6,7 @@
 //! the object, so a gate needs no second query.
 
 use crate::filter::{Filter, FilterValues};
-use crate::gate::{Gate, Overrides};
+use crate::gate::{Gate, OR_REPEAT, Overrides};
 use crate::refusal::{Reason, Refusal};
 use crate::target::TargetId;
 use crate::text;
@@ -331,7 +331,7 @@ impl HealthSummary {
                 let flags = overrides.flags_with(Gate::Health);
                 Err(Refusal::new(Reason::HealthPrevents, message)
                     .at_gate(Gate::Health)
-                    .next(format!("farrier health get {target}   # or repeat it with {flags}")))
+                    .next(format!("farrier health get {target}{OR_REPEAT}{flags}")))
             }
         }
     }

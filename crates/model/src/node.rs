@@ -126,6 +126,10 @@ pub struct Node {
     /// The node has been in service. A node that never was can only be removed.
     #[serde(default)]
     pub served: bool,
+    /// The operation that took its machine down while it was active. Only a heartbeat after the
+    /// end of that operation makes the node active again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_by: Option<RunId>,
     /// The last request with a request id that brought it back into service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_request: Option<AppliedRequest>,
@@ -155,6 +159,7 @@ impl Node {
             drift_passes: 0,
             agent: None,
             served: false,
+            down_by: None,
             last_request: None,
         }
     }
@@ -185,16 +190,31 @@ impl Node {
         );
         let quarantine = self.quarantine.filter(|_| stored);
         let (reason, passes) = (why.to_string(), 0);
-        let served = self.served || to == NodeState::Active;
+        let active = to == NodeState::Active;
         Ok(Self {
             state: to,
             moved_by: owner,
             reason,
             quarantine,
             drift_passes: passes,
-            served,
+            served: self.served || active,
+            down_by: self.down_by.clone().filter(|_| !active),
             ..self.clone()
         })
+    }
+
+    /// The node after an operation on another object has taken its machine down; none if it was
+    /// not active. `active -> offline` is the pair of the document for a node that does not
+    /// respond, and it belongs to reconciliation: Farrier knows from its own order what the missing
+    /// heartbeats would tell minutes later. `draining` and `quarantined` would need a decision of
+    /// an operator, and heartbeats do not end them.
+    pub fn taken_down(&self, by: &RunId) -> Option<Self> {
+        if self.state != NodeState::Active {
+            return None;
+        }
+        let why = format!("{by} takes its machine down");
+        let offline = self.become_(NodeState::Offline, TransitionOwner::Reconciler, &why).ok()?;
+        Some(Self { down_by: Some(by.clone()), ..offline })
     }
 
     /// A transition into quarantine, with its cause.

@@ -21,6 +21,7 @@ pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
 pub use remaining::{RemainingStep, remaining_steps, time_limit};
 
+use crate::blast_radius::Impact;
 use crate::effect::{CallVerb, Effect, EffectKey};
 use crate::fault::{Fault, FaultClass};
 use crate::id::{PlanId, RunId};
@@ -354,6 +355,17 @@ impl Run {
 
     pub fn works_on_node(&self) -> bool {
         RunType::NODES.contains(&self.spec.run_type)
+    }
+
+    /// What the call that this commit intends takes from the target. None for a call that starts
+    /// nothing, and for the runs of a node, whose stages move it themselves.
+    pub fn intended_impact(&self) -> Option<Impact> {
+        let step = self.progress.current()?;
+        let starts = step.intent.as_ref()?.verb == CallVerb::Perform;
+        if !starts || self.works_on_node() {
+            return None;
+        }
+        self.effect(step)?.facts().takes
     }
 
     /// The command for an action on this run.

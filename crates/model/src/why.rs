@@ -9,13 +9,13 @@ mod remedy;
 
 pub use device::{device_overdue, explain_device};
 
-use crate::condition::{Condition, ConditionType};
+use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::effect::CallVerb;
 use crate::fault::FaultCode;
 use crate::health::HealthSummary;
 use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
-use crate::node::Node;
+use crate::node::{Node, NodeState};
 use crate::run::{Run, RunPhase, StepState, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
 use remedy::own_commands;
@@ -101,6 +101,10 @@ fn as_node(
     if node.state.in_service() {
         reported.next_commands.retain(|command| !command.starts_with("farrier reimage "));
     }
+    // The gate in-service refuses it.
+    if node.state == NodeState::Active {
+        reported.next_commands.retain(|command| !command.starts_with("farrier reboot "));
+    }
     reported.next_commands.insert(0, why);
     reported
 }
@@ -180,14 +184,6 @@ fn in_maintenance(machine: &Machine) -> Explanation {
         let image = format!("farrier reimage {id} --image ubuntu-2204");
         return plain(format!("{intended}; nothing is waiting"), vec![leave, image]);
     };
-    let fault = FaultCode::parse(&known.reason);
-    let probe = match fault {
-        Some(FaultCode::LoginRefused) => {
-            format!("farrier bmc unlock {}", machine.spec.bmc_endpoint)
-        }
-        Some(code) => format!("farrier fault {}", code.as_str()),
-        None => format!("farrier machine inspect {id}"),
-    };
     Explanation {
         headline: format!(
             "{intended}; {} is {}: {}",
@@ -197,9 +193,20 @@ fn in_maintenance(machine: &Machine) -> Explanation {
         ),
         since: Some(known.last_transition),
         failed: known.reason.clone(),
-        fault,
-        next_commands: vec![probe, format!("farrier history {id}"), leave],
+        fault: FaultCode::parse(&known.reason),
+        next_commands: vec![probe_command(machine, known), format!("farrier history {id}"), leave],
         ..Explanation::default()
+    }
+}
+
+/// The command that shows more about a bad condition.
+fn probe_command(machine: &Machine, known: &Condition) -> String {
+    match FaultCode::parse(&known.reason) {
+        Some(FaultCode::LoginRefused) => {
+            format!("farrier bmc unlock {}", machine.spec.bmc_endpoint)
+        }
+        Some(code) => format!("farrier fault {}", code.as_str()),
+        None => format!("farrier machine inspect {}", machine.id),
     }
 }
 
@@ -213,18 +220,45 @@ fn idle(machine: &Machine) -> Explanation {
             vec![format!("farrier get {id}")],
         ),
         (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
-        (Some((condition, known)), _) => Explanation {
-            headline: format!(
-                "{id} is ready, but {} is {}: {}",
-                condition.as_str(),
-                known.status,
-                known.reason
-            ),
-            since: Some(known.last_transition),
-            failed: known.reason.clone(),
-            next_commands: vec![format!("farrier reboot {id}"), format!("farrier history {id}")],
-            ..Explanation::default()
-        },
+        (Some((condition, known)), _) => {
+            let silent = condition == ConditionType::Reachable;
+            let what = match (silent, known.reason == POWERED_OFF) {
+                (true, true) => "it is switched off; ",
+                (true, false) => "it does not answer; ",
+                (false, _) => "",
+            };
+            let (name, status) = (condition.as_str(), known.status);
+            Explanation {
+                headline: format!(
+                    "{id} is meant to be in service, but {what}{name} is {status}: {}",
+                    known.reason
+                ),
+                since: Some(known.last_transition),
+                failed: known.reason.clone(),
+                fault: FaultCode::parse(&known.reason),
+                next_commands: repair_commands(machine, condition, known),
+                ..Explanation::default()
+            }
+        }
+    }
+}
+
+/// The commands for a READY machine with a bad condition. Power and reboot need the BMC, so one
+/// that cannot be reached comes first.
+fn repair_commands(machine: &Machine, condition: ConditionType, known: &Condition) -> Vec<String> {
+    let id = &machine.id;
+    let history = format!("farrier history {id}");
+    let bmc = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
+    match (bmc, condition == ConditionType::Reachable) {
+        (Some(bmc), _) => vec![probe_command(machine, bmc), history],
+        (None, true) if known.reason == POWERED_OFF => {
+            vec![format!("farrier machine power {id} on"), history]
+        }
+        (None, true) => {
+            let on = format!("farrier machine power {id} on");
+            vec![on, format!("farrier reboot {id}"), history]
+        }
+        (None, false) => vec![format!("farrier reboot {id}"), history],
     }
 }
 

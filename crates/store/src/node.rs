@@ -5,6 +5,7 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::record::record;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
+use model::blast_radius::ServingNode;
 use model::effect::EffectKey;
 use model::id::{MachineId, NodeId, RackId, SiteId};
 use model::node::enroll::EnrollmentToken;
@@ -14,10 +15,10 @@ use model::node::{Node, NodeState};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// Nodes joined with their states, and the condition for being in service. A test compares it with
-/// `NodeState::in_service`.
+/// Nodes joined with their states, and the condition for using their machine. A test compares it
+/// with `NodeState::uses_machine`.
 const NODES_WITH_RECORDS: &str = "nodes n JOIN records r ON r.id = n.id";
-const IN_SERVICE: &str = "n.live = 1 AND r.state IN ('active', 'offline')";
+const USES_MACHINE: &str = "n.live = 1 AND r.state IN ('active', 'offline', 'draining')";
 
 /// The last heartbeat of a node's agent, and the problems that it reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -66,24 +67,27 @@ impl Tx {
         row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
     }
 
-    /// The node in service on a machine.
-    pub async fn node_in_service(&mut self, machine: &MachineId) -> Result<Option<NodeId>> {
+    /// The node that uses a machine.
+    pub async fn node_in_service(&mut self, machine: &MachineId) -> Result<Option<ServingNode>> {
         let sql = format!(
-            "SELECT n.id FROM {NODES_WITH_RECORDS} WHERE n.machine_id = $1 AND {IN_SERVICE}"
+            "SELECT n.id, r.state FROM {NODES_WITH_RECORDS} \
+             WHERE n.machine_id = $1 AND {USES_MACHINE}"
         );
         let row = self.query_one(&sql, values![machine.as_str()]).await?;
-        row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+        row.map(|row| serving_node(&row, 0)).transpose()
     }
 
-    /// The nodes in service on the machines of a rack.
-    pub async fn nodes_in_service(&mut self, rack: &RackId) -> Result<BTreeMap<MachineId, NodeId>> {
+    /// The nodes that use the machines of a rack.
+    pub async fn nodes_in_service(
+        &mut self,
+        rack: &RackId,
+    ) -> Result<BTreeMap<MachineId, ServingNode>> {
         let sql = format!(
-            "SELECT n.machine_id, n.id FROM {NODES_WITH_RECORDS} JOIN machines m ON m.id = n.machine_id \
-             WHERE m.rack_id = $1 AND {IN_SERVICE}"
+            "SELECT n.machine_id, n.id, r.state FROM {NODES_WITH_RECORDS} \
+             JOIN machines m ON m.id = n.machine_id WHERE m.rack_id = $1 AND {USES_MACHINE}"
         );
         let rows = self.query(&sql, values![rack.as_str()]).await?;
-        let pair =
-            |row: &Row| Ok((MachineId::trusted(row.text(0)?), NodeId::trusted(row.text(1)?)));
+        let pair = |row: &Row| Ok((MachineId::trusted(row.text(0)?), serving_node(row, 1)?));
         rows.iter().map(pair).collect()
     }
 
@@ -279,10 +283,20 @@ fn heartbeat(row: &Row, from: usize) -> Result<NodeHeartbeat> {
     Ok(NodeHeartbeat { at, problems: row.text(from + 1)?.to_string() })
 }
 
+fn node_state(name: &str) -> Result<NodeState> {
+    let unknown = || StoreError::Corrupt(format!("a node in state {name:?}"));
+    NodeState::parse(name).ok_or_else(unknown)
+}
+
+fn serving_node(row: &Row, from: usize) -> Result<ServingNode> {
+    Ok(ServingNode {
+        id: NodeId::trusted(row.text(from)?),
+        state: node_state(row.text(from + 1)?)?,
+    })
+}
+
 fn agent_heartbeat(row: &Row) -> Result<AgentHeartbeat> {
-    let state = row.text(1)?;
-    let unknown = || StoreError::Corrupt(format!("a node in state {state:?}"));
-    let state = NodeState::parse(state).ok_or_else(unknown)?;
+    let state = node_state(row.text(1)?)?;
     let NodeHeartbeat { at, problems } = heartbeat(row, 2)?;
     let node = NodeId::trusted(row.text(0)?);
     let (lost_at, changed_at) = (row.opt_time(4)?, row.time(5)?);
@@ -294,10 +308,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_service_is_what_the_model_says() {
+    fn a_node_uses_its_machine_as_the_model_says() {
         for state in NodeState::ALL {
-            let named = IN_SERVICE.contains(&format!("'{state}'"));
-            assert_eq!(named, state.in_service(), "{state}");
+            let named = USES_MACHINE.contains(&format!("'{state}'"));
+            assert_eq!(named, state.uses_machine(), "{state}");
         }
     }
 }

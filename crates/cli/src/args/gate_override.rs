@@ -50,7 +50,8 @@ macro_rules! override_args {
 }
 
 override_args! {
-    MachineOverrideArgs: "health";
+    MachineOverrideArgs: "in-service, health";
+    OnboardOverrideArgs: "health";
     RackOverrideArgs: "in-service, health";
     PowerShelfOverrideArgs: "health, and in-service to switch off";
     ComponentOverrideArgs: "health, and in-service for machines and switches";
@@ -80,12 +81,12 @@ mod tests {
             "machine power m-1 off",
             "machine power m-1 cycle",
             "operation start m-1 --type REBOOT",
-            "node onboard m-1 --site site-a",
         ];
         let off = gate::shelf_power(DesiredPower::Off);
         let full = gate::decommission(DecommissionMode::FullDecommission);
         let drain = gate::decommission(DecommissionMode::Drain);
         let others = [
+            ("node onboard m-1 --site site-a", gate::ONBOARD_NODE),
             ("rack maintenance start rack-1", gate::RACK_MAINTENANCE),
             ("rack reprovision rack-1", gate::RACK_MAINTENANCE),
             ("rack delete rack-1", gate::DELETE_RACK),

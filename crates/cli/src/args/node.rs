@@ -134,7 +134,7 @@ pub struct NodeOnboardArgs {
     #[arg(long, value_name = "SITE")]
     pub site: String,
     #[command(flatten)]
-    pub overrides: MachineOverrideArgs,
+    pub overrides: OnboardOverrideArgs,
     #[command(flatten)]
     pub options: NodeOperationArgs,
 }

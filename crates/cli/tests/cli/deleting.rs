@@ -2,8 +2,8 @@
 
 use crate::api::{TestServer, fault, labelled, machine, on_both, refused, states};
 use crate::fleet::Clients;
-use proto::v1;
 use proto::words::WireEnum;
+use proto::{FieldMask, v1};
 use tonic::Code::{FailedPrecondition, NotFound};
 use tonic::{Response, Status};
 use tonic_types::StatusExt;
@@ -85,7 +85,12 @@ async fn keeping(_world: &TestServer, mut api: Clients) {
     api.settled(placed).await;
     let next = "farrier machine update m-placed --rack ''";
     check(&mut api, "m-placed", "MACHINE_IN_RACK", &["rack-1", next]).await;
-    api.put(machine("m-placed")).await;
+    let update = v1::UpdateMachineRequest {
+        machine: Some(machine("m-placed")),
+        update_mask: Some(FieldMask { paths: vec!["spec.rack_id".into()] }),
+        ..Default::default()
+    };
+    api.machines.update_machine(update).await.unwrap();
     api.delete("m-placed").await.unwrap();
 
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };

@@ -173,13 +173,13 @@ async fn machines_in_service_keep_their_power_unless_overridden() {
     let both = "power-shelf maintenance power-off --id ps-1 ps-2";
     let (message, _) = typed(url, &format!("{both} --dry-run"), 2);
     assert!(
-        message.contains("Affected machines:\n  m-1  (m-1 is READY and in service)"),
+        message.contains("Affected machines:\n  m-1  (m-1 is in service and not drained)"),
         "{message}"
     );
     assert!(message.contains("Would be refused:"), "{message}");
     let (_, message) = typed(url, both, 2);
     assert!(
-        message.contains("m-1 is READY and in service (gate in-service)")
+        message.contains("m-1 is in service and not drained (gate in-service)")
             && message.contains("--override in-service --reason"),
         "{message}"
     );

@@ -125,7 +125,7 @@ fn preview(person: &Terminal) {
     person.line("exit-maintenance tray-1", 0);
     let off = "rack maintenance start rack-1 --activity power --power reset";
     let message = person.expect_refused_dry_run(off);
-    says(&message, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
+    says(&message, &["would be refused:", "tray-1 is in service and not drained", "Taken down: "]);
     says(
         &person.line(off, 2),
         &["tray-1 is READY", "(gate in-service)", "--override in-service --reason"],

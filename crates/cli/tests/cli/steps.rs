@@ -19,7 +19,10 @@ fn power(plan: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunReque
         r#type: "POWER".into(),
         plan_id: plan.into(),
         params: params(pairs),
-        ..Default::default()
+        gate_override: Some(v1::GateOverride {
+            gates: vec!["in-service".into()],
+            reason: "a test".into(),
+        }),
     }
 }
 
@@ -65,6 +68,13 @@ async fn gates(_world: &TestServer, mut api: Clients) {
         refused(api.try_run(power(plan, plan, &[])).await, FailedPrecondition, &words);
     }
     in_cluster(&mut api).await;
+    // A machine in service keeps its power without an override; a reboot passes as documented.
+    for plan in [OFF, CYCLE] {
+        let request = v1::StartRunRequest { gate_override: None, ..power(plan, "plain", &[]) };
+        let words = ["m-1 is in service and not drained", "gate in-service"];
+        refused(api.try_run(request).await, FailedPrecondition, &words);
+    }
+    api.done("m-1", "REBOOT", "reboot").await;
     assert_eq!(switched(&mut api, OFF, "off").await, "The machine is powered off");
     assert!(!is(&api.machine("m-1").await, "Reachable"));
     assert_eq!(switched(&mut api, OFF, "off-2").await, "It was off already");

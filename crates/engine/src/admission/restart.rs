@@ -7,14 +7,14 @@ use super::{
     Admission, Created, Holds, StartRequest, StartedRun, event, missing_machine, no_run, replay,
 };
 use crate::power_shelf;
+use crate::rack::load_devices;
 use crate::run::Runs;
 use model::blast_radius::{AffectedMachine, Impact, check_impact};
-use model::device::power_goal;
-use model::effect::DesiredPower;
 use model::gate::{Gate, Overrides, gate_of, remove_from, without_overrides};
 use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
+use model::machine::admit::impact_of;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::run::actions::{Requester, RestartMode, restart};
@@ -155,21 +155,48 @@ pub(crate) async fn may_continue_alone(
         refusing.extend(gate_of(&check(&Overrides::default())));
     }
     refusing.extend(power_shelf::recheck_power_off(tx, run).await?);
-    let Some(id) = target.machine() else { return Ok(refusing) };
-    let impact = match power_goal(run) {
-        Some(DesiredPower::Off) => Impact::PowerLoss,
-        None if run.spec.run_type == RunType::Firmware => Impact::Restart,
-        Some(DesiredPower::On) | None => return Ok(refusing),
-    };
-    let Some(machine) = tx.machine(&id).await? else {
-        return Err(missing_machine(tx, &id, now).await?.into());
-    };
-    let serves = tx.node_in_service(&id).await?;
-    let affected = [AffectedMachine::of(&machine, serves.as_ref())];
-    check_impact(&what, impact, &affected, &overrides)
-        .map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?;
-    refusing.extend(gate_of(&check_impact(&what, impact, &affected, &Overrides::default())));
+    let Some(impact) = impact_of(run.spec.run_type, &run.spec.steps) else { return Ok(refusing) };
+    match target.kind {
+        TargetKind::Machine => {
+            let id = MachineId::trusted(&target.id);
+            let Some(machine) = tx.machine(&id).await? else {
+                return Err(missing_machine(tx, &id, now).await?.into());
+            };
+            let node = tx.node_in_service(&id).await?;
+            let affected = [AffectedMachine::of(&machine, node.as_ref())];
+            let check = |overrides: &Overrides| check_impact(&what, impact, &affected, overrides);
+            check(&overrides)
+                .map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?;
+            refusing.extend(gate_of(&check(&Overrides::default())));
+        }
+        TargetKind::Switch => {
+            refusing.extend(check_fabric_users(tx, target, &what, &overrides).await?);
+        }
+        TargetKind::PowerShelf | TargetKind::Rack => {}
+    }
     Ok(refusing)
+}
+
+/// The machines in the rack of a switch lose the fabric while it is flashed or off: the same gate
+/// as that of a maintenance of the rack. Returns the gate that would refuse without the override.
+async fn check_fabric_users(
+    tx: &mut Tx,
+    switch: &TargetId,
+    what: &str,
+    overrides: &Overrides,
+) -> Result<Option<Gate>> {
+    let rack = tx.record::<Switch>(switch.as_str()).await?.and_then(|switch| switch.head.rack);
+    let Some(rack) = rack else { return Ok(None) };
+    let devices = load_devices(tx, &rack).await?;
+    let affected: Vec<_> = devices.into_iter().filter_map(|device| device.affected).collect();
+    let check =
+        |overrides: &Overrides| check_impact(what, Impact::FabricLoss, &affected, overrides);
+    check(overrides).map_err(|refusal| {
+        let flags = overrides.flags_with(Gate::InService);
+        let again = format!("farrier rack maintenance start {rack} --switch {switch} {flags}");
+        refusal.next(format!("{again}   # or move their work away first"))
+    })?;
+    Ok(gate_of(&check(&Overrides::default())))
 }
 
 /// The override of a run. A child run inherits that of its parent.

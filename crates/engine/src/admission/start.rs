@@ -4,12 +4,11 @@ use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
 use crate::plan::no_plan;
 use crate::run::Runs;
 use model::effect::Effect;
-use model::gate::{Overrides, gate_of, without_overrides};
+use model::gate::{Gate, Overrides, gates_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::{admit, admit_again, admit_with_override};
-use model::node::requests::check_machine_run;
+use model::machine::admit::{RunCase, admit_again};
 use model::plan::{
     Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
 };
@@ -113,14 +112,11 @@ impl StartRun {
             return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
         let run = self.new_run(tx, &machine).await?;
-        // Check the node first: it may refuse even after the caller has changed the machine's
-        // phase.
-        check_node(tx, &machine, &run).await?;
-        self.admit(&machine, &run)?;
+        let refusing = self.admit(tx, &machine, &run).await?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
-        let note = self.override_note(&machine, &run);
+        let note = self.override_note(&refusing);
         let message = match &self.origin {
             Origin::Plan => format!("{} accepted{note}", start.run_type.as_str()),
             Origin::Restart { note: again, .. } => {
@@ -134,23 +130,27 @@ impl StartRun {
         Ok((StartedRun { run, new: true }, created))
     }
 
-    fn admit(&self, machine: &Machine, run: &Run) -> std::result::Result<(), Refusal> {
+    /// Returns the gates that would refuse without the override.
+    async fn admit(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<Vec<Gate>> {
         let StartRequest { run_type, overrides, .. } = &self.start;
+        let node = tx.node_in_service(&machine.id).await?;
+        let node = node.as_ref();
+        let case = RunCase { machine, node, run_type: *run_type, steps: &run.spec.steps };
         match &self.origin {
-            Origin::Plan => admit_with_override(machine, *run_type, &run.spec.steps, overrides),
-            Origin::Restart { .. } => admit_again(machine, run),
+            Origin::Plan => case.admit(overrides)?,
+            Origin::Restart { .. } => admit_again(machine, node, run)?,
         }
+        Ok(gates_of(&case.refusals(&Overrides::default())))
     }
 
     /// The note about the override in the history. A restart keeps the original override.
-    fn override_note(&self, machine: &Machine, run: &Run) -> String {
-        let StartRequest { run_type, overrides, initiator, .. } = &self.start;
+    fn override_note(&self, refusing: &[Gate]) -> String {
+        let StartRequest { overrides, initiator, .. } = &self.start;
         let by = match &self.origin {
             Origin::Plan => initiator.clone(),
             Origin::Restart { original, .. } => format!("{initiator} as in {original}"),
         };
-        let refusing = gate_of(&admit(machine, *run_type, &run.spec.steps));
-        overrides.history_note(&by, refusing.as_slice())
+        overrides.history_note(&by, refusing)
     }
 
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
@@ -251,14 +251,18 @@ impl StartRun {
     }
 }
 
-/// While a machine serves as a node, operations on the node go through the node API.
-pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
-    match tx.node_in_service(&machine.id).await? {
-        Some(node) if !run.works_on_node() => {
-            Ok(check_machine_run(&node, run.spec.run_type, &run.spec.steps)?)
-        }
-        Some(_) | None => Ok(()),
-    }
+/// Checks the gates of a run that exists, on its locked machine. Returns the gates that would
+/// refuse without its override.
+pub(crate) async fn admit_again_now(
+    tx: &mut Tx,
+    machine: &Machine,
+    run: &Run,
+) -> Result<Vec<Gate>> {
+    let node = tx.node_in_service(&machine.id).await?;
+    let node = node.as_ref();
+    admit_again(machine, node, run)?;
+    let case = RunCase { machine, node, run_type: run.spec.run_type, steps: &run.spec.steps };
+    Ok(gates_of(&case.refusals(&Overrides::default())))
 }
 
 async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {

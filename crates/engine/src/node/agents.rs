@@ -10,9 +10,10 @@ use crate::Engine;
 use crate::admission::{Created, event, lock_machine};
 use crate::node::Nodes;
 use crate::secret::{SecretStore, checksum};
+use model::gate::Overrides;
 use model::here;
 use model::id::{MachineId, NodeId, RunId};
-use model::machine::admit::admit;
+use model::machine::admit::RunCase;
 use model::node::enroll::{EnrollingAgent, EnrollmentRefusal, EnrollmentToken, MAX_TOKEN_LIFE};
 use model::node::task::{Task, TaskInstruction};
 use model::node::{Agent, Node, NodeStage, NodeState};
@@ -275,7 +276,9 @@ impl MakeNode {
             return Err(taken(id, &node).into());
         }
         // Check the gate now, while the operator can act on a refusal, not when the agent enrolls.
-        admit(&machine, RunType::Onboard, &[])?;
+        let run_type = RunType::Onboard;
+        RunCase { machine: &machine, node: None, run_type, steps: &[] }
+            .admit(&Overrides::default())?;
         let mut node = Node::new(&self.node, id, NodeState::BootstrapIssued, self.now);
         node.head.labels = super::labels(&node);
         let message = format!("a bundle is issued for {id}");

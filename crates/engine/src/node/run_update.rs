@@ -1,10 +1,15 @@
-//! Applies the commit of a run to its node, in the same transaction, so that both always agree.
+//! Applies the commit of a run to its node, in the same transaction, so that both always agree; and
+//! the commit of any other run to the nodes whose machines it takes down.
 
+use crate::power_shelf::machines_fed_by;
+use model::blast_radius::Impact;
 use model::effect::DeviceFacts;
 use model::lifecycle::{Lifecycle, SubjectKind};
 use model::node::follow::revokes_sessions;
 use model::node::{Node, NodeState, next_transition};
 use model::run::Run;
+use model::target::TargetKind;
+use std::collections::BTreeSet;
 use store::{NewEvent, Result, Tx};
 
 /// The most transitions in one commit; more would be a loop in the rules.
@@ -18,6 +23,47 @@ pub(crate) async fn lock(tx: &mut Tx, run: &Run) -> Result<Option<Box<Node>>> {
         }
         Some(_) | None => Ok(None),
     }
+}
+
+/// Locks the active nodes whose machines the intended call takes down. The order with an override
+/// reaches them before the call: a node never stays active while its machine is off by our order.
+pub(crate) async fn lock_taken_down(tx: &mut Tx, run: &Run) -> Result<Vec<Node>> {
+    let Some(impact) = run.intended_impact().filter(|impact| impact.takes_down()) else {
+        return Ok(Vec::new());
+    };
+    let target = &run.spec.target;
+    let machines = match target.kind {
+        TargetKind::Machine => target.machine().into_iter().collect(),
+        // The firmware of a shelf keeps its outputs on.
+        TargetKind::PowerShelf if impact == Impact::PowerLoss => {
+            machines_fed_by(tx, target).await?
+        }
+        TargetKind::PowerShelf | TargetKind::Switch | TargetKind::Rack => Vec::new(),
+    };
+    // The same lock order everywhere, so no deadlock.
+    let mut ids = BTreeSet::new();
+    for machine in machines {
+        let node = tx.node_in_service(&machine).await?;
+        ids.extend(node.filter(|node| node.state == NodeState::Active).map(|node| node.id));
+    }
+    let mut nodes = Vec::new();
+    for id in ids {
+        nodes.extend(tx.record_locked::<Node>(id.as_str()).await?);
+    }
+    Ok(nodes)
+}
+
+/// Moves a node whose machine goes down.
+pub(crate) fn write_taken_down(
+    tx: &mut Tx,
+    node: &Node,
+    run: &Run,
+    event: &NewEvent,
+) -> Result<()> {
+    let Some(mut down) = node.taken_down(&run.spec.id) else { return Ok(()) };
+    down.head.since = event.at;
+    let event = NewEvent { message: down.reason.clone(), ..event.clone() };
+    tx.update_record(&mut down, &event)
 }
 
 /// Stores the facts that the run has read, and makes the node's transitions.

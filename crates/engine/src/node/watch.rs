@@ -14,7 +14,7 @@ use model::id::{NodeId, SiteId};
 use model::node::heartbeat::{
     self, AgentHeartbeat, HeartbeatClassification, HeartbeatTimes, HeartbeatTransition, MassOutage,
 };
-use model::node::{Node, TransitionOwner};
+use model::node::{Node, NodeState, TransitionOwner};
 use model::retry::fnv1a;
 use model::site::{Site, SiteReport};
 use model::time::Timestamp;
@@ -263,6 +263,9 @@ impl Nodes {
 async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) -> Result<()> {
     for HeartbeatTransition { node: id, to, why, lost } in moves {
         let Some(node) = locked(tx, id).await? else { continue };
+        if *to == NodeState::Active && !is_back(tx, &node).await? {
+            continue;
+        }
         // The node may have changed since the assessment.
         let Ok(mut moved) = node.become_(*to, TransitionOwner::Heartbeat, why) else { continue };
         moved.head.since = now;
@@ -273,6 +276,13 @@ async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) 
         }
     }
     Ok(())
+}
+
+/// Whether the last heartbeat of a node counts after an operation has taken its machine down.
+async fn is_back(tx: &mut Tx, node: &Node) -> Result<bool> {
+    let Some(id) = &node.down_by else { return Ok(true) };
+    let (run, heard) = (tx.run(id).await?, tx.last_heartbeat(&node.id()).await?);
+    Ok(heartbeat::proves_return(heard.at, run.as_ref()))
 }
 
 struct ReportSite {

@@ -1,14 +1,15 @@
 //! The actions of an operator on a run. One transaction writes the run, its targets when it holds
 //! them again, and its node.
 
-use crate::admission::{check_node, event, lock_machine, may_continue_alone, no_run, overrides_of};
+use crate::admission::{
+    admit_again_now, event, lock_machine, may_continue_alone, no_run, overrides_of,
+};
 use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
-use model::gate::Overrides;
+use model::gate::{Gate, Overrides};
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
-use model::machine::admit::admit_again;
 use model::node::Node;
 use model::node::requests::admit_resume;
 use model::plan::RunType;
@@ -76,10 +77,9 @@ impl ActionTransaction {
 }
 
 impl ActionTransaction {
-    /// Holds the targets of a continued run again. The gates of machines, racks and shelves are
-    /// checked again; a switch only has to be free. A child run continues under the hold of its
-    /// parent, or with its own once the parent has ended. The override of the run still holds;
-    /// returns the note about it for the history.
+    /// Holds the targets of a continued run again; their gates are checked again. A child run
+    /// continues under the hold of its parent, or with its own once the parent has ended. The
+    /// override of the run still holds; returns the note about it for the history.
     async fn reacquire_hold(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<String> {
         if is_held_by_parent(tx, run).await? {
             return Ok(String::new());
@@ -104,10 +104,10 @@ impl ActionTransaction {
             // A cancel is allowed in any state of the machine.
             (None, Action::Cancel) => String::new(),
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
-                check_node(tx, &machine, run).await?;
-                admit_again(&machine, run)?;
-                let overrides = Overrides::of_params(&run.spec.params);
-                node::override_note(&overrides, &by, (&machine, run))
+                let mut refusing = admit_again_now(tx, &machine, run).await?;
+                // A named agent or MAAS is always left out of a run on a node.
+                refusing.extend([Gate::Agent, Gate::Maas]);
+                Overrides::of_params(&run.spec.params).history_note(&by, &refusing)
             }
         };
         machine.active_run = Some(run.spec.id.clone());

@@ -7,17 +7,19 @@ use crate::nodes::{
 use crate::test_env::simulate;
 use engine::admission::StartRequest;
 use engine::node::SessionPolicy;
-use model::effect::Effect;
+use model::condition::ConditionType;
+use model::effect::{DesiredPower, Effect};
 use model::fault::FaultCode;
 use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RunId};
-use model::machine::Machine;
+use model::machine::admit::impact_of;
+use model::machine::{Machine, Phase};
 use model::node::enroll::EnrollmentRefusal;
 use model::node::requests::NodeRequest;
 use model::node::{DecommissionMode, Node, NodeStage, NodeState, Quarantine};
-use model::plan::{Params, RunType};
-use model::run::Workflow;
+use model::plan::{Maintenance, Params, PowerChange, RunStep, RunType, default_plan, variants};
 use model::run::actions::{Action, Requester, RestartMode};
+use model::run::{Run, Workflow};
 use providers::sim;
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -36,16 +38,31 @@ fn start(run_type: RunType, request_id: &str) -> StartRequest {
     }
 }
 
+/// With an override of the gate in-service.
+fn overriding(start: StartRequest) -> StartRequest {
+    StartRequest { overrides: Overrides::of(&[Gate::InService], "a fire"), ..start }
+}
+
+impl NodeFixture {
+    /// Starts a run with an override and waits for its end.
+    async fn run_overriding(&self, start: StartRequest) -> Run {
+        let started = self.process.engine.runs().start(overriding(start)).await.expect("accepted");
+        self.client.wait_until_ended(&started.run.spec.id).await
+    }
+}
+
 #[test]
 fn a_machine_with_a_serving_node_refuses_a_reimage() {
     simulate(async {
         let fixture = NodeFixture::serving().await;
         let (engine, node) = (&fixture.process.engine, fixture.node().await);
-        let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
-        fixture.client.wait_until_ended(&entered.run.spec.id).await;
+        let reported = refusal(engine.runs().start(start(RunType::EnterMaintenance, "in")).await);
+        assert_eq!(reported.reason.as_str(), "MACHINES_IN_SERVICE");
+        let next = reported.next_command.unwrap_or_default();
+        assert!(next.starts_with("farrier enter-maintenance m-1 --drain"), "{next}");
+        fixture.run_overriding(start(RunType::EnterMaintenance, "in")).await;
         let reported = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
-        assert_eq!(reported.reason.as_str(), "NODE_IN_SERVICE");
+        assert_eq!(reported.reason.as_str(), "MACHINES_IN_SERVICE");
         assert!(reported.message.contains(node.id().as_str()), "{reported}");
         let drained = engine
             .nodes()
@@ -60,6 +77,124 @@ fn a_machine_with_a_serving_node_refuses_a_reimage() {
             engine.nodes().apply_request(&node.id(), reactivate(), None, requester()).await,
         );
         assert_eq!(reported.reason.as_str(), "MACHINE_BUSY");
+    });
+}
+
+/// Every built-in plan of a machine: while its node serves, one that takes something away is
+/// refused when it starts and when it continues.
+#[test]
+fn every_plan_asks_before_it_takes_something_from_a_node() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let engine = &fixture.process.engine;
+        fixture.run_overriding(start(RunType::EnterMaintenance, "in")).await;
+        let defaults =
+            RunType::PLANNED.into_iter().filter_map(|one| Some((one, default_plan(one)?)));
+        for (run_type, plan) in defaults.chain(variants()) {
+            let steps = plan.steps.iter().map(|step| RunStep {
+                name: step.name.clone(),
+                timeout_seconds: 1,
+                max_retries: 0,
+                effect: step.effect.clone(),
+            });
+            if impact_of(run_type, &steps.collect::<Vec<_>>()).is_none() {
+                continue;
+            }
+            let request = StartRequest {
+                plan_id: Some(plan.id.clone()),
+                params: crate::machine_scenarios::params(run_type),
+                ..start(run_type, plan.id.as_str())
+            };
+            let reported = refusal(engine.runs().start(request).await);
+            assert_eq!(reported.reason.as_str(), "MACHINES_IN_SERVICE", "{}", plan.id);
+            assert_eq!(reported.gate, Some(Gate::InService), "{}", plan.id);
+        }
+        // A run that failed before the node came back asks again.
+        let fault = crate::device_scenarios::fault("reboot", sim::Action::Fail, 0);
+        fixture.env.sim.add_fault(fault).expect("a rule");
+        fixture.power(MACHINE, DesiredPower::Off).await;
+        fixture.wait_for_state(NodeState::Offline).await;
+        let reboot = start(RunType::Reboot, "while offline");
+        let failed = engine.runs().start(reboot).await.expect("accepted").run.spec.id;
+        assert!(fixture.client.wait_until_ended(&failed).await.progress.workflow.failed());
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        fixture.power(MACHINE, DesiredPower::On).await;
+        fixture.wait_for_state(NodeState::Active).await;
+        let retried = engine.runs().act(failed.clone(), Action::RetryStep, requester()).await;
+        let rerun =
+            engine.runs().restart(failed, RestartMode::Rerun, "anew".into(), requester()).await;
+        for answer in [retried, rerun.map(|started| started.run)] {
+            let reported = refusal(answer);
+            assert_eq!(reported.reason.as_str(), "MACHINES_IN_SERVICE");
+            let next = reported.next_command.unwrap_or_default();
+            assert!(next.contains("operation start m-1 --type REBOOT --override"), "{next}");
+        }
+    });
+}
+
+/// The node follows its machine in the commit of the order, and comes back by a heartbeat after
+/// the operation, although its agent goes on sending heartbeats during the shutdown.
+#[test]
+fn a_node_goes_offline_with_its_machine() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        fixture.run_overriding(start(RunType::EnterMaintenance, "in")).await;
+        let slow = sim::FaultRule {
+            effect: "power".into(),
+            delay_ms: 300_000,
+            ..sim::FaultRule::new(sim::Action::Slow)
+        };
+        fixture.env.sim.add_fault(slow).expect("a rule");
+        let plan = |change: PowerChange| Some(change.plan_id());
+        let off = StartRequest { plan_id: plan(PowerChange::Off), ..start(RunType::Power, "off") };
+        let engine = &fixture.process.engine;
+        let run = engine.runs().start(overriding(off)).await.expect("accepted").run.spec.id;
+        let node = fixture.wait_for_state(NodeState::Offline).await;
+        assert_eq!(node.down_by.as_ref(), Some(&run));
+        // The machine still answers for five minutes, and the node stays offline.
+        for _ in 0..200 {
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(fixture.node().await.state, NodeState::Offline);
+        }
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        fixture.client.wait_until_ended(&run).await;
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(fixture.node().await.state, NodeState::Offline);
+        let on = StartRequest { plan_id: plan(PowerChange::On), ..start(RunType::Power, "on") };
+        let on = engine.runs().start(on).await.expect("accepted: it takes nothing");
+        fixture.client.wait_until_ended(&on.run.spec.id).await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        assert_eq!(node.down_by, None);
+        fixture.assert_no_violations();
+    });
+}
+
+/// Entering maintenance looks at the cluster and never fails on it; a drain may fail.
+#[test]
+fn only_a_drain_can_fail_to_enter_maintenance() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        fixture.change_machine(|machine| machine.spec.target_cluster_ref = "c".into()).await;
+        let engine = &fixture.process.engine;
+        for effect in ["verify", "drain"] {
+            let fault = crate::device_scenarios::fault(effect, sim::Action::Fail, 0);
+            fixture.env.sim.add_fault(fault).expect("a rule");
+        }
+        let drain = StartRequest {
+            plan_id: Some(Maintenance::EnterDraining.plan_id()),
+            ..start(RunType::EnterMaintenance, "drain")
+        };
+        let run = engine.runs().start(drain).await.expect("accepted").run.spec.id;
+        let run = fixture.client.wait_until_ended(&run).await;
+        assert!(run.progress.workflow.failed(), "{:?}", run.progress);
+        let enter = engine.runs().start(start(RunType::EnterMaintenance, "in")).await;
+        let run = enter.expect("accepted").run.spec.id;
+        let run = fixture.client.wait_until_ended(&run).await;
+        assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress);
+        let machine = engine.machines().get(&MachineId::trusted(MACHINE)).await.expect("it");
+        assert_eq!(machine.phase, Phase::Maintenance);
+        let drained = machine.conditions.get(ConditionType::Drained).expect("a record");
+        assert!(!drained.status && drained.reason.starts_with("Unknown:"), "{drained:?}");
     });
 }
 
@@ -93,9 +228,7 @@ fn a_node_is_not_released_while_its_machine_is_busy() {
     simulate(async {
         let fixture = NodeFixture::serving().await;
         let (engine, node) = (&fixture.process.engine, fixture.node().await);
-        let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
-        fixture.client.wait_until_ended(&entered.run.spec.id).await;
+        fixture.run_overriding(start(RunType::EnterMaintenance, "in")).await;
         let request = NodeRequest::Quarantine { why: "it smells".into() };
         engine
             .nodes()

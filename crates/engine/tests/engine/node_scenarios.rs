@@ -7,13 +7,20 @@ use crate::device_records::MANY;
 use crate::device_scenarios::{DeviceScenario, fault};
 use crate::test_env::TestEnv;
 use engine::SiteDescription;
+use engine::admission::StartRequest;
 use engine::node::{Decommission, Onboard};
+use model::device::power_goal;
+use model::effect::DesiredPower;
 use model::filter::Filter;
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, NodeId, SiteId};
 use model::machine::Labels;
 use model::node::{DecommissionMode, Node, NodeStage, NodeState, is_consistent};
+use model::plan::{Params, PowerChange, RunType};
+use model::run::RunPhase;
 use model::run::actions::{Action, Requester};
 use model::site::SiteSpec;
+use model::target::TargetId;
 use providers::sim::{self, FaultRule};
 use store::{Result, StoreError, Tx};
 
@@ -29,6 +36,8 @@ pub enum NodeAction {
     DecommissionAndResume(DecommissionMode),
     /// On its newest run, if that has failed.
     Act(Action),
+    /// The machine is put into maintenance, switched off and on again, with overrides.
+    TakeDown,
     /// Without a site, with an agent, which may fall silent during its first task.
     Bootstrap {
         falls_silent: bool,
@@ -171,6 +180,14 @@ pub fn all() -> Vec<DeviceScenario> {
             "retired",
         ),
         of(
+            "the machine of a node is switched off and on",
+            vec![onboard()],
+            vec![],
+            vec![DeviceAction::Node(NodeAction::TakeDown)],
+            &["power-off", "power-on"],
+            "active",
+        ),
+        of(
             "a removal fails, is mended and resumed",
             vec![onboard()],
             vec![fault("remove_gpuaas_node_record", sim::Action::Fail, 0)],
@@ -235,6 +252,7 @@ pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAc
             decommission(client, env, mode, name).await;
             agent_scenarios::resume(client, env).await;
         }
+        NodeAction::TakeDown => take_down(client, name).await,
         NodeAction::Bootstrap { falls_silent } => {
             agent_scenarios::bootstrap(client, env, falls_silent).await;
         }
@@ -243,6 +261,38 @@ pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAc
             if client.wait_until_ended(&run).await.progress.workflow.failed() {
                 client.act(&run, action).await;
             }
+        }
+    }
+}
+
+async fn take_down(client: &Client, name: &str) {
+    let (off, on) = (PowerChange::Off.plan_id(), PowerChange::On.plan_id());
+    let plans = [
+        (RunType::EnterMaintenance, None),
+        (RunType::Power, Some(off)),
+        (RunType::Power, Some(on)),
+    ];
+    for (index, (run_type, plan_id)) in plans.into_iter().enumerate() {
+        let start = StartRequest {
+            machine_id: MachineId::trusted(MACHINE),
+            request_id: format!("{name} {index}"),
+            run_type,
+            plan_id,
+            params: Params::new(),
+            overrides: Overrides::of(&[Gate::InService], "a test"),
+            initiator: "client".into(),
+        };
+        let started = client.call(|engine| {
+            let start = start.clone();
+            async move { engine.runs().start(start).await }
+        });
+        match started.await {
+            Ok(started) => drop(client.wait_until_ended(&started.run.spec.id).await),
+            // The previous run was canceled, so the phase does not allow this one.
+            Err(StoreError::Refused(refusal)) => {
+                assert_eq!(refusal.reason.as_str(), "WRONG_PHASE");
+            }
+            Err(error) => panic!("the request failed: {error}"),
         }
     }
 }
@@ -299,6 +349,10 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
         if node.state.in_progress() && run.ended() {
             wrong.push(format!("{} is {} without an active run", node.head.id, node.state));
         }
+        let down = is_taken_down(tx, &node.machine).await?;
+        if node.state == NodeState::Active && down {
+            wrong.push(format!("{} is active, and its machine is off by our order", node.head.id));
+        }
         let living = tx.live_node_of_machine(&node.machine).await?;
         let own = living == Some(NodeId::trusted(&node.head.id));
         if own == (node.state == NodeState::Deleted) {
@@ -309,6 +363,15 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
         }
     }
     Ok(wrong)
+}
+
+/// Whether the newest run on the machine takes it down now, or has switched it off.
+async fn is_taken_down(tx: &mut Tx, id: &MachineId) -> Result<bool> {
+    let runs = tx.latest_runs(&TargetId::from(id), 1).await?;
+    let Some(run) = runs.first() else { return Ok(false) };
+    let off = run.ended() && power_goal(run) == Some(DesiredPower::Off);
+    let done = off && run.phase() == RunPhase::Succeeded;
+    Ok(done || run.intended_impact().is_some_and(|impact| impact.takes_down()))
 }
 
 /// A stage without a scenario would be untested. Stages in Farrier's own record have no effect.

@@ -7,9 +7,10 @@ use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, P
 use model::filter::{Filter, FilterSubject};
 use model::gate::{Gate, Overrides};
 use model::health::{Alert, AlertClass, ReportChange};
-use model::id::{MachineId, PowerShelfId, RackId, RunId};
+use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::{Labels, Machine, MachineSpec};
+use model::node::{Node, NodeState};
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::power_shelf::maintenance::PowerChangeRequest;
@@ -344,7 +345,7 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     }
     let refusal = site.request(power_off_request(&["ps-1", "ps-2"])).await.unwrap_err();
     assert_eq!(refusal.reason.as_str(), "MACHINES_IN_SERVICE");
-    assert!(refusal.message.contains("m-1 is READY and in service"), "{refusal}");
+    assert!(refusal.message.contains("m-1 is in service and not drained"), "{refusal}");
     // One of them may be powered off; then the other one is the last.
     site.request(power_off_request(&["ps-1"])).await.unwrap();
     let refusal = site.request(power_off_request(&["ps-2"])).await.unwrap_err();
@@ -362,6 +363,36 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     let note = "; gate in-service overridden by ada (T-1): the rack burns; gate health named by ada (T-1), and it did not refuse: the rack burns";
     let said = format!("power-off requested{note}");
     assert!(history.iter().any(|one| one.2 == said), "{history:?}");
+}
+
+/// The node of a machine that loses power by our order goes offline in the commit of the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_goes_offline_with_the_shelf_that_feeds_it() {
+    let site = fixture().await;
+    site.rack("rack-1").await;
+    site.machine("m-1", "rack-1").await;
+    site.ready::<PowerShelf>("ps-1", Some("rack-1")).await;
+    let added = site.store.write("add_node", NodeId::trusted("node-1"), |id, tx| {
+        Box::pin(async move {
+            let machine = MachineId::trusted("m-1");
+            let now = Timestamp::from_millis(1);
+            let mut node = Node::new(id, &machine, NodeState::Active, now);
+            tx.attach_node(id, &machine, None)?;
+            tx.insert_record(&mut node, &event("serves")).await
+        })
+    });
+    added.await.unwrap();
+    let refusal = site.request(power_off_request(&["ps-1"])).await.unwrap_err();
+    assert!(refusal.message.contains("m-1 serves as node-1"), "{refusal}");
+    let overrides = Overrides::of(&[Gate::InService], "the rack burns");
+    let forced = PowerChangeRequest { overrides, ..power_off_request(&["ps-1"]) };
+    site.request(forced).await.unwrap();
+    site.switched("ps-1", DesiredPower::Off).await;
+    let node = site.engine.nodes().get(&NodeId::trusted("node-1")).await.unwrap().node;
+    assert_eq!(node.state, NodeState::Offline);
+    let by = node.down_by.expect("the operation on the shelf");
+    let run = site.engine.runs().get(&by).await.unwrap();
+    assert_eq!(run.spec.target.as_str(), "ps-1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,21 +1,24 @@
 //! Racks in simulated time: failures of fabric and validation, refusals, and settings.
 
-use crate::rack_fixture::{RackFixture, machines, maintenance_request, power, requester};
+use crate::rack_fixture::{
+    RackFixture, add_firmware, firmware, machines, maintenance_request, power, requester,
+};
 use crate::test_env::simulate;
 use engine::Settings;
 use engine::component::{FirmwareUpdate, UpdateOutcome};
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::condition::ConditionType;
 use model::gate::{Gate, Overrides};
-use model::id::{FirmwareId, MachineId, RackId, RunId};
+use model::id::{FirmwareId, MachineId, RackId, RunId, SwitchId};
 use model::machine::Labels;
+use model::plan::RunType;
 use model::rack::maintenance::{
     MaintenanceScope, PowerSequence, RackLimits, RackMaintenanceRequest, RequestedActivity,
 };
 use model::rack::{Counts, RackFailurePhase, RackSpec, RackState};
 use model::refusal::Refusal;
-use model::run::RunPhase;
-use model::run::actions::RestartMode;
+use model::run::actions::{Action, RestartMode};
+use model::run::{Run, RunPhase};
 use model::target::TargetId;
 use store::{Result, StoreError};
 
@@ -73,6 +76,50 @@ fn a_switch_that_fails_at_the_fabric_is_an_error_of_its_activity() {
         assert_eq!(cause.device.as_ref().map(|device| device.as_str()), Some("sw-1"));
         assert!(cause.failure.message.contains("it is broken"), "{}", cause.failure.message);
         fixture.wait_until_released().await;
+    });
+}
+
+/// A switch that failed is flashed again by its own operation. It asks as a maintenance of the rack
+/// does: machines may have come into service since.
+#[test]
+fn a_switch_is_not_flashed_under_machines_in_service() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        add_firmware(&fixture.env.store, firmware("fw-2", "3.0", false, true)).await;
+        fixture.fail("sw-1", "firmware");
+        let scope = MaintenanceScope {
+            switches: vec![SwitchId::trusted("sw-1")],
+            ..MaintenanceScope::default()
+        };
+        let activity = RequestedActivity::FirmwareUpgrade(Some(FirmwareId::trusted("fw-2")));
+        let flash = RackMaintenanceRequest { scope, activities: vec![activity] };
+        let id = fixture.start_accepted(flash.clone()).await;
+        assert_eq!(fixture.wait_until_ended(&id).await.phase(), RunPhase::Failed);
+        fixture.wait_until_released().await;
+        let mut runs = fixture.env.stored_state().await.runs.into_iter().map(|stored| stored.run);
+        let is_part = |run: &Run| run.spec.parent_run.as_ref() == Some(&id);
+        let child = runs.find(is_part).expect("its part").spec.id;
+        let client = crate::clients::Client::new(fixture.engine());
+        for (run_type, request) in
+            [(RunType::EnterMaintenance, "in"), (RunType::ExitMaintenance, "out")]
+        {
+            let run = client.start("m-1", run_type, request.into()).await.expect("accepted");
+            client.wait_until_ended(&run).await;
+        }
+        let engine = fixture.engine();
+        let retried = engine.runs().act(child.clone(), Action::RetryStep, requester()).await;
+        let mode = RestartMode::Rerun;
+        let rerun = engine.runs().restart(child, mode, "anew".into(), requester()).await;
+        for answer in [retried, rerun.map(|started| started.run)] {
+            let refused = refusal(answer);
+            assert_eq!(refused.reason.as_str(), "MACHINES_IN_SERVICE", "{refused}");
+            assert!(refused.message.contains("take the fabric from"), "{refused}");
+            let next = refused.next_command.unwrap_or_default();
+            assert!(next.contains("rack maintenance start rack-1 --switch sw-1 --over"), "{next}");
+        }
+        // The rack says the same.
+        let refused = fixture.start_refused(flash).await;
+        assert_eq!(refused.reason.as_str(), "MACHINES_IN_SERVICE", "{refused}");
     });
 }
 

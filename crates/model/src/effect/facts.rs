@@ -4,6 +4,7 @@
 use super::{
     Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
 };
+use crate::blast_radius::Impact;
 use crate::id::NodeId;
 use crate::node::{NodeStage, StageExecutor};
 use crate::plan::RunType;
@@ -24,6 +25,8 @@ pub struct EffectFacts<'a> {
     pub allowed_in_exit_rma: bool,
     /// It has new work placed on the machine.
     pub places_work: bool,
+    /// What it takes from the machine, for the gate `in-service`.
+    pub takes: Option<Impact>,
     pub executor: Executor<'a>,
 }
 
@@ -53,8 +56,16 @@ const fn row<'a>(
     gate: RunType,
     executor: Executor<'a>,
 ) -> EffectFacts<'a> {
-    let (allowed_in_exit_rma, places_work) = (false, false);
-    EffectFacts { name, capability, destructive, gate, allowed_in_exit_rma, places_work, executor }
+    EffectFacts {
+        name,
+        capability,
+        destructive,
+        gate,
+        allowed_in_exit_rma: false,
+        places_work: false,
+        takes: None,
+        executor,
+    }
 }
 
 impl Effect {
@@ -67,23 +78,29 @@ impl Effect {
         const REIMAGE: RunType = RunType::Reimage;
         match self {
             Self::Ssh { destructive: true, .. } => {
-                row("ssh", Can::RemoteExec, true, REIMAGE, Target)
+                row("ssh", Can::RemoteExec, true, REIMAGE, Target).taking(Impact::SystemChange)
             }
             Self::Ssh { destructive: false, .. } => {
                 row("ssh", Can::RemoteExec, false, ANY, Target).in_exit_rma()
             }
             Self::Reboot { mode: RebootMode::Bmc, .. } => {
-                row("reboot", Can::PowerControl, true, REBOOT, Target)
+                row("reboot", Can::PowerControl, true, REBOOT, Target).taking(Impact::Reboot)
             }
             Self::Reboot { mode: RebootMode::InBand, .. } => {
-                row("reboot", Can::RemoteExec, true, REBOOT, Target)
+                row("reboot", Can::RemoteExec, true, REBOOT, Target).taking(Impact::Reboot)
             }
-            Self::Netboot { .. } => row("netboot", Can::Netboot, false, REIMAGE, Target),
-            Self::Repave { .. } => row("repave", Can::Imaging, true, REIMAGE, Target),
-            Self::Join { .. } => {
-                row("join", Can::ClusterJoin, false, REIMAGE, Target).placing_work()
+            Self::Netboot { .. } => {
+                row("netboot", Can::Netboot, false, REIMAGE, Target).taking(Impact::SystemChange)
             }
-            Self::Leave { .. } => row("leave", Can::ClusterJoin, false, REIMAGE, Target),
+            Self::Repave { .. } => {
+                row("repave", Can::Imaging, true, REIMAGE, Target).taking(Impact::DiskLoss)
+            }
+            Self::Join { .. } => row("join", Can::ClusterJoin, false, REIMAGE, Target)
+                .taking(Impact::SystemChange)
+                .placing_work(),
+            Self::Leave { .. } => {
+                row("leave", Can::ClusterJoin, false, REIMAGE, Target).taking(Impact::SystemChange)
+            }
             // It only records what it sees: a provider that can inspect a machine can do it.
             Self::Verify { advisory: true, .. } => {
                 row("verify", Can::Inspect, false, ANY, Target).in_exit_rma()
@@ -91,13 +108,15 @@ impl Effect {
             Self::Verify { advisory: false, .. } => {
                 row("verify", Can::ClusterJoin, false, ANY, Target).in_exit_rma()
             }
-            Self::Net { .. } => row("net", Can::RemoteExec, true, REIMAGE, Target),
+            Self::Net { .. } => {
+                row("net", Can::RemoteExec, true, REIMAGE, Target).taking(Impact::NetworkLoss)
+            }
             // A record only reads.
             Self::Rma { action: RmaAction::Record, .. } => {
                 row("rma", Can::Inspect, false, ANY, Target).in_exit_rma()
             }
             Self::Rma { action: RmaAction::PowerOff, .. } => {
-                row("rma", Can::PowerControl, true, REIMAGE, Target)
+                row("rma", Can::PowerControl, true, REIMAGE, Target).taking(Impact::PowerLoss)
             }
             Self::Rma { action: RmaAction::Mark, .. } => {
                 row("rma", Can::PowerControl, false, REIMAGE, Target)
@@ -111,12 +130,17 @@ impl Effect {
             }
             // A person may have switched it on again since.
             Self::Power { to: DesiredPower::Off, .. } => {
-                row("power", Can::PowerControl, true, REBOOT, Target)
+                row("power", Can::PowerControl, true, REBOOT, Target).taking(Impact::PowerLoss)
             }
             Self::Device { work } => {
                 let (name, capability, destructive) = work.facts();
-                row(name, capability, destructive, ANY, Target)
+                EffectFacts {
+                    takes: work.takes(),
+                    ..row(name, capability, destructive, ANY, Target)
+                }
             }
+            // The stages take power and disks. They need no objection of the machine: the state of
+            // the node admits its runs, and a decommission drains the node first.
             Self::Stage { stage, node, provider: by, undo, .. } => {
                 let executor = stage_executor(*stage, node, by.as_str());
                 let destructive = !*undo && stage.destructive();
@@ -137,6 +161,10 @@ impl EffectFacts<'_> {
 
     const fn placing_work(self) -> Self {
         Self { places_work: true, ..self }
+    }
+
+    const fn taking(self, impact: Impact) -> Self {
+        Self { takes: Some(impact), ..self }
     }
 }
 
@@ -163,6 +191,18 @@ impl DeviceWork {
             Self::Fabric { to: FabricGoal::Manager | FabricGoal::Configured } => {
                 ("fabric", Capability::Fabric, false)
             }
+        }
+    }
+
+    /// New firmware restarts its device. The fabric is taken from every machine of the rack.
+    const fn takes(&self) -> Option<Impact> {
+        match self {
+            Self::Firmware { .. } => Some(Impact::Restart),
+            Self::Fabric { to: FabricGoal::Off } => Some(Impact::FabricLoss),
+            Self::Fabric { to: FabricGoal::Manager | FabricGoal::Configured }
+            | Self::Read
+            | Self::Configure
+            | Self::Check { .. } => None,
         }
     }
 

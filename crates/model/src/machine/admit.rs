@@ -2,15 +2,19 @@
 //!
 //! The same function guards every entry: StartRun, the customer's requests, and reopening a failed
 //! run. It is called in the transaction that writes the run, so two requests cannot both pass.
+//! [`RunCase::refusals`] has all of them.
 
 use super::{Machine, Phase};
+use crate::blast_radius::{
+    AffectedMachine, Impact, ImpactObjection, ServingNode, check_impact, objection_of_service,
+};
 use crate::condition::ConditionType;
 use crate::effect::Effect;
-use crate::gate::{Gate, Overrides};
+use crate::gate::{Gate, OR_REPEAT, Overrides, answer, name_all};
 use crate::health::HealthImpact;
 use crate::plan::{RunStep, RunType};
 use crate::refusal::{Reason, Refusal};
-use crate::run::Run;
+use crate::run::{Run, RunSpec};
 use crate::target::TargetId;
 
 /// The phases in which a run of this type may start.
@@ -70,63 +74,141 @@ fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
     }
 }
 
-/// Checks whether a run of this type with these steps may start.
-pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
-    admit_with_override(machine, run_type, steps, &Overrides::default())
+/// What a run takes from its target, the most severe first; none if it takes nothing. Only a run
+/// of type REBOOT reboots as documented: a reboot in any other run is a restart.
+pub fn impact_of(run_type: RunType, steps: &[RunStep]) -> Option<Impact> {
+    let taken = steps.iter().filter_map(|step| step.effect.facts().takes);
+    let worst = taken.map(|impact| match (impact, run_type) {
+        (Impact::Reboot, RunType::Reboot) => Impact::Reboot,
+        (Impact::Reboot, _) => Impact::Restart,
+        (impact, _) => impact,
+    });
+    let drains = steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
+    let enters = run_type == RunType::EnterMaintenance && !drains;
+    worst.max().or(enters.then_some(Impact::Maintenance))
 }
 
-/// Like `admit`, with an override. Only the health gate can be overridden.
-pub fn admit_with_override(
-    machine: &Machine,
-    run_type: RunType,
-    steps: &[RunStep],
-    overrides: &Overrides,
-) -> Result<(), Refusal> {
-    let id = &machine.id;
-    let what = run_type.as_str();
-    let back = run_type == RunType::ExitRma;
-    for (flag, undo, own_undo) in
-        [(ConditionType::Retired, "clear-retired", false), (ConditionType::Rma, "clear-rma", back)]
-    {
-        if machine.is(flag) && !own_undo {
-            let message = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
-            return Err(Refusal::new(Reason::MachineBlocked, message)
-                .next(format!("farrier admin {undo} {id} --reason …")));
+/// A run as the gates see it.
+#[derive(Debug, Clone, Copy)]
+pub struct RunCase<'a> {
+    pub machine: &'a Machine,
+    /// The node that uses the machine.
+    pub node: Option<&'a ServingNode>,
+    pub run_type: RunType,
+    pub steps: &'a [RunStep],
+}
+
+impl RunCase<'_> {
+    /// All refusals. One that cannot be overridden stands alone. The objection of a node comes
+    /// before the phase: entering maintenance would not help.
+    pub fn refusals(&self, overrides: &Overrides) -> Vec<Refusal> {
+        if let Err(refusal) = self.check_flags_and_hold() {
+            return vec![refusal];
+        }
+        let (by_node, service) = self.check_service(overrides);
+        match (self.check_phase(), service) {
+            (Err(_), Err(refusal)) if by_node => vec![refusal],
+            (Err(refusal), _) => vec![refusal],
+            (Ok(()), service) => {
+                let health = self.check_health(overrides);
+                let mut all: Vec<Refusal> =
+                    [service, health].into_iter().filter_map(Result::err).collect();
+                name_all(&mut all, overrides);
+                all
+            }
         }
     }
-    if back {
-        admit_rma_return(machine, steps)?;
+
+    /// Checks whether the run may start.
+    pub fn admit(&self, overrides: &Overrides) -> Result<(), Refusal> {
+        answer(&self.refusals(overrides)).map_or(Ok(()), Err)
     }
-    if let Some(run) = &machine.active_run {
+
+    fn check_flags_and_hold(&self) -> Result<(), Refusal> {
+        let (machine, what) = (self.machine, self.run_type.as_str());
+        let id = &machine.id;
+        let back = self.run_type == RunType::ExitRma;
+        for (flag, undo, own_undo) in [
+            (ConditionType::Retired, "clear-retired", false),
+            (ConditionType::Rma, "clear-rma", back),
+        ] {
+            if machine.is(flag) && !own_undo {
+                let message = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
+                return Err(Refusal::new(Reason::MachineBlocked, message)
+                    .next(format!("farrier admin {undo} {id} --reason …")));
+            }
+        }
+        if back {
+            admit_rma_return(machine, self.steps)?;
+        }
+        let Some(run) = &machine.active_run else { return Ok(()) };
         let message = format!(
             "{id} is held by operation {run}: {what} must wait until it ends or is canceled"
         );
-        return Err(Refusal::new(Reason::MachineBusy, message).next(format!("farrier why {run}")));
+        Err(Refusal::new(Reason::MachineBusy, message).next(format!("farrier why {run}")))
     }
-    in_phase(machine, what, phases_for_run_type(run_type))?;
-    for step in steps {
-        let what = format!("step {} of this plan", step.name);
-        in_phase(machine, &what, phases_for_effect(&step.effect))?;
+
+    fn check_phase(&self) -> Result<(), Refusal> {
+        in_phase(self.machine, self.run_type.as_str(), phases_for_run_type(self.run_type))?;
+        for step in self.steps {
+            let what = format!("step {} of this plan", step.name);
+            in_phase(self.machine, &what, phases_for_effect(&step.effect))?;
+        }
+        Ok(())
     }
-    let target = TargetId::from(&machine.id);
-    machine.health.check_permitted(&target, what, health_impact(run_type, steps), overrides)
+
+    fn check_health(&self, overrides: &Overrides) -> Result<(), Refusal> {
+        let (target, what) = (TargetId::from(&self.machine.id), self.run_type.as_str());
+        let impact = health_impact(self.run_type, self.steps);
+        self.machine.health.check_permitted(&target, what, impact, overrides)
+    }
+
+    /// The gate `in-service`, and whether a node objects. The runs of nodes take nothing in this
+    /// sense: the state of the node admits them.
+    fn check_service(&self, overrides: &Overrides) -> (bool, Result<(), Refusal>) {
+        let Some(impact) = impact_of(self.run_type, self.steps) else { return (false, Ok(())) };
+        let id = &self.machine.id;
+        let objection = objection_of_service(self.machine, self.node, impact);
+        let enter = format!("farrier enter-maintenance {id} --drain");
+        let (by_node, drain) = match &objection {
+            Some(ImpactObjection::Serves(_)) if impact == Impact::Maintenance => (true, enter),
+            Some(ImpactObjection::Serves(node)) => (true, format!("farrier node drain {node}")),
+            Some(
+                ImpactObjection::InService
+                | ImpactObjection::HeldBy(_)
+                | ImpactObjection::Unreadable,
+            )
+            | None => (false, enter),
+        };
+        let affected = AffectedMachine { machine: id.clone(), objection };
+        let checked = check_impact(self.run_type.as_str(), impact, &[affected], overrides);
+        let next = |refusal: Refusal| {
+            let flags = overrides.flags_with(Gate::InService);
+            refusal.next(format!("{drain}{OR_REPEAT}{flags}"))
+        };
+        (by_node, checked.map_err(next))
+    }
 }
 
-/// Like `admit`, for a run that exists: its override holds, and it takes no other one.
-pub fn admit_again(machine: &Machine, run: &Run) -> Result<(), Refusal> {
-    let (run_type, overrides) = (run.spec.run_type, Overrides::of_params(&run.spec.params));
-    let admitted = admit_with_override(machine, run_type, &run.spec.steps, &overrides);
-    admitted.map_err(|refusal| {
-        if refusal.gate != Some(Gate::Health) {
-            return refusal;
-        }
-        let (id, what, flags) =
-            (&machine.id, run_type.as_str(), overrides.flags_with(Gate::Health));
+/// Checks whether a run that exists may start or continue: its override holds, and it takes no
+/// other one.
+pub fn admit_again(
+    machine: &Machine,
+    node: Option<&ServingNode>,
+    run: &Run,
+) -> Result<(), Refusal> {
+    let RunSpec { run_type, steps, params, .. } = &run.spec;
+    let (run_type, overrides) = (*run_type, Overrides::of_params(params));
+    let case = RunCase { machine, node, run_type, steps };
+    case.admit(&overrides).map_err(|refusal| {
+        let next = refusal.next_command.clone().unwrap_or_default();
+        let Some((first, flags)) = next.split_once(OR_REPEAT) else { return refusal };
+        let id = &machine.id;
         let instead = match RunType::NODES.contains(&run_type) {
             true => format!("farrier health delete {id} --source …"),
-            false => format!("farrier operation start {id} --type {what} {flags}"),
+            false => format!("farrier operation start {id} --type {} {flags}", run_type.as_str()),
         };
-        refusal.next(format!("farrier health get {id}   # or: {instead}"))
+        refusal.next(format!("{first}   # or: {instead}"))
     })
 }
 

@@ -3,10 +3,7 @@
 use super::follow::{has_done, mode};
 use super::{DecommissionMode, MaasState, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
 use crate::gate::{Gate, Overrides};
-use crate::id::NodeId;
-use crate::machine::Phase;
-use crate::machine::admit::{phases_for_effect, phases_for_run_type};
-use crate::plan::{RunStep, RunType};
+use crate::plan::RunType;
 use crate::refusal::{Reason, Refusal};
 use crate::run::{Run, Workflow};
 
@@ -317,33 +314,6 @@ pub fn admit_decommission(
             Err(Refusal::new(Reason::NodeBusy, message).next(format!("farrier node resume {id}")))
         }
         NodeState::Deleted => Err(deleted(node)),
-    }
-}
-
-/// Refuses operations that take a machine down or change its content while its node is in service.
-/// The node must be drained first.
-pub fn check_machine_run(
-    node: &NodeId,
-    run_type: RunType,
-    steps: &[RunStep],
-) -> Result<(), Refusal> {
-    let meant = [(run_type.as_str().to_string(), phases_for_run_type(run_type))].into_iter();
-    let requested = steps
-        .iter()
-        .map(|step| (format!("step {} of this plan", step.name), phases_for_effect(&step.effect)));
-    // While a node is in service, the gates of phase READY apply, whatever the machine's phase.
-    // Leaving maintenance takes nothing away.
-    let back = run_type == RunType::ExitMaintenance;
-    let mut shut =
-        meant.filter(|_| !back).chain(requested).filter(|(_, open)| !open.contains(&Phase::Ready));
-    match shut.next() {
-        None => Ok(()),
-        Some((what, _)) => {
-            let message =
-                format!("the machine serves as {node}: {what} must wait until that is retired");
-            Err(Refusal::new(Reason::NodeInService, message)
-                .next(format!("farrier node drain {node}")))
-        }
     }
 }
 

@@ -132,6 +132,11 @@ impl NodeState {
         matches!(self, Self::Active | Self::Offline)
     }
 
+    /// True if the node needs its machine: nothing is taken from the machine without an override.
+    pub const fn uses_machine(self) -> bool {
+        matches!(self, Self::Active | Self::Offline | Self::Draining)
+    }
+
     /// True if the state requires an active operation.
     pub const fn in_progress(self) -> bool {
         matches!(self, Self::Draining | Self::Removing)

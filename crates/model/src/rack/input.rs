@@ -2,14 +2,14 @@
 
 use super::maintenance::{RackLimits, RackStep};
 use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
-use crate::blast_radius::{AffectedMachine, ImpactObjection, loses_power};
+use crate::blast_radius::{AffectedMachine, ImpactObjection, ServingNode, loses_power};
 use crate::condition::ConditionType;
 use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::firmware::FirmwareResolution;
 use crate::health::HealthSummary;
-use crate::id::{NodeId, PowerShelfId, RunId};
+use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
 use crate::power_shelf::topology::stays_on;
@@ -46,8 +46,8 @@ pub struct RackDevice {
 }
 
 impl RackDevice {
-    /// `serves` is the node in service on the machine, if there is one.
-    pub fn of_machine(machine: &Machine, serves: Option<&NodeId>) -> Self {
+    /// `node` is the node that uses the machine, if there is one.
+    pub fn of_machine(machine: &Machine, node: Option<&ServingNode>) -> Self {
         let flag = [ConditionType::Retired, ConditionType::Rma]
             .into_iter()
             .find(|flag| machine.is(*flag))
@@ -61,7 +61,7 @@ impl RackDevice {
             ready: true,
             active_run: machine.active_run.clone(),
             power: None,
-            affected: Some(AffectedMachine::of(machine, serves)),
+            affected: Some(AffectedMachine::of(machine, node)),
             stays_on: false,
             blocked: flag,
             health: machine.health.clone(),

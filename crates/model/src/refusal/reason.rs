@@ -112,7 +112,7 @@ reasons! {
         "another maintenance or a reprovision of the rack was accepted and has not started, also one with a machine that is to be deleted; the sentence names it",
         "wait for it, or cancel it";
     MachinesInService = "MACHINES_IN_SERVICE", Precondition,
-        "machines that are READY and in service, or held by an operation, would lose power or restart, or a member of a cluster would be deleted; the sentence names them",
+        "machines that are in service, or held by an operation, would lose power, network, fabric or disks, or restart, or a member of a cluster would be deleted; the sentence names them",
         "drain them, or `--override in-service --reason …`; a deletion has no override: `farrier node decommission`, or drain the machine and let it leave its cluster";
     DeviceBusy = "DEVICE_BUSY", Precondition,
         "another operation holds the switch, power shelf or rack; the sentence names it",
@@ -186,9 +186,6 @@ reasons! {
     NodeUnproven = "NODE_UNPROVEN", Precondition,
         "a quarantined node is to be released without proof that it is healthy; or a retired one is to serve again and was not fully cleaned",
         "inspect it, or `--override node-health` or `--override cleanup`, as the sentence names it";
-    NodeInService = "NODE_IN_SERVICE", Precondition,
-        "an operation on a machine would change what its node serves with",
-        "`farrier node drain <node>`";
     NodeNotInstalled = "NODE_NOT_INSTALLED", Precondition,
         "a retired node is to serve again, and MAAS has nothing installed on its machine",
         "`farrier node decommission <node> --mode reimage`";

@@ -6,8 +6,10 @@
 
 use super::next::{active_workflow, close_step, fail, stop_run};
 use super::{HistoryNote, Progress, Run, StepPhase, StepState};
-use crate::condition::ConditionObservation;
-use crate::effect::{CallOutcome, CallResult, CallVerb, DeviceFacts, ProviderAnswer};
+use crate::condition::{ConditionObservation, ConditionType};
+use crate::effect::{
+    CallOutcome, CallResult, CallVerb, ClusterExpectation, DeviceFacts, Effect, ProviderAnswer,
+};
 use crate::fault::{EffectOutcome, Fault, FaultClass, FaultCode};
 use crate::plan::RunStep;
 use crate::retry::Backoff;
@@ -363,6 +365,9 @@ impl AnswerContext<'_> {
     }
 
     fn step_failed(&self, fault: Fault) -> AnswerClassification {
+        if let Some(Effect::Verify { expect, advisory: true, .. }) = self.run.effect(self.step) {
+            return self.not_observed(expect, &fault);
+        }
         let canceling = self.run.progress.stop_request.as_ref().is_some_and(|halt| halt.undoing);
         if self.step.undo && canceling {
             return self.undo_failed(fault);
@@ -372,6 +377,19 @@ impl AnswerContext<'_> {
         progress.scan_index = None;
         fail(self.run, &mut progress, fault, self.now);
         AnswerClassification::new(progress, note)
+    }
+
+    /// A check that only informs never fails its run. A drain that it cannot observe is unknown.
+    fn not_observed(&self, expect: ClusterExpectation, fault: &Fault) -> AnswerClassification {
+        let evidence = match expect {
+            ClusterExpectation::Drained => {
+                let reason = format!("Unknown:{}", fault.code.as_str());
+                vec![ConditionObservation::new(ConditionType::Drained, false, reason)]
+            }
+            ClusterExpectation::Ready => Vec::new(),
+        };
+        let message = fault.message.clone();
+        self.succeed(CallOutcome { message, evidence, facts: None }, "not known: ")
     }
 
     /// A canceled run continues with its remaining undo steps; the failure is kept for the

@@ -185,3 +185,56 @@ fn evidence_is_taken_in_before_the_verdict() {
     apply_to_machine(&mut machine, &run, &observed, at(6));
     assert!(machine.is(Reachable) && !machine.is(Drained));
 }
+
+/// A check that only informs never fails its run: what it could not observe is unknown.
+#[test]
+fn a_cluster_that_cannot_be_asked_does_not_fail_a_maintenance() {
+    use crate::support::fault;
+    use model::effect::{CallVerb, ClusterExpectation, Effect};
+    use model::run::{CallResult, Decision, Policy, decide};
+    let look = |expect, advisory| model::plan::RunStep {
+        name: "look".into(),
+        timeout_seconds: 60,
+        max_retries: 0,
+        effect: Effect::Verify { cluster_ref: "c".into(), expect, advisory },
+    };
+    let unknown = |code: &str| (Drained, false, format!("Unknown:{code}"));
+    let (drained, ready) = (ClusterExpectation::Drained, ClusterExpectation::Ready);
+    let enter = RunType::EnterMaintenance;
+    for (run_type, expect, code, expected) in [
+        (enter, drained, FaultCode::ClusterUnreachable, Some(unknown("cluster-unreachable"))),
+        (enter, drained, FaultCode::CredentialMissing, Some(unknown("credential-missing"))),
+        (enter, drained, FaultCode::WorkerPanicked, Some(unknown("worker-panicked"))),
+        (RunType::ExitMaintenance, ready, FaultCode::ClusterUnreachable, None),
+    ] {
+        let run = |advisory| {
+            let steps = vec![look(expect, advisory)];
+            decide(
+                &Run::new(RunSpec { run_type, ..spec(steps) }),
+                1,
+                None,
+                Policy::default(),
+                at(1),
+            )
+            .run
+        };
+        let answer = |run: &Run| {
+            let given = CallResult::Answered(CallVerb::Perform, fault(code));
+            decide(run, 1, Some(&given), Policy::default(), at(2))
+        };
+        let Decision { run: ended, evidence, .. } = answer(&run(true));
+        let case = format!("{run_type:?} {code:?}: {:?}", ended.progress);
+        if code == FaultCode::WorkerPanicked {
+            // It may have happened, so the status is asked first.
+            assert!(!ended.ended(), "{case}");
+            continue;
+        }
+        assert_eq!(ended.phase(), RunPhase::Succeeded, "{case}");
+        assert!(ended.progress.steps[0].message.starts_with("not known: "), "{case}");
+        let reported: Vec<_> =
+            evidence.iter().map(|one| (one.condition, one.status, one.reason.clone())).collect();
+        assert_eq!(reported, expected.into_iter().collect::<Vec<_>>(), "{case}");
+        // A check that decides still fails.
+        assert_eq!(answer(&run(false)).run.phase(), RunPhase::Failed, "{case}");
+    }
+}

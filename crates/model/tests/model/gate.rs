@@ -4,8 +4,8 @@ use crate::nodes::{Work, node, run as node_run};
 use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
 use model::effect::DesiredPower;
 use model::gate::{
-    self, DELETE_RACK, Gate, MACHINE_RUN, Overrides, RACK_MAINTENANCE, REACTIVATE_NODE,
-    RELEASE_NODE, name_all, without_overrides,
+    self, DELETE_RACK, Gate, MACHINE_RUN, ONBOARD_NODE, Overrides, RACK_MAINTENANCE,
+    REACTIVATE_NODE, RELEASE_NODE, name_all, without_overrides,
 };
 use model::health::{BlockingAlert, HealthImpact, HealthSummary};
 use model::id::{MachineId, RackId};
@@ -178,8 +178,15 @@ fn every_gate_belongs_to_a_request() {
     assert_eq!(gate::shelf_power(DesiredPower::On), [Gate::Health]);
     assert_eq!(gate::shelf_power(DesiredPower::Off), RACK_MAINTENANCE);
     let modes = DecommissionMode::ALL.map(gate::decommission);
-    let requests =
-        [MACHINE_RUN, RACK_MAINTENANCE, DELETE_RACK, RELEASE_NODE, REACTIVATE_NODE, shelf];
+    let requests = [
+        MACHINE_RUN,
+        ONBOARD_NODE,
+        RACK_MAINTENANCE,
+        DELETE_RACK,
+        RELEASE_NODE,
+        REACTIVATE_NODE,
+        shelf,
+    ];
     let all: BTreeSet<Gate> = requests.iter().chain(&modes).copied().flatten().copied().collect();
     assert_eq!(all, Gate::ALL.into_iter().collect());
 }

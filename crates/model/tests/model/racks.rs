@@ -364,7 +364,8 @@ fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     let withdrawn = operation("op-1", Canceled, None);
     let left = "Maintenance/PowerSequence active op-2";
     assert_eq!(describe_next(rack.next(&both(withdrawn, going.clone()), now())), left);
-    let refused = RackOperation { against: Some("m-1 is READY and in service".into()), ..pending };
+    let refused =
+        RackOperation { against: Some("m-1 is in service and not drained".into()), ..pending };
     let canceled = "Maintenance/PowerSequence cancel op-1 active op-2";
     assert_eq!(describe_next(rack.next(&both(refused, going), now())), canceled);
 }
@@ -469,7 +470,7 @@ fn whoever_is_in_service_keeps_the_fabric() {
     let power = || vec![RequestedActivity::PowerSequence(PowerSequence::On)];
     for (against, requested, refused) in [
         (Some(node()), fabric(), Some("this maintenance would take the fabric from")),
-        (Some(ImpactObjection::InService), fabric(), Some("m-1 is READY and in service")),
+        (Some(ImpactObjection::InService), fabric(), Some("m-1 is in service and not drained")),
         (None, fabric(), None),
         (Some(node()), power(), None),
     ] {

@@ -94,7 +94,7 @@ fn golden_progress() -> Progress {
     }
 }
 
-fn golden_effects() -> Vec<Effect> {
+pub fn golden_effects() -> Vec<Effect> {
     let cluster_ref = || "cluster-a".to_string();
     let reboot = |mode, power_off| Effect::Reboot { mode, power_off };
     let off = |power_off| Effect::Rma { action: RmaAction::PowerOff, power_off };

@@ -169,6 +169,50 @@ fn a_machine_that_cannot_be_reached_says_so() {
     assert_eq!((reported.since, reported.failed.as_str()), (Some(at(3)), "Timeout"));
 }
 
+/// Rows: the conditions of a READY machine. Then the words of the headline and the first command.
+#[test]
+fn a_ready_machine_that_is_off_or_silent_is_not_well() {
+    use ConditionType::{BmcReachable, Reachable};
+    use model::condition::POWERED_OFF;
+    let on = "farrier machine power m-1 on";
+    for (conditions, words, first, reboots) in [
+        (&[(Reachable, POWERED_OFF)][..], "it is switched off", on, false),
+        (&[(Reachable, "ssh-unreachable")], "it does not answer", on, true),
+        // Without its BMC the machine cannot be switched on.
+        (
+            &[(Reachable, "ssh-unreachable"), (BmcReachable, "bmc-unreachable")],
+            "it does not answer",
+            "farrier fault bmc-unreachable",
+            false,
+        ),
+        (
+            &[(BmcReachable, "Timeout")],
+            "BMCReachable is false",
+            "farrier machine inspect m-1",
+            false,
+        ),
+    ] {
+        let mut machine = machine(Phase::Ready, false, &[]);
+        for (condition, reason) in conditions {
+            machine.learn(&[ConditionObservation::new(*condition, false, *reason)], at(3));
+        }
+        assert_eq!(machine.effective_state(), EffectiveState::Idle, "as documented");
+        let reported = explain_machine(&machine, None, None, at(9));
+        assert!(reported.headline.contains(words), "{reported:?}");
+        assert!(!reported.headline.contains("ready for work"), "{reported:?}");
+        assert_eq!(reported.next_commands[0], first, "{reported:?}");
+        let offers = |reported: &Explanation| {
+            reported.next_commands.iter().any(|one| one == "farrier reboot m-1")
+        };
+        assert_eq!(offers(&reported), reboots, "{reported:?}");
+        check_commands(&reported, words);
+        // The gate in-service would refuse a reboot under an active node.
+        let node = crate::nodes::node(model::node::NodeState::Active);
+        let reported = explain_machine(&machine, None, Some(&node), at(9));
+        assert!(!offers(&reported) && reported.headline.contains(words), "{reported:?}");
+    }
+}
+
 #[test]
 fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     let spec = MachineSpec { bmc_endpoint: "https://10.1.0.7".into(), ..MachineSpec::default() };

@@ -12,7 +12,7 @@ use crate::host_probe::host_answers;
 use crate::port::{Journal, Target};
 use crate::power::{POLL_INTERVAL, PowerGoal, PowerStage, PowerState};
 use crate::state_store::Checkpoint;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::effect::{
     CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, Effect, EffectKey, NetbootMode,
     PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction,
@@ -403,7 +403,7 @@ fn power_outcome(target: &Target, goal: PowerGoal, how: &str) -> CallOutcome {
     };
     let evidence = match (target.id.kind, power) {
         (TargetKind::Machine, DesiredPower::Off) => {
-            vec![ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff")]
+            vec![ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF)]
         }
         (TargetKind::Machine, DesiredPower::On)
         | (TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack, _) => Vec::new(),

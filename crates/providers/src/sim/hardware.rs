@@ -8,7 +8,7 @@ use super::effect_log::EffectRecord;
 use super::job::{Job, JobEnd};
 use super::node::Node;
 use super::stage::SimulatedMaas;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::effect::{
     CallOutcome, ClusterExpectation, DesiredPower, DeviceWork, Effect, EffectKey, NetbootMode,
     ProviderAnswer, RebootMode, RmaAction,
@@ -425,7 +425,7 @@ impl Hardware {
             (RmaAction::Record, _) => Err("a record taken earlier cannot be observed".into()),
             (RmaAction::PowerOff, Power::Off) => {
                 let observed =
-                    ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff");
+                    ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF);
                 Ok(self.with_power(outcome("The machine is powered off", Some(observed))))
             }
             (RmaAction::PowerOff, Power::On) => Err("the machine is powered on".into()),
@@ -441,7 +441,7 @@ impl Hardware {
     pub fn probe(&self) -> Vec<ConditionObservation> {
         let reachable = match self.power {
             Power::On => ConditionObservation::new(ConditionType::Reachable, true, "PingOK"),
-            Power::Off => ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff"),
+            Power::Off => ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF),
         };
         let bmc = ConditionObservation::new(ConditionType::BmcReachable, true, "RedfishOK");
         [vec![reachable, bmc], self.membership().evidence].concat()

@@ -4,6 +4,7 @@
 use super::text::clean_text;
 use maud::{Markup, html};
 use model::condition::{Condition, ConditionType};
+use model::machine::Machine;
 use model::machine::view::EffectiveState;
 use model::node::NodeState;
 use model::run::{RunPhase, StepPhase, Workflow};
@@ -68,6 +69,19 @@ pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
         EffectiveState::Blocked => (Tone::Red, "×", "unusable", "RMA or decommission"),
     };
     Badge { tone, sign, label: state.as_str(), meaning, action }
+}
+
+/// The effective state of a machine. An idle machine that is off or does not answer keeps its
+/// documented state and is not shown as healthy.
+pub(super) fn machine_badge(machine: &Machine) -> Badge {
+    let state = machine.effective_state();
+    let badge = effective_state_badge(state);
+    let silent = machine.conditions.get(ConditionType::Reachable).is_some_and(|one| !one.status);
+    if !silent || state != EffectiveState::Idle {
+        return badge;
+    }
+    let (meaning, action) = ("off or does not answer", "farrier machine power … on");
+    Badge { tone: Tone::Orange, sign: "!", meaning, action, ..badge }
 }
 
 /// A workflow state, displayed as its phase.
@@ -227,6 +241,24 @@ mod tests {
             let shown = badge.draw().into_string();
             assert!(shown.contains(state.as_str()) && shown.contains(badge.meaning), "{shown}");
         }
+    }
+
+    #[test]
+    fn an_idle_machine_that_is_off_is_not_healthy() {
+        use model::condition::{ConditionObservation, POWERED_OFF};
+        use model::machine::{Labels, MachineSpec, Phase};
+        let id = model::id::MachineId::trusted("m-1");
+        let now = model::time::Timestamp::default();
+        let mut machine = Machine::new(id, MachineSpec::default(), Labels::new(), now);
+        machine.phase = Phase::Ready;
+        assert_eq!(machine_badge(&machine), effective_state_badge(EffectiveState::Idle));
+        let off = ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF);
+        machine.learn(&[off], now);
+        let badge = machine_badge(&machine);
+        assert_eq!((badge.label, badge.tone), ("IDLE", Tone::Orange));
+        assert!(!badge.draw().into_string().contains("healthy"));
+        machine.phase = Phase::Maintenance;
+        assert_eq!(machine_badge(&machine), effective_state_badge(EffectiveState::Maintenance));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
-use super::badge::{condition_mark, effective_state_badge};
+use super::badge::{condition_mark, effective_state_badge, machine_badge};
 use super::clock::relative_time;
 use super::error_page::PageResult;
 use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
@@ -245,7 +245,7 @@ fn table(page: &MachinePage) -> Markup {
 }
 
 fn row(machine: &Machine) -> Markup {
-    let badge = effective_state_badge(machine.effective_state());
+    let badge = machine_badge(machine);
     let known = |condition| condition_mark(condition, machine.conditions.get(condition));
     html! {
         tr {

@@ -1,6 +1,6 @@
 //! One machine: the explanation of its state, conditions, spec, recent operations and history.
 
-use super::badge::{condition_tone, effective_state_badge, run_phase_badge};
+use super::badge::{condition_tone, machine_badge, run_phase_badge};
 use super::clock::{format_elapsed, format_utc, relative_time};
 use super::error_page::{ErrorPage, PageResult};
 use super::fleet::labels;
@@ -43,7 +43,7 @@ pub(super) async fn show(
     let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
-    let badge = effective_state_badge(machine.effective_state());
+    let badge = machine_badge(&machine);
     let body = html! {
         h1 #title data-region {
             (id) " " (badge.draw()) " " span.dim { "phase " (machine.phase.as_str()) " · " (badge.meaning) }

@@ -8,7 +8,7 @@ use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Machine, Phase};
 use model::plan::RunType;
 use model::run::{Run, RunPhase, Workflow};
-use model::target::{TargetId, TargetKind};
+use model::target::TargetKind;
 use std::collections::HashMap;
 
 on_both!(machines_are_selected_as_the_model_says, runs_are_selected_as_the_model_says);
@@ -49,9 +49,6 @@ fn random_run(dice: &mut Dice, machine: &Machine, number: usize) -> Run {
     run.spec.request_id = format!("req {number}");
     run.spec.initiator = (*dice.pick(&INITIATORS)).into();
     run.spec.parent_run = dice.coin().then(|| RunId::trusted("op-1"));
-    if dice.roll(4) == 0 {
-        run.spec.target = TargetId::from_key(dice.pick(&["rack:rack-1", "switch:sw-1"]));
-    }
     ended(run, *dice.pick(&Workflow::ALL))
 }
 

@@ -104,7 +104,12 @@ pub fn check_planned_impact(
     let what = match planned.impact {
         Impact::PowerLoss => "this power sequence",
         Impact::Restart => "this firmware upgrade",
-        Impact::FabricLoss => "this maintenance",
+        Impact::FabricLoss
+        | Impact::Maintenance
+        | Impact::Reboot
+        | Impact::NetworkLoss
+        | Impact::SystemChange
+        | Impact::DiskLoss => "this maintenance",
     };
     check_impact(what, planned.impact, &planned.affected, overrides)
 }
@@ -148,10 +153,8 @@ pub fn admit_resume(run: &Run, devices: &[RackDevice]) -> Result<(), Refusal> {
                 rack_step @ (RackStep::PowerOff(TargetKind::Machine)
                 | RackStep::Firmware(TargetKind::Machine)),
             ) => {
-                impact = match (rack_step, impact) {
-                    (RackStep::PowerOff(_), _) | (_, Impact::PowerLoss) => Impact::PowerLoss,
-                    (_, Impact::Restart | Impact::FabricLoss) => Impact::Restart,
-                };
+                let off = matches!(rack_step, RackStep::PowerOff(_));
+                impact = impact.max(if off { Impact::PowerLoss } else { Impact::Restart });
                 let parts = step.effect.group().map(|group| group.child_runs.as_slice());
                 named.extend(parts.unwrap_or_default().iter().map(|part| &part.target));
             }

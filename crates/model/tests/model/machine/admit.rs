@@ -1,13 +1,30 @@
 //! The gates of a machine: by phase, effect, flag and health.
 
+use model::blast_radius::{Impact, ServingNode};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{DesiredPower, Effect, RmaAction};
 use model::gate::{Gate, Overrides};
+use model::id::NodeId;
 use model::id::{MachineId, RunId};
-use model::machine::admit::{admit, admit_with_override};
+use model::machine::admit::{RunCase, admit_again, impact_of};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::node::NodeState;
 use model::plan::{RunStep, RunType};
+use model::refusal::Refusal;
 use model::time::Timestamp;
+
+fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
+    admit_with_override(machine, run_type, steps, &Overrides::default())
+}
+
+fn admit_with_override(
+    machine: &Machine,
+    run_type: RunType,
+    steps: &[RunStep],
+    overrides: &Overrides,
+) -> Result<(), Refusal> {
+    RunCase { machine, node: None, run_type, steps }.admit(overrides)
+}
 
 fn machine(phase: Phase) -> Machine {
     let id = MachineId::trusted("m-1");
@@ -76,7 +93,11 @@ fn gates_by_effect() {
     for (effect, row) in table {
         for (phase, open) in Phase::ALL.into_iter().zip(row) {
             let steps = [step(effect.clone())];
-            let classification = admit(&machine(phase), RunType::EnterMaintenance, &steps);
+            // The gate in-service has a table of its own.
+            let mut drained = machine(phase);
+            let observed = ConditionObservation::new(ConditionType::Drained, true, "test");
+            drained.learn(&[observed], Timestamp::default());
+            let classification = admit(&drained, RunType::EnterMaintenance, &steps);
             assert_eq!(classification.is_ok(), open, "{effect:?} in {phase:?}");
         }
     }
@@ -187,4 +208,150 @@ fn the_way_back_from_rma_is_open_to_what_changes_nothing() {
         let refusal = admit(&machine, RunType::ExitRma, &[]).unwrap_err();
         assert!(refusal.message.contains("Retired"), "{refusal}");
     }
+}
+
+fn serving(state: NodeState) -> ServingNode {
+    ServingNode { id: NodeId::trusted("node-1"), state }
+}
+
+/// Every effect, and what it takes. An effect that does harm takes something: one that is missing
+/// in the gate in-service fails here.
+#[test]
+fn every_effect_that_takes_something_is_gated() {
+    use model::effect::{DeviceWork, FabricGoal, NetbootMode, PowerOffPolicy};
+    let step = |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
+    let overrides = Overrides::of(&[Gate::InService], "fire");
+    let rma = |action| Effect::Rma { action, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
+    let others = [
+        Effect::Ssh { command: "true".into(), destructive: false },
+        rma(RmaAction::Record),
+        rma(RmaAction::Mark),
+        Effect::Netboot { mode: NetbootMode::Pxe },
+        Effect::Device { work: DeviceWork::Fabric { to: FabricGoal::Off } },
+        Effect::Device { work: DeviceWork::Fabric { to: FabricGoal::Configured } },
+    ];
+    for effect in crate::stored::golden_effects().into_iter().chain(others) {
+        let facts = effect.facts();
+        assert!(!facts.destructive || facts.takes.is_some(), "{effect:?} takes nothing");
+        let steps = [step(effect.clone())];
+        // Phase MAINTENANCE allows every effect, so only the node objects.
+        let (machine, node) = (machine(Phase::Maintenance), serving(NodeState::Active));
+        let case = RunCase {
+            machine: &machine,
+            node: Some(&node),
+            run_type: RunType::Upgrade,
+            steps: &steps,
+        };
+        assert_eq!(case.admit(&overrides), Ok(()), "{effect:?}");
+        let admitted = case.admit(&Overrides::default());
+        assert_eq!(admitted.is_err(), facts.takes.is_some(), "{effect:?}");
+        if let Err(refusal) = admitted {
+            assert_eq!(refusal.gate, Some(Gate::InService), "{effect:?}");
+            assert!(refusal.message.contains("m-1 serves as node-1"), "{refusal}");
+            let next = refusal.next_command.unwrap_or_default();
+            let expected =
+                "farrier node drain node-1   # or repeat it with --override in-service --reason …";
+            assert_eq!(next, expected);
+        }
+    }
+}
+
+/// Every built-in plan of a machine, and what it takes.
+#[test]
+fn every_plan_that_takes_something_is_gated() {
+    use model::plan::{default_plan, variants};
+    let defaults = RunType::PLANNED.into_iter().filter_map(|one| Some((one, default_plan(one)?)));
+    for (run_type, plan) in defaults.chain(variants()) {
+        let expected = match plan.id.as_str() {
+            "plan-reboot-v1" => Some(Impact::Reboot),
+            "plan-repave-v1" => Some(Impact::DiskLoss),
+            "plan-upgrade-v1" | "plan-power-cycle-v1" => Some(Impact::Restart),
+            "plan-net-reconfig-v1" => Some(Impact::NetworkLoss),
+            "plan-rma-v1" | "plan-power-off-v1" => Some(Impact::PowerLoss),
+            "plan-enter-maintenance-v1" => Some(Impact::Maintenance),
+            "plan-enter-maintenance-drain-v1"
+            | "plan-exit-maintenance-v1"
+            | "plan-exit-maintenance-uncordon-v1"
+            | "plan-exit-rma-v1"
+            | "plan-power-on-v1" => None,
+            new => panic!("what does {new} take?"),
+        };
+        let resolved = plan.steps.iter().map(|step| RunStep {
+            name: step.name.clone(),
+            timeout_seconds: 1,
+            max_retries: 0,
+            effect: step.effect.clone(),
+        });
+        let steps: Vec<RunStep> = resolved.collect();
+        assert_eq!(impact_of(run_type, &steps), expected, "{}", plan.id);
+    }
+}
+
+/// Rows: the request in phase READY, not drained. Columns: without a node, and with a node that is
+/// active, offline and retired.
+#[test]
+fn a_ready_machine_keeps_what_it_has() {
+    use model::plan::{default_plan, variants};
+    let plan = |id: &str| {
+        let defaults = RunType::PLANNED.into_iter().filter_map(default_plan);
+        let found = defaults.chain(variants().into_iter().map(|(_, plan)| plan));
+        found.into_iter().find(|plan| plan.id.as_str() == id).expect("a built-in plan")
+    };
+    for (run_type, id, row) in [
+        (RunType::Reboot, "plan-reboot-v1", [true, false, true, true]),
+        (RunType::Power, "plan-power-on-v1", [true, true, true, true]),
+        (RunType::Power, "plan-power-off-v1", [false, false, false, false]),
+        (RunType::Power, "plan-power-cycle-v1", [false, false, false, false]),
+        (RunType::EnterMaintenance, "plan-enter-maintenance-v1", [true, false, true, true]),
+        (RunType::EnterMaintenance, "plan-enter-maintenance-drain-v1", [true; 4]),
+    ] {
+        let steps: Vec<RunStep> = plan(id)
+            .steps
+            .iter()
+            .map(|step| RunStep {
+                name: step.name.clone(),
+                timeout_seconds: 1,
+                max_retries: 0,
+                effect: step.effect.clone(),
+            })
+            .collect();
+        let nodes =
+            [None, Some(NodeState::Active), Some(NodeState::Offline), Some(NodeState::Retired)];
+        for (state, open) in nodes.into_iter().zip(row) {
+            let (machine, node) = (machine(Phase::Ready), state.map(serving));
+            let case = RunCase { machine: &machine, node: node.as_ref(), run_type, steps: &steps };
+            let admitted = case.admit(&Overrides::default());
+            assert_eq!(admitted.is_ok(), open, "{id} with {state:?}: {admitted:?}");
+            let forced = case.admit(&Overrides::of(&[Gate::InService], "fire"));
+            assert_eq!(forced, Ok(()), "{id} with {state:?}");
+        }
+    }
+}
+
+/// The objection of a node comes before the phase; that of the machine after it. Two gates that
+/// can be overridden are named together.
+#[test]
+fn the_refusal_says_what_helps() {
+    use model::run::Run;
+    let wipe = vec![crate::support::wipe(0)];
+    let (ready, node) = (machine(Phase::Ready), serving(NodeState::Active));
+    let case = RunCase { machine: &ready, node: None, run_type: RunType::Reimage, steps: &wipe };
+    let reason = |case: RunCase<'_>, overrides: &Overrides| {
+        case.admit(overrides).unwrap_err().reason.as_str()
+    };
+    let none = Overrides::default();
+    assert_eq!(reason(case, &none), "WRONG_PHASE");
+    let with_node = RunCase { node: Some(&node), ..case };
+    assert_eq!(reason(with_node, &none), "MACHINES_IN_SERVICE");
+    // No override passes the phase.
+    assert_eq!(reason(with_node, &Overrides::of(&[Gate::InService], "fire")), "WRONG_PHASE");
+    let mut spec = crate::support::spec(vec![crate::support::power_off(0)]);
+    spec.run_type = RunType::Power;
+    let refusal = admit_again(&ready, None, &Run::new(spec)).unwrap_err();
+    assert_eq!(
+        refusal.next_command.as_deref(),
+        Some(
+            "farrier enter-maintenance m-1 --drain   # or: farrier operation start m-1 --type POWER --override in-service --reason …"
+        )
+    );
 }

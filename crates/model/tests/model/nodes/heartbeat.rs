@@ -300,3 +300,52 @@ fn a_site_without_nodes_is_no_mass_outage() {
     assert_eq!(classify_heartbeats(&[], &limits(), when()), HeartbeatClassification::default());
     assert_eq!(HeartbeatLimits::default().mass_outage(0, 0), None);
 }
+
+/// A system that is shutting down sends heartbeats too: only one after the end of the operation
+/// brings the node back.
+#[test]
+fn a_heartbeat_before_the_end_of_the_order_proves_nothing() {
+    use model::run::{Run, Workflow};
+    let run = |workflow: Workflow, finished_at: Option<i64>| {
+        let mut run = Run::new(crate::support::spec(vec![crate::support::power_off(0)]));
+        (run.progress.workflow, run.progress.finished_at) = (workflow, finished_at.map(at));
+        run
+    };
+    let proves =
+        |heard: Option<i64>, run: Option<&Run>| heartbeat::proves_return(heard.map(at), run);
+    // No operation took it down, or the operation was deleted by retention.
+    assert!(proves(Some(1), None));
+    let going = run(Workflow::Running, None);
+    for (run, heard, expected) in [
+        (&going, Some(50), false),
+        // A failed operation that was resumed.
+        (&run(Workflow::Running, Some(10)), Some(50), false),
+        (&run(Workflow::Completed, Some(10)), Some(9), false),
+        (&run(Workflow::Completed, Some(10)), Some(10), false),
+        (&run(Workflow::Completed, Some(10)), Some(11), true),
+        (&run(Workflow::FailedRetryable, Some(10)), Some(11), true),
+        (&run(Workflow::Cancelled, Some(10)), None, false),
+    ] {
+        assert_eq!(proves(heard, Some(run)), expected, "{:?} {heard:?}", run.progress.workflow);
+    }
+}
+
+/// Only an active node moves when its machine is taken down, along a listed pair of its owner.
+#[test]
+fn an_active_node_goes_offline_with_its_machine() {
+    use model::id::RunId;
+    use model::node::TransitionOwner;
+    let by = RunId::trusted("op-1");
+    for state in NodeState::ALL {
+        let node = super::node(state);
+        let Some(down) = node.taken_down(&by) else {
+            assert_ne!(state, NodeState::Active);
+            continue;
+        };
+        assert_eq!(state, NodeState::Active);
+        assert_eq!((down.state, down.moved_by), (NodeState::Offline, TransitionOwner::Reconciler));
+        assert_eq!(down.down_by, Some(by.clone()));
+        let back = down.become_(NodeState::Active, TransitionOwner::Heartbeat, "heard").unwrap();
+        assert_eq!(back.down_by, None);
+    }
+}

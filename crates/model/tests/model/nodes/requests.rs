@@ -3,9 +3,7 @@
 
 use super::{Work, node, run, state, upstream_observation};
 use model::gate::{Gate, Overrides, decommission};
-use model::node::requests::{
-    NodeContext, NodeRequest, admit_decommission, apply_request, check_machine_run,
-};
+use model::node::requests::{NodeContext, NodeRequest, admit_decommission, apply_request};
 use model::node::{DecommissionMode, MaasState, Node, NodeState, TransitionOwner};
 use model::refusal::Refusal;
 use model::run::{Run, Workflow};
@@ -362,34 +360,4 @@ fn the_agent_is_left_out_only_where_the_system_goes() {
         let needless = mode == DecommissionMode::Reactivate;
         assert_eq!(can, !mode.keeps_system() && !needless, "{mode}");
     }
-}
-
-/// While a node is in service, only runs that phase READY allows are admitted, and ExitMaintenance.
-#[test]
-fn a_node_in_service_is_spared() {
-    use model::plan::{RunType, default_plan};
-    let id = node(NodeState::Active).id();
-    for run_type in RunType::PLANNED {
-        let open = matches!(
-            run_type,
-            RunType::Reboot
-                | RunType::Power
-                | RunType::EnterMaintenance
-                | RunType::ExitMaintenance
-                | RunType::ExitRma
-        );
-        let spared = check_machine_run(&id, run_type, &[]);
-        assert_eq!(spared.is_ok(), open, "{run_type:?}");
-        if let Err(refusal) = spared {
-            assert_eq!(refusal.reason.as_str(), "NODE_IN_SERVICE");
-            assert_eq!(refusal.next_command.as_deref(), Some("farrier node drain node-1"));
-        }
-        assert!(default_plan(run_type).is_some());
-    }
-    // The gate depends on the effects, not only on the run type.
-    let wipe = model::effect::Effect::Repave { image: "i".into() };
-    let steps = [model::lifecycle::run_step("wipe", 1, 0, wipe)];
-    assert!(
-        check_machine_run(&id, RunType::Reboot, &steps).unwrap_err().message.contains("step wipe")
-    );
 }

@@ -11,7 +11,7 @@ use crate::power::{
     self, MAX_WATCH_GAP, PowerCommand, PowerDecision, PowerGoal, PowerStage, PowerState,
     WATCH_INTERVAL,
 };
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::effect::{
     CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, PowerOffPolicy, ProviderAnswer,
 };
@@ -307,7 +307,7 @@ fn goal_outcome(machine: &Machine, goal: PowerGoal, how: &str) -> CallOutcome {
     };
     let evidence = match power {
         DesiredPower::Off => {
-            vec![ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff")]
+            vec![ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF)]
         }
         DesiredPower::On => Vec::new(),
     };
