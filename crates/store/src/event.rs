@@ -312,6 +312,14 @@ impl Tx {
         rows.iter().map(|row| event(row, readable_object(row))).collect()
     }
 
+    /// True if committed events are not final, because an older transaction is still open. They
+    /// become final when it ends, and no signal says so.
+    pub async fn has_held_back_events(&mut self) -> Result<bool> {
+        let sql = "SELECT e.seq FROM events e WHERE {not_final} LIMIT 1";
+        let sql = self.dialect().fill_placeholders(sql);
+        Ok(self.query_one(&sql, &[]).await?.is_some())
+    }
+
     /// The object before the change that made it this version.
     pub async fn object_before(&mut self, id: &str, version: i64) -> Result<ObjectBefore> {
         let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \

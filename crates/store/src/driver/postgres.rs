@@ -55,6 +55,7 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
          AND e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     ),
     ("{is_final}", "e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
+    ("{not_final}", "e.tx >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
     ("{among $1}", "= ANY (ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))"),
     ("{keyed}", ""),
     ("{labels_of m}", "jsonb_each_text(m.labels::jsonb)"),

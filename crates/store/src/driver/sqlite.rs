@@ -31,6 +31,7 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     // With a single writer, commits are in order of `seq`, and rows need no locks.
     ("{after_cursor}", "e.seq > $2 AND e.tx >= $1"),
     ("{is_final}", "1 = 1"),
+    ("{not_final}", "e.seq < 0"),
     // `$1` is a JSON array of ids.
     ("{among $1}", "IN (SELECT value FROM json_each($1))"),
     ("{keyed}", " WITHOUT ROWID"),

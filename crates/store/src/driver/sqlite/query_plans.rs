@@ -211,6 +211,7 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
     let here = tx.horizon().await?;
     tx.latest_cursor().await?;
     tx.events_after(Cursor::default(), 5).await?;
+    tx.has_held_back_events().await?;
     tx.object_before("op-1", 2).await?;
     for filter in [
         "",
