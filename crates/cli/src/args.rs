@@ -16,6 +16,7 @@ mod agent;
 mod bmc;
 mod component;
 mod credential;
+mod db;
 mod device;
 mod discover;
 mod documents;
@@ -43,6 +44,7 @@ pub use agent::*;
 pub use bmc::*;
 pub use component::*;
 pub use credential::*;
+pub use db::*;
 pub use device::*;
 pub use discover::*;
 pub use firmware::*;
@@ -259,9 +261,19 @@ pub enum ClientCommand {
     /// Change the flags of machines, and list the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),
+    /// Check the database, and set rows aside that cannot be read
+    #[command(subcommand)]
+    Db(DbCommand),
     /// Inject faults into the simulated fleet, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),
+}
+
+impl ClientCommand {
+    /// True if the command calls no server.
+    pub fn is_offline(&self) -> bool {
+        matches!(self, Self::Db(command) if command.is_offline())
+    }
 }
 
 #[derive(Debug, Args)]

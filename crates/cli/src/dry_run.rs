@@ -47,6 +47,11 @@ impl DryRunGuard {
         Ok(Self { server: server.into(), own, of_server: Calls::of_files(&files) })
     }
 
+    /// Refuses every call that acts: no server was asked.
+    pub fn offline(server: &str) -> Self {
+        Self { server: server.into(), own: Calls::own(), of_server: Calls::default() }
+    }
+
     pub fn check(&self, method: Option<&GrpcMethod<'_>>) -> Result<(), Status> {
         let Some(method) = method else { return Ok(()) };
         let call = format!("{}/{}", method.service(), method.method());

@@ -10,6 +10,7 @@ mod bmc;
 mod client;
 mod component;
 mod credential;
+mod db;
 mod device;
 mod discover;
 mod dry_run;
@@ -81,11 +82,14 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
         Command::Agent(command) => agent::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
         Command::Client(command) => {
-            let mut client = Client::new(&cli.server)?;
+            let client = Client::new(&cli.server)?;
             if !cli.dry_run {
                 return run_client_command(&client, &mut screen, command).await;
             }
-            client = client.for_dry_run().await?;
+            let client = match command.is_offline() {
+                true => client.for_offline_dry_run(),
+                false => client.for_dry_run().await?,
+            };
             let exit = run_client_command(&client, &mut screen, command).await?;
             screen.print_notice("dry run: nothing was changed")?;
             Ok(exit)
@@ -139,6 +143,7 @@ async fn run_client_command(
         ClientCommand::Node(command) => node::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
+        ClientCommand::Db(command) => db::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }
 }

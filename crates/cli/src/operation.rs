@@ -261,7 +261,7 @@ async fn fetch_runs(
         let (filter, order_by) = (filter.to_string(), order_by.to_string());
         let request = ListRunsRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.runs().list_runs(request)).await?;
-        Ok((answer.runs, answer.next_page_token))
+        Ok((answer.runs, answer.next_page_token, answer.unreadable_rows))
     })
     .await
 }

@@ -34,8 +34,11 @@ use tokio::time::Instant;
 const RING: usize = 4_096;
 /// The most events in one read.
 const BATCH: i64 = 500;
-/// The polling interval, in case a signal is lost.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The first wait for an older open transaction that holds back committed events. Nothing signals
+/// its end, so the reader asks again, with doubled waits up to the second value. A reader that
+/// nothing holds back waits for a signal.
+const HELD_BACK_WAIT: Duration = Duration::from_millis(1);
+const MAX_HELD_BACK_WAIT: Duration = Duration::from_millis(64);
 /// Events that arrive within this time after a read are read together.
 const GATHER_DELAY: Duration = Duration::from_millis(1);
 /// How long a new watch waits for transactions that are open when it starts.
@@ -81,6 +84,34 @@ impl RingEvent {
         };
         self.before.get_or_try_init(read).await
     }
+}
+
+/// The result of one read of the event reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct RingFill {
+    /// New events were read.
+    advanced: bool,
+    /// An older open transaction holds back committed events.
+    held_back: bool,
+}
+
+impl RingFill {
+    /// The wait until the reader asks again without a signal; `None` if a signal will come.
+    fn next_wait(self, last: Option<Duration>) -> Option<Duration> {
+        let longer = |last: Duration| (last * 2).min(MAX_HELD_BACK_WAIT);
+        match self {
+            Self { held_back: false, .. } => None,
+            Self { held_back: true, advanced: true } => Some(HELD_BACK_WAIT),
+            Self { held_back: true, advanced: false } => Some(last.map_or(HELD_BACK_WAIT, longer)),
+        }
+    }
+}
+
+/// The next events in order, at most `BATCH`.
+struct EventBatch {
+    events: Vec<Event>,
+    /// Later events are committed, but an older open transaction may still add events before them.
+    held_back: bool,
 }
 
 impl WatchHub {
@@ -142,10 +173,11 @@ impl WatchHub {
     }
 
     /// Appends new events to the ring, or empties it when there are no watchers.
-    async fn fill_ring(&self) -> Result<()> {
+    async fn fill_ring(&self) -> Result<RingFill> {
+        let mut fill = RingFill::default();
         if self.watchers() == 0 {
             *self.ring() = Ring::default();
-            return Ok(());
+            return Ok(fill);
         }
         let base = self.ring().base;
         let mut at = match base {
@@ -158,13 +190,16 @@ impl WatchHub {
             }
         };
         loop {
-            let Some(events) = all_events_after(&self.store, at).await? else {
+            let Some(batch) = all_events_after(&self.store, at).await? else {
                 // Some of the next events have been deleted. The ring starts afresh; each watcher
                 // reads the database, and is refused if events of its kind were deleted.
                 *self.ring() = Ring::default();
-                return Ok(());
+                return Ok(fill);
             };
-            let Some(last) = events.last() else { return Ok(()) };
+            let EventBatch { events, held_back } = batch;
+            fill.held_back = held_back;
+            let Some(last) = events.last() else { return Ok(fill) };
+            fill.advanced = true;
             at = last.cursor;
             let full = events.len() as i64 == BATCH;
             let mut ring = self.ring();
@@ -175,7 +210,7 @@ impl WatchHub {
             drop(ring);
             self.newest.send_replace(at);
             if !full {
-                return Ok(());
+                return Ok(fill);
             }
         }
     }
@@ -194,16 +229,21 @@ impl WatchHub {
 impl Runs {
     /// Follows the events for all watchers.
     pub(crate) async fn run_event_reader(self) {
+        let poll_interval = self.0.settings().poll_interval;
+        let mut held_back_wait = None;
         loop {
             tokio::select! {
                 biased;
                 () = self.0.stopped() => return,
                 () = self.0.hub().events_signal.notified() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(held_back_wait.unwrap_or(poll_interval)) => {}
             }
-            if let Err(error) = self.0.hub().fill_ring().await {
-                tracing::warn!(%error, "reading events failed; retrying");
-                tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
+            match self.0.hub().fill_ring().await {
+                Ok(fill) => held_back_wait = fill.next_wait(held_back_wait),
+                Err(error) => {
+                    tracing::warn!(%error, "reading events failed; retrying");
+                    tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
+                }
             }
             tokio::time::sleep(GATHER_DELAY).await;
         }
@@ -297,14 +337,43 @@ async fn events_after(store: &Store, cursor: Cursor, kind: WatchedKind) -> Resul
 }
 
 /// The next events of all kinds; `None` if a later event of any kind was deleted.
-async fn all_events_after(store: &Store, cursor: Cursor) -> Result<Option<Vec<Event>>> {
+async fn all_events_after(store: &Store, cursor: Cursor) -> Result<Option<EventBatch>> {
     let events = store.scan(cursor, |cursor, tx| {
         Box::pin(async move {
             if *cursor < tx.newest_removed_event(&WatchedKind::ALL).await? {
                 return Ok(None);
             }
-            tx.events_after(*cursor, BATCH).await.map(Some)
+            let events = tx.events_after(*cursor, BATCH).await?;
+            // A full batch is followed by another read.
+            let full = events.len() as i64 == BATCH;
+            let held_back = !full && tx.has_held_back_events().await?;
+            Ok(Some(EventBatch { events, held_back }))
         })
     });
     events.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_back_reader_asks_again_with_doubled_waits() {
+        let held_back = RingFill { advanced: false, held_back: true };
+        let mut wait = None;
+        let waits: Vec<u128> = (0..9)
+            .map(|_| {
+                wait = held_back.next_wait(wait);
+                wait.unwrap_or_default().as_millis()
+            })
+            .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        for (fill, expected) in [
+            (RingFill { advanced: false, held_back: false }, None),
+            (RingFill { advanced: true, held_back: false }, None),
+            (RingFill { advanced: true, held_back: true }, Some(HELD_BACK_WAIT)),
+        ] {
+            assert_eq!(fill.next_wait(wait), expected, "{fill:?}");
+        }
+    }
 }

@@ -83,7 +83,7 @@ pub struct EngineConfig {
     pub lease_ms: u64,
     /// The interval of a replica's heartbeats.
     pub renew_ms: u64,
-    /// How often to look for due work when no signal arrives.
+    /// How often to look for due work and new events when no signal arrives.
     pub poll_ms: u64,
     /// How long running work may go on after SIGTERM before it is released.
     pub grace_ms: u64,

@@ -312,6 +312,14 @@ impl Tx {
         rows.iter().map(|row| event(row, readable_object(row))).collect()
     }
 
+    /// True if committed events are not final, because an older transaction is still open. They
+    /// become final when it ends, and no signal says so.
+    pub async fn has_held_back_events(&mut self) -> Result<bool> {
+        let sql = "SELECT e.seq FROM events e WHERE {not_final} LIMIT 1";
+        let sql = self.dialect().fill_placeholders(sql);
+        Ok(self.query_one(&sql, &[]).await?.is_some())
+    }
+
     /// The object before the change that made it this version.
     pub async fn object_before(&mut self, id: &str, version: i64) -> Result<ObjectBefore> {
         let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
@@ -377,10 +385,11 @@ impl Tx {
             sql,
             after: vec![query.after.unwrap_or(first).into()],
             fixed: vec![id.into()],
-            key: |one: &Event| vec![one.version.into()],
+            key: &[4],
+            kind: None,
             decode: |row| event(row, None),
         };
-        self.filtered_items(rows, &query.filter, limit).await
+        self.filtered_items(rows, &query.filter, limit).await?.complete()
     }
 }
 
@@ -419,6 +428,16 @@ fn readable_object(row: &Row) -> Option<EventObject> {
         tracing::error!(object, %error, "the object of an event cannot be read");
         None
     })
+}
+
+/// An object in the body of an earlier event; none if it cannot be decoded. A snapshot leaves it out:
+/// a later event describes the object.
+pub(crate) fn readable_body<T: serde::de::DeserializeOwned>(object: &str, body: &str) -> Option<T> {
+    serde_json::from_str(body)
+        .inspect_err(|error| {
+            tracing::error!(object, %error, "the object of an event cannot be read");
+        })
+        .ok()
 }
 
 /// The object in the body of an event: the columns 10 (kind) and 11 (body), and 12, the spec of a

@@ -4,6 +4,7 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::{Filter, FilterValues};
@@ -33,12 +34,13 @@ fn object(peer: &str) -> String {
     format!("identity/{peer}")
 }
 
-const COLUMNS: &str = "peer, identity, first_seen, version";
+pub(crate) const COLUMNS: &str = "peer, identity, first_seen, version";
 
 impl Tx {
     pub async fn identity(&mut self, peer: &str) -> Result<Option<IdentityRow>> {
         let sql = format!("SELECT {COLUMNS} FROM identities WHERE peer = $1");
-        self.query_one(&sql, values![peer]).await?.as_ref().map(identity).transpose()
+        let row = self.query_one(&sql, values![peer]).await?;
+        named(RowKind::Identity, peer, row.as_ref().map(identity).transpose())
     }
 
     /// One page of the identities that match, ordered by address.
@@ -47,12 +49,13 @@ impl Tx {
         filter: &Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<IdentityRow>> {
+    ) -> Result<Listed<IdentityRow>> {
         let query = KeysetQuery {
             sql: format!("SELECT {COLUMNS} FROM identities WHERE peer > $1 ORDER BY peer LIMIT $2"),
             after: vec![after.into()],
             fixed: Vec::new(),
-            key: |one: &IdentityRow| vec![one.peer.as_str().into()],
+            key: &[0],
+            kind: Some(RowKind::Identity),
             decode: identity,
         };
         self.filtered_items(query, filter, limit).await
@@ -111,7 +114,7 @@ impl Tx {
     }
 }
 
-fn identity(row: &Row) -> Result<IdentityRow> {
+pub(crate) fn identity(row: &Row) -> Result<IdentityRow> {
     Ok(IdentityRow {
         peer: row.text(0)?.to_string(),
         identity: row.text(1)?.to_string(),

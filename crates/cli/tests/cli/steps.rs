@@ -23,6 +23,7 @@ fn power(plan: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunReque
             gates: vec!["in-service".into()],
             reason: "a test".into(),
         }),
+        ..Default::default()
     }
 }
 

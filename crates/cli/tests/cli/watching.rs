@@ -1,7 +1,7 @@
 //! Watches and logs: every event once and in order, from any cursor; every byte, live or later.
 
 use crate::api::{TestServer, fault, labelled, on_both, plan, refused, slow, ssh, step};
-use crate::fleet::{Clients, TEST_TIMEOUT};
+use crate::fleet::{Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, new_database, postgres};
 use proto::v1;
 use proto::words::WireEnum;
 use std::collections::BTreeMap;
@@ -11,6 +11,9 @@ use tonic::{Code, Response, Streaming};
 
 /// Long enough for an event that is on its way, short enough to wait for one that is not.
 const QUIET: Duration = Duration::from_millis(300);
+
+/// SQL belongs to the store crate, even for a test that opens a transaction.
+const OPEN_TRANSACTION: &str = include_str!("../../../store/tests/open_transaction.sql");
 
 /// One event, in a form that all kinds of objects share.
 #[derive(Debug, Clone, PartialEq)]
@@ -255,6 +258,32 @@ async fn resuming(env: &TestServer, mut api: Clients) {
     let next = take(&mut again, 1).await.remove(0);
     assert_eq!((&next.id, next.version, next.initial), (&run, 1, false));
     assert_eq!(take(&mut runs, 1).await, [next]);
+}
+
+/// The reader of the events is woken while an older transaction is open, and reads nothing. The end
+/// of that transaction must wake it again: this server polls once in an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_older_transaction_wakes_a_watch() {
+    let Some(cluster) = postgres() else { return };
+    let url = new_database(&cluster).await;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Setup {
+        home: DatabaseKind::Postgres(url.clone()),
+        config: "[engine]\npoll_ms = 3600000".into(),
+        ..Setup::new(dir.path(), "zero")
+    });
+    let mut api = server.clients().await;
+    api.in_maintenance("m-1").await;
+    let mut runs = watch_runs(&mut api, "phase=SUCCEEDED AND type=REBOOT", "").await;
+    let (older, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for round in 0..3 {
+        older.batch_execute(OPEN_TRANSACTION).await.unwrap();
+        let run = api.done("m-1", "REBOOT", &format!("r-{round}")).await;
+        assert_eq!(drain(&mut runs).await, [], "the older transaction is open");
+        older.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(take(&mut runs, 1).await[0].id, run.run_id);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

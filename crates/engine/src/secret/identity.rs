@@ -7,7 +7,7 @@ use model::here;
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use providers::pin::Pin;
-use store::{Cause, IdentityRow, NewEvent, Result, Tx};
+use store::{Cause, IdentityRow, Listed, NewEvent, Result, Tx};
 
 /// The actor of what happens when Farrier connects to a device.
 const CONNECTION: &str = "connection";
@@ -18,12 +18,14 @@ impl SecretStore {
         filter: Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<IdentityRow>> {
+    ) -> Result<Listed<IdentityRow>> {
         let input = (filter, after.to_string(), limit);
         let rows = self.store.scan(input, |(filter, after, limit), tx| {
             Box::pin(tx.identities(filter, after, *limit))
         });
-        rows.await
+        let page = rows.await?;
+        self.store.unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     pub async fn get_identity(&self, peer: &str) -> Result<IdentityRow> {

@@ -1,6 +1,6 @@
 //! The log of a run as it is written.
 
-use super::{OutageRetry, POLL_INTERVAL};
+use super::OutageRetry;
 use crate::Engine;
 use model::id::RunId;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl LogStream {
             tokio::select! {
                 biased;
                 () = rung => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(self.engine.settings().poll_interval) => {}
                 () = self.engine.stopped() => {}
             }
         }

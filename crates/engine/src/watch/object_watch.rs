@@ -1,6 +1,6 @@
 //! A watch of one kind of object: a snapshot of what exists at a cursor, then every later event.
 
-use super::{OutageRetry, POLL_INTERVAL, RingEvent, Watched, events_after};
+use super::{OutageRetry, RingEvent, Watched, events_after};
 use crate::Engine;
 use crate::retention::{check_not_deleted, no_snapshot};
 use crate::watch::watched::{SnapshotPage, SnapshotQuery};
@@ -141,7 +141,7 @@ impl<T: Watched> Watch<T> {
             tokio::select! {
                 biased;
                 changed = newest.changed() => drop(changed),
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(self.engine.settings().poll_interval) => {}
                 () = self.engine.stopped() => {}
             }
             return Ok(Vec::new());

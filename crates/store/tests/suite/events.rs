@@ -213,12 +213,15 @@ mod concurrent {
         change(&db, "m-3").await;
         // A reader that saw the quick transaction now would never see the slow one.
         assert_eq!(db.events_after(cursor, 10).await.len(), 0);
+        let held_back = || db.read(tx!([], |tx| tx.has_held_back_events().await));
+        assert!(held_back().await.unwrap());
         let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
         go_on.notify_one();
         within_timeout("the slow transaction", slow).await.unwrap();
         let names: Vec<_> = db.events(6).await.drain(3..).map(|one| one.object_id).collect();
         assert_eq!(names, ["m-1", "m-2", "m-3"]);
         assert_eq!(db.events_after(horizon, 10).await.len(), 3, "the horizon was not past it");
+        assert!(!held_back().await.unwrap(), "the events are final");
     }
 
     /// The slow transaction begins before the quick one and ends after it: its change of the second

@@ -100,7 +100,7 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
     let read = db.read(tx!([], |tx| tx.credential("bmc").await)).await;
     assert_eq!(read, Ok(Some(credential(2))));
     assert_eq!(
-        db.read(tx!([], |tx| tx.credentials(&Filter::default(), "bmc", 9).await)).await,
+        db.read(tx!([], |tx| tx.credentials(&Filter::default(), "bmc", 9).await?.complete())).await,
         Ok(vec![])
     );
     for (text, expected) in [
@@ -109,7 +109,8 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
         ("kind=maas-key", vec![]),
     ] {
         let filter = Filter::parse(text, FilterSubject::Credential).unwrap();
-        let listed = db.read(tx!([filter], |tx| tx.credentials(&filter, "", 9).await)).await;
+        let listed =
+            db.read(tx!([filter], |tx| tx.credentials(&filter, "", 9).await?.complete())).await;
         assert_eq!(listed, Ok(expected), "{text}");
     }
 
@@ -136,7 +137,8 @@ async fn an_identity_is_pinned_once(db: Db) {
     assert_eq!(put(met("b", 2), None).await, Err(StoreError::Conflict));
     assert_eq!(put(met("b", 3), Some(2)).await, Err(StoreError::Conflict));
     assert_eq!(put(met("b", 2), Some(1)).await, Ok(()));
-    let all = db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await)).await;
+    let all =
+        db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await?.complete())).await;
     assert_eq!(all, Ok(vec![met("b", 2)]));
     for (version, expected) in
         [(1, Err(StoreError::Conflict)), (2, Ok(())), (2, Err(StoreError::Conflict))]
@@ -191,7 +193,10 @@ async fn an_image_name_is_unique(db: Db) {
     }
     let again = tx!([], |tx| tx.insert_image(&image("a"), &event()).await);
     assert_eq!(db.write(again).await, Err(StoreError::Conflict));
-    let listed = db.read(tx!([], |tx| tx.images(&Filter::default(), "", 10).await)).await.unwrap();
+    let listed = db
+        .read(tx!([], |tx| tx.images(&Filter::default(), "", 10).await?.complete()))
+        .await
+        .unwrap();
     assert_eq!(listed, [image("a"), image("b")]);
     for (text, after, expected) in [
         ("", "a", vec![image("b")]),
@@ -199,7 +204,8 @@ async fn an_image_name_is_unique(db: Db) {
         ("kind=iso", "", vec![]),
     ] {
         let filter = Filter::parse(text, FilterSubject::Image).unwrap();
-        let listed = db.read(tx!([filter], |tx| tx.images(&filter, after, 10).await)).await;
+        let listed =
+            db.read(tx!([filter], |tx| tx.images(&filter, after, 10).await?.complete())).await;
         assert_eq!(listed, Ok(expected), "{text}");
     }
     let delete = || tx!([], |tx| tx.delete_image("a", &event()).await);

@@ -211,6 +211,7 @@ async fn query_statements(tx: &mut Tx) -> Result<()> {
     let here = tx.horizon().await?;
     tx.latest_cursor().await?;
     tx.events_after(Cursor::default(), 5).await?;
+    tx.has_held_back_events().await?;
     tx.object_before("op-1", 2).await?;
     for filter in [
         "",
@@ -275,7 +276,7 @@ fn no_statement_scans_a_table() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("farrier.db");
     let mut conn = connect(&path).unwrap();
-    migrate(&mut conn).unwrap();
+    migrate(&mut conn, SchemaPolicy::Migrate).unwrap();
     let (sender, message) = channel();
     let note = move |event: TraceEvent<'_>| {
         // Statements of triggers are traced as comments.
