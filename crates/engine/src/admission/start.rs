@@ -4,11 +4,11 @@ use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
 use crate::plan::no_plan;
 use crate::run::Runs;
 use model::effect::Effect;
-use model::gate::{Overrides, gate_of, without_overrides};
+use model::gate::{Overrides, gates_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::{admit, admit_again, admit_with_override};
+use model::machine::admit::{admit_again, admit_with_override, gate_refusals};
 use model::node::requests::check_machine_run;
 use model::plan::{
     Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
@@ -150,8 +150,8 @@ impl StartRun {
             Origin::Plan => initiator.clone(),
             Origin::Restart { original, .. } => format!("{initiator} as in {original}"),
         };
-        let refusing = gate_of(&admit(machine, *run_type, &run.spec.steps));
-        overrides.history_note(&by, refusing.as_slice())
+        let refusals = gate_refusals(machine, *run_type, &run.spec.steps, &Overrides::default());
+        overrides.history_note(&by, &gates_of(&refusals))
     }
 
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {

@@ -4,9 +4,10 @@
 use super::{
     Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
 };
-use crate::id::NodeId;
+use crate::id::{NodeId, SiteId};
 use crate::node::{NodeStage, StageExecutor};
 use crate::plan::RunType;
+use std::fmt;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,31 @@ pub struct EffectFacts<'a> {
     pub allowed_in_exit_rma: bool,
     /// It has new work placed on the machine.
     pub places_work: bool,
+    /// It writes the disk: from its intent on, the system that was installed before is gone.
+    pub disk: Option<DiskContent<'a>>,
     pub executor: Executor<'a>,
+}
+
+/// What an effect writes to the disk of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskContent<'a> {
+    /// The image of this name.
+    Image(&'a str),
+    /// The image of the site, by its MAAS.
+    SiteImage(Option<&'a SiteId>),
+    /// No system: the MAAS that releases the machine may erase its disks.
+    Nothing,
+}
+
+impl fmt::Display for DiskContent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(name) => f.write_str(name),
+            Self::SiteImage(Some(site)) => write!(f, "the image of {site}"),
+            Self::SiteImage(None) => f.write_str("the image of its site"),
+            Self::Nothing => f.write_str("the release"),
+        }
+    }
 }
 
 /// Which component carries an effect out.
@@ -53,8 +78,16 @@ const fn row<'a>(
     gate: RunType,
     executor: Executor<'a>,
 ) -> EffectFacts<'a> {
-    let (allowed_in_exit_rma, places_work) = (false, false);
-    EffectFacts { name, capability, destructive, gate, allowed_in_exit_rma, places_work, executor }
+    EffectFacts {
+        name,
+        capability,
+        destructive,
+        gate,
+        allowed_in_exit_rma: false,
+        places_work: false,
+        disk: None,
+        executor,
+    }
 }
 
 impl Effect {
@@ -79,7 +112,8 @@ impl Effect {
                 row("reboot", Can::RemoteExec, true, REBOOT, Target)
             }
             Self::Netboot { .. } => row("netboot", Can::Netboot, false, REIMAGE, Target),
-            Self::Repave { .. } => row("repave", Can::Imaging, true, REIMAGE, Target),
+            Self::Repave { image } => row("repave", Can::Imaging, true, REIMAGE, Target)
+                .writing(Some(DiskContent::Image(image.as_str()))),
             Self::Join { .. } => {
                 row("join", Can::ClusterJoin, false, REIMAGE, Target).placing_work()
             }
@@ -117,10 +151,11 @@ impl Effect {
                 let (name, capability, destructive) = work.facts();
                 row(name, capability, destructive, ANY, Target)
             }
-            Self::Stage { stage, node, provider: by, undo, .. } => {
+            Self::Stage { stage, node, site, provider: by, undo } => {
                 let executor = stage_executor(*stage, node, by.as_str());
                 let destructive = !*undo && stage.destructive();
-                row(stage.as_str(), Can::Nodes, destructive, ANY, executor)
+                let disk = if *undo { None } else { stage_disk(*stage, site.as_ref()) };
+                row(stage.as_str(), Can::Nodes, destructive, ANY, executor).writing(disk)
             }
             // Each child run has its own effects, and what it has done is never lost.
             Self::ChildRuns { group } => {
@@ -130,13 +165,27 @@ impl Effect {
     }
 }
 
-impl EffectFacts<'_> {
+impl<'a> EffectFacts<'a> {
+    const fn writing(self, disk: Option<DiskContent<'a>>) -> Self {
+        Self { disk, ..self }
+    }
+
     const fn in_exit_rma(self) -> Self {
         Self { allowed_in_exit_rma: true, ..self }
     }
 
     const fn placing_work(self) -> Self {
         Self { places_work: true, ..self }
+    }
+}
+
+/// What a stage writes to the disk. Undoing an installation releases the machine; its intent has
+/// cleared the record already.
+const fn stage_disk(stage: NodeStage, site: Option<&SiteId>) -> Option<DiskContent<'_>> {
+    match (stage.installs(), stage.releases()) {
+        (true, _) => Some(DiskContent::SiteImage(site)),
+        (false, true) => Some(DiskContent::Nothing),
+        (false, false) => None,
     }
 }
 

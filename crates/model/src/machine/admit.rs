@@ -6,7 +6,7 @@
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
 use crate::effect::Effect;
-use crate::gate::{Gate, Overrides};
+use crate::gate::{self, Gate, Overrides};
 use crate::health::HealthImpact;
 use crate::plan::{RunStep, RunType};
 use crate::refusal::{Reason, Refusal};
@@ -75,7 +75,7 @@ pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<
     admit_with_override(machine, run_type, steps, &Overrides::default())
 }
 
-/// Like `admit`, with an override. Only the health gate can be overridden.
+/// Like `admit`, with an override.
 pub fn admit_with_override(
     machine: &Machine,
     run_type: RunType,
@@ -108,8 +108,26 @@ pub fn admit_with_override(
         let what = format!("step {} of this plan", step.name);
         in_phase(machine, &what, phases_for_effect(&step.effect))?;
     }
-    let target = TargetId::from(&machine.id);
-    machine.health.check_permitted(&target, what, health_impact(run_type, steps), overrides)
+    gate::answer(&gate_refusals(machine, run_type, steps, overrides)).map_or(Ok(()), Err)
+}
+
+/// The refusals of the gates that can be overridden.
+pub fn gate_refusals(
+    machine: &Machine,
+    run_type: RunType,
+    steps: &[RunStep],
+    overrides: &Overrides,
+) -> Vec<Refusal> {
+    let (target, what) = (TargetId::from(&machine.id), run_type.as_str());
+    let impact = health_impact(run_type, steps);
+    let disk = match run_type == RunType::ExitMaintenance {
+        true => machine.check_disk(what, overrides),
+        false => Ok(()),
+    };
+    let health = machine.health.check_permitted(&target, what, impact, overrides);
+    let mut refusals: Vec<Refusal> = [disk, health].into_iter().filter_map(Result::err).collect();
+    gate::name_all(&mut refusals, overrides);
+    refusals
 }
 
 /// Like `admit`, for a run that exists: its override holds, and it takes no other one.
@@ -117,16 +135,17 @@ pub fn admit_again(machine: &Machine, run: &Run) -> Result<(), Refusal> {
     let (run_type, overrides) = (run.spec.run_type, Overrides::of_params(&run.spec.params));
     let admitted = admit_with_override(machine, run_type, &run.spec.steps, &overrides);
     admitted.map_err(|refusal| {
-        if refusal.gate != Some(Gate::Health) {
-            return refusal;
-        }
-        let (id, what, flags) =
-            (&machine.id, run_type.as_str(), overrides.flags_with(Gate::Health));
+        let Some(gate) = refusal.gate else { return refusal };
+        let (id, what, flags) = (&machine.id, run_type.as_str(), overrides.flags_with(gate));
         let instead = match RunType::NODES.contains(&run_type) {
             true => format!("farrier health delete {id} --source …"),
             false => format!("farrier operation start {id} --type {what} {flags}"),
         };
-        refusal.next(format!("farrier health get {id}   # or: {instead}"))
+        let look = match gate == Gate::Health {
+            true => format!("farrier health get {id}"),
+            false => format!("farrier why {id}"),
+        };
+        refusal.next(format!("{look}   # or: {instead}"))
     })
 }
 

@@ -11,7 +11,7 @@ use super::update;
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use model::filter::FilterSubject;
-use model::gate::MACHINE_RUN;
+use model::gate::machine_run;
 use model::id::{MachineId, PlanId, RunId};
 use model::order::Selection;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
@@ -57,7 +57,7 @@ impl GrpcServices {
             run_type,
             plan_id,
             params,
-            overrides: overrides_from(gate_override, MACHINE_RUN).or_status()?,
+            overrides: overrides_from(gate_override, machine_run(run_type)).or_status()?,
             initiator,
         };
         let started = self.engine.runs().start(start).await.or_status()?;

@@ -14,7 +14,7 @@ use engine::node::{
 };
 use engine::watch::{WatchChange, WatchUpdate};
 use model::filter::{Filter, FilterSubject};
-use model::gate::{MACHINE_RUN, REACTIVATE_NODE, RELEASE_NODE, decommission};
+use model::gate::{ONBOARD_NODE, REACTIVATE_NODE, RELEASE_NODE, decommission};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
@@ -55,7 +55,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let desired = Onboard {
             machine: MachineId::parse(&requested.machine_id).or_status()?,
             site: SiteId::parse(&requested.site_id).or_status()?,
-            overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
+            overrides: overrides_from(requested.gate_override, ONBOARD_NODE).or_status()?,
             request_id: request_id(requested.request_id, requested.dry_run).or_status()?,
             by,
         };

@@ -3,9 +3,7 @@
 
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
-use super::executor::{
-    CallContext, describe_state, done, outcome, state_disagrees, upstream_state,
-};
+use super::executor::{CallContext, describe_state, done, state_disagrees, upstream_state};
 use super::power::PowerExecutor;
 use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
@@ -258,9 +256,7 @@ impl<'a> MachineExecutor<'a> {
         let restarted = ReinstallRequest { system_id: &self.system_id, node: None, source: what };
         match self.call.run_round(&restarted, (round, phase)).await? {
             RoundResult { machine, installed: true, .. } => {
-                let imaged = ConditionObservation::new(ConditionType::Provisioned, true, "Imaged");
-                let observed = outcome(&machine, describe_state(&machine));
-                Ok(ProviderAnswer::Done(CallOutcome { evidence: vec![imaged], ..observed }))
+                Ok(done(&machine, describe_state(&machine)))
             }
             RoundResult { machine, installed: false, .. } => {
                 self.call.log_events(&self.system_id).await?;
