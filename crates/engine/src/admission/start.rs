@@ -10,9 +10,7 @@ use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::{admit_again, admit_with_override, gate_refusals};
 use model::node::requests::check_machine_run;
-use model::plan::{
-    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
-};
+use model::plan::{Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{RestartMode, restart};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
@@ -156,11 +154,11 @@ impl StartRun {
 
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
         let start = &self.start;
-        let mut params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
-        start.overrides.store_in(&mut params);
+        let mut params = start.params.clone();
         let (plan_id, steps, on_failure, progress) = match &self.origin {
             Origin::Plan => {
                 let plan = find_plan(tx, start).await?;
+                params = plan.complete_params(start.run_type, params, &self.defaults)?;
                 let steps = plan.resolve(machine, &params, &self.defaults)?;
                 let progress = Progress::fresh(&steps);
                 (plan.id, steps, plan.on_failure, progress)
@@ -172,6 +170,7 @@ impl StartRun {
                 (plan_id, steps, on_failure, progress)
             }
         };
+        start.overrides.store_in(&mut params);
         let (parent, restart) = self.origin.parent();
         let spec = RunSpec {
             id: self.id.clone(),
