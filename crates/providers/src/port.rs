@@ -162,6 +162,12 @@ pub trait Provider: Send + Sync {
         false
     }
 
+    /// Checks an image where the provider has images of its own; changes nothing. The fault
+    /// `image-unknown` says that there is no such image.
+    async fn check_image(&self, _target: &Target, _image: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely
     /// called. The evidence is about `Degraded`; None: there is no BMC to read.
     async fn probe_hardware(&self, _target: &Target) -> Result<Option<ConditionObservation>> {

@@ -290,6 +290,10 @@ impl Provider for Sim {
         true
     }
 
+    fn requires_catalog(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> &'static [Capability] {
         &[
             Capability::Inspect,

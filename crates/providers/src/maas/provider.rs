@@ -244,6 +244,10 @@ impl Provider for MaasProvider {
         answer.map(|answer| with_release(answer, *stage, *undo))
     }
 
+    async fn check_image(&self, target: &Target, image: &str) -> Result<()> {
+        self.check_region_image(target, image).await
+    }
+
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         self.probe_machine(target).await
     }

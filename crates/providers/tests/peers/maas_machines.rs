@@ -138,6 +138,30 @@ async fn an_image_is_deployed_once() {
 }
 
 #[tokio::test]
+async fn an_image_is_checked_where_it_is_kept() {
+    let (fixture, id) = machine_behind_maas(Status::Ready).await;
+    for (image, problem) in [
+        (IMAGE, None),
+        ("custom/gpu-node", None),
+        (
+            "ubuntu/noble",
+            Some("has no image \"ubuntu/noble\"; it has ubuntu/jammy, custom/gpu-node"),
+        ),
+        ("ubuntu-2204", Some("is no image of MAAS")),
+    ] {
+        match (fixture.replica().check_image(&fixture.target, image).await, problem) {
+            (Ok(()), None) => {}
+            (Err(fault), Some(problem)) => {
+                assert_eq!(fault.code, FaultCode::ImageUnknown);
+                assert!(fault.message.contains(problem), "{fault}");
+            }
+            (checked, problem) => panic!("{image}: {checked:?}, not {problem:?}"),
+        }
+    }
+    assert_eq!(fixture.api.state().changes(&id), 0);
+}
+
+#[tokio::test]
 async fn a_later_deployment_of_another_user_is_kept() {
     use model::effect::EffectKey;
     use providers::state_store::{Checkpoint, ProviderStateStore};

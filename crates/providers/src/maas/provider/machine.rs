@@ -298,6 +298,22 @@ impl MaasProvider {
         Ok((open, machine))
     }
 
+    /// Checks that the region of the machine has the image.
+    pub(super) async fn check_region_image(&self, target: &Target, image: &str) -> Result<()> {
+        deployment(image, "")?;
+        let MaasEndpoint { site, .. } = self.endpoint_of(target)?;
+        let open = self.sites.open(&self.store.site(&site).await?).await?;
+        let images = open.maas.boot_resources().await?;
+        let names: Vec<&str> = images.iter().map(|one| one.name.as_str()).collect();
+        match names.contains(&image) {
+            true => Ok(()),
+            false => {
+                let message = format!("{site} has no image {image:?}; it has {}", names.join(", "));
+                Err(Fault::new(FaultCode::ImageUnknown, message))
+            }
+        }
+    }
+
     /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.
     pub(super) async fn probe_machine(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         let (bmc, host) = tokio::join!(
