@@ -49,8 +49,7 @@ async fn check(client: &Client, screen: &mut Screen, args: DatabaseArgs) -> Resu
     let found = match open(client, args).await? {
         Some(database) => database.check().await?,
         None => {
-            let call = client.admin().check_database(CheckDatabaseRequest {});
-            client.call_hardware(call).await?
+            client.call_hardware(client.admin().check_database(CheckDatabaseRequest {})).await?
         }
     };
     let colors = screen.color_mode();

@@ -342,6 +342,18 @@ fn condition_cell(condition: Option<&Condition>) -> Cell {
     }
 }
 
+/// Like [`condition_cell`]; "never" if the machine was observed, and no image was ever installed
+/// on it here: it has the system that it came with.
+fn provisioned_cell(machine: &Machine) -> Cell {
+    let observed = |one: &Condition| one.last_transition.is_some();
+    let status = machine.status.as_ref();
+    let known = status.is_some_and(|status| status.conditions.iter().any(observed));
+    match condition(machine, "Provisioned").filter(|one| observed(one)) {
+        None if known => "never".into(),
+        found => condition_cell(found),
+    }
+}
+
 /// The condition that takes the machine out of use, with its reason; empty if there is none.
 fn blocking_flag(machine: &Machine) -> String {
     let flags =
@@ -369,7 +381,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
             phase_name(machine).into(),
             effective_cell(machine),
             condition_cell(condition(machine, "Reachable")),
-            condition_cell(condition(machine, "Provisioned")),
+            provisioned_cell(machine),
             active.into(),
         ];
         if wide {
@@ -493,8 +505,8 @@ machine-1    READY        IDLE        ✓          ✓            -
 machine-2    MAINTENANCE  BUSY        ✓          ✓            op-abc123
 machine-3    READY        ⚠ATTENTION  ✓          ✓            -
 machine-4    READY        ⛔BLOCKED   -          -            -
-machine-5    MAINTENANCE  MAINT       ✗          -            -
-machine-6    READY        ⚠IDLE       ✗          -            -
+machine-5    MAINTENANCE  MAINT       ✗          never        -
+machine-6    READY        ⚠IDLE       ✗          never        -
 "
         );
     }

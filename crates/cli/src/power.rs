@@ -37,6 +37,7 @@ fn start_args(machine_id: &str, action: PowerAction) -> Option<OperationStartArg
     };
     let (machine_id, plan_id) = (machine_id.to_string(), plan.to_string());
     let kind = OperationTypeArg::Power;
+    let overrides = overrides.into();
     Some(OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit })
 }
 
@@ -67,6 +68,7 @@ pub async fn start_exit_rma(
 fn default_plan_args(kind: OperationTypeArg, args: MachineOperationArgs) -> OperationStartArgs {
     let MachineOperationArgs { machine_id, overrides, submit } = args;
     let (plan_id, params) = (String::new(), Vec::new());
+    let overrides = overrides.into();
     OperationStartArgs { machine_id, kind, plan_id, params, overrides, submit }
 }
 

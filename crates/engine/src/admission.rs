@@ -6,6 +6,7 @@
 //! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
 //! makes them hold under concurrency.
 
+mod images;
 mod restart;
 mod start;
 

@@ -12,7 +12,7 @@ use model::effect::DeviceFacts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
-use model::machine::Machine;
+use model::machine::{DiskWrite, Machine};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
@@ -217,12 +217,18 @@ pub(crate) struct TargetUpdate<'a> {
     pub run: &'a Run,
     pub evidence: &'a [ConditionObservation],
     pub facts: Option<&'a DeviceFacts>,
+    /// How much of the disk the last call reported as written.
+    pub written_percent: Option<u8>,
     pub event: &'a NewEvent,
 }
 
 impl TargetUpdate<'_> {
     fn matters(&self) -> bool {
-        self.run.ended() || !self.evidence.is_empty() || self.facts.is_some()
+        self.run.ended()
+            || !self.evidence.is_empty()
+            || self.facts.is_some()
+            || self.written_percent.is_some()
+            || DiskWrite::of(self.run).is_some()
     }
 
     /// Reads and locks the rows that the commit changes, always in the same order.
@@ -269,7 +275,9 @@ impl TargetUpdate<'_> {
                     host::learn(tx, &machine.id, known, facts, self.event).await?;
                 }
                 let before = machine.clone();
-                apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
+                let (evidence, at) = (self.evidence, self.event.at);
+                apply_to_machine(&mut machine, self.run, evidence, at);
+                machine.record_disk_write(self.run, evidence, self.written_percent, at);
                 if machine != before {
                     tx.update_machine(&mut machine, self.event)?;
                 }

@@ -54,6 +54,8 @@ pub(crate) struct Turn {
     woken: Arc<Notify>,
     log_buffer: LogBuffer,
     target: Option<Target>,
+    /// How much of the disk the last call reported as written.
+    written_percent: Option<u8>,
 }
 
 impl Turn {
@@ -61,7 +63,7 @@ impl Turn {
         // The log of a run on a rack already holds the notes of its admission.
         let fresh = claimed.run.version == 1 && claimed.run.spec.target.kind != TargetKind::Rack;
         let log_buffer = LogBuffer::new(claimed.run.spec.id.clone(), claimed.epoch, fresh);
-        Self { engine, claimed, woken, log_buffer, target: None }
+        Self { engine, claimed, woken, log_buffer, target: None, written_percent: None }
     }
 
     /// Works until the run is idle, the claim is lost, or the process stops.
@@ -186,9 +188,16 @@ impl Turn {
         let facts = decision.facts.as_ref();
         let applied = facts.and_then(|facts| applied_by_step(&self.claimed.run, facts, now));
         let commit = |lines| {
-            let (decision, applied_firmware) = (decision.clone(), applied.clone());
-            let commit =
-                DecisionCommit { decision, applied_firmware, epoch, wakes, hold, lines, now };
+            let commit = DecisionCommit {
+                decision: decision.clone(),
+                applied_firmware: applied.clone(),
+                written_percent: self.written_percent,
+                epoch,
+                wakes,
+                hold,
+                lines,
+                now,
+            };
             self.engine.store().write("commit", commit, |commit, tx| Box::pin(commit.run(tx)))
         };
         let lines = self.log_buffer.waiting().to_vec();
@@ -247,6 +256,7 @@ impl Turn {
 
     async fn execute(&mut self, mut call: ProviderCall, limit: Duration) -> TurnResult<CallResult> {
         let verb = call.verb;
+        self.written_percent = None;
         let executor = match self.executor(&call, limit).await? {
             Ok(executor) => executor,
             Err(fault) => return Ok(CallResult::Answered(verb, Err(fault))),
@@ -261,6 +271,7 @@ impl Turn {
         let mut flush = interval_at(started + LOG_FLUSH_INTERVAL, LOG_FLUSH_INTERVAL);
         let mut stop_at: Option<Instant> = None;
         let answered = loop {
+            self.written_percent = journal.written_percent();
             tokio::select! {
                 biased;
                 result = &mut execution => break result,
@@ -284,6 +295,7 @@ impl Turn {
                 () = sleep_until(stop_at), if stop_at.is_some() => return Err(TurnEnd::Released),
             }
         };
+        self.written_percent = journal.written_percent();
         while let Ok(line) = lines.try_recv() {
             self.log_buffer.add(&step, attempt, &line, self.engine.now());
         }

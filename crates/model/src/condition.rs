@@ -65,6 +65,11 @@ impl ConditionObservation {
     }
 }
 
+/// The observation that this image is installed and its system answers.
+pub fn imaged(image: &str) -> ConditionObservation {
+    ConditionObservation::new(ConditionType::Provisioned, true, format!("Image:{image}"))
+}
+
 /// Derives `Degraded`. A machine is degraded when its system or its BMC is unreachable, or when a
 /// component is unhealthy. During an operation unreachability does not count, because the machine
 /// may be rebooting. None when the observations do not tell.

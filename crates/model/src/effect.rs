@@ -13,7 +13,7 @@ mod power_off;
 
 pub use child_runs::{ChildRunGroup, ChildRunSpec};
 pub use device::{DeviceFacts, DeviceWork, FabricGoal, MAX_FACT, MaasFacts};
-pub use facts::{EffectFacts, Executor};
+pub use facts::{DiskContent, EffectFacts, Executor};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
 pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 

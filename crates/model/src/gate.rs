@@ -7,7 +7,7 @@
 
 use crate::effect::DesiredPower;
 use crate::node::DecommissionMode;
-use crate::plan::Params;
+use crate::plan::{Params, RunType};
 use crate::refusal::Refusal;
 use crate::target::{TargetId, TargetKind};
 use crate::text;
@@ -45,10 +45,11 @@ pub enum Gate {
     Agent,
     Maas,
     Devices,
+    UnfinishedDisk,
 }
 
 impl Gate {
-    pub const ALL: [Gate; 7] = [
+    pub const ALL: [Gate; 8] = [
         Self::InService,
         Self::Health,
         Self::NodeHealth,
@@ -56,6 +57,7 @@ impl Gate {
         Self::Agent,
         Self::Maas,
         Self::Devices,
+        Self::UnfinishedDisk,
     ];
 
     /// The word for the gate in refusals, in `--override` and in the history.
@@ -68,6 +70,7 @@ impl Gate {
             Self::Agent => "agent",
             Self::Maas => "maas",
             Self::Devices => "devices",
+            Self::UnfinishedDisk => "unfinished-disk",
         }
     }
 
@@ -91,6 +94,9 @@ impl Gate {
             }
             Self::Maas => "MAAS releases the machine of a node that is removed.",
             Self::Devices => "A rack is deleted only when no device is in it.",
+            Self::UnfinishedDisk => {
+                "A machine whose last disk write did not finish does not leave maintenance."
+            }
         }
     }
 
@@ -105,14 +111,21 @@ impl fmt::Display for Gate {
     }
 }
 
-/// The gates of a run that a client starts on a machine.
-pub const MACHINE_RUN: &[Gate] = &[Gate::InService, Gate::Health];
+/// The gates of the onboarding of a node.
 pub const ONBOARD_NODE: &[Gate] = &[Gate::Health];
 /// The gates of the maintenance and of the reprovision of a rack.
 pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
 pub const RELEASE_NODE: &[Gate] = &[Gate::Health, Gate::NodeHealth];
 pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup];
+
+/// The gates of a run of this type that a client starts on a machine.
+pub fn machine_run(run_type: RunType) -> &'static [Gate] {
+    match run_type == RunType::ExitMaintenance {
+        true => &[Gate::InService, Gate::Health, Gate::UnfinishedDisk],
+        false => &[Gate::InService, Gate::Health],
+    }
+}
 
 /// The gates of a power request to power shelves. Switching on takes nothing from a machine.
 pub const fn shelf_power(to: DesiredPower) -> &'static [Gate] {

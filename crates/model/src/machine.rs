@@ -6,9 +6,12 @@
 
 pub mod admit;
 pub mod delete;
+pub mod disk_write;
 pub mod hardware;
 pub mod matcher;
 pub mod view;
+
+pub use disk_write::DiskWrite;
 
 use crate::condition::{ConditionObservation, ConditionType, Conditions};
 use crate::health::HealthSummary;
@@ -143,6 +146,9 @@ pub struct Machine {
     #[serde(default, skip_serializing_if = "HealthSummary::is_clear")]
     pub health: HealthSummary,
     pub active_run: Option<RunId>,
+    /// The last disk write, until its end is observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_disk_write: Option<DiskWrite>,
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -183,6 +189,7 @@ impl Machine {
             conditions: Conditions::default(),
             health: HealthSummary::default(),
             active_run: None,
+            open_disk_write: None,
             version: 1,
             created_at: now,
             updated_at: now,

@@ -11,7 +11,6 @@ pub use catalogue::{
 };
 pub use resolve::{
     Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
-    with_defaults,
 };
 
 use crate::effect::{

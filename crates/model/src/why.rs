@@ -5,6 +5,7 @@
 //! without one does not compile.
 
 mod device;
+mod disk;
 mod remedy;
 mod stored;
 
@@ -15,11 +16,12 @@ use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::effect::CallVerb;
 use crate::fault::FaultCode;
 use crate::health::HealthSummary;
-use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
+use crate::machine::{Machine, Phase};
 use crate::node::{Node, NodeState};
 use crate::run::{Run, RunPhase, StepState, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
+use disk::{disk_note, half_written, reimage};
 use remedy::own_commands;
 use std::time::Duration;
 
@@ -69,7 +71,8 @@ pub fn explain_machine(
     node: Option<&Node>,
     now: Timestamp,
 ) -> Explanation {
-    let reported = explain_state(machine, run, now);
+    let mut reported = explain_state(machine, run, now);
+    reported.notes.extend(disk_note(machine));
     let reported = match node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,
@@ -93,7 +96,9 @@ fn as_node(
         machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::works_on_node);
     let quiet = match machine.effective_state() {
         EffectiveState::New => true,
-        EffectiveState::Idle | EffectiveState::Maintenance => canceled,
+        // Its onboarding installed the image, and the phase is that of a new machine.
+        EffectiveState::Idle => canceled || machine.phase == Phase::FactoryReady,
+        EffectiveState::Maintenance => canceled,
         EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => false,
     };
     if quiet {
@@ -101,7 +106,7 @@ fn as_node(
     }
     reported.headline = format!("{}; {is_node}", reported.headline);
     if node.state.in_service() {
-        reported.next_commands.retain(|command| !command.starts_with("farrier reimage "));
+        reported.next_commands.retain(|command| *command != reimage(machine));
     }
     // The gate in-service refuses it.
     if node.state == NodeState::Active {
@@ -112,8 +117,13 @@ fn as_node(
 }
 
 fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
-    let id = &machine.id;
-    match machine.effective_state() {
+    let (id, state) = (&machine.id, machine.effective_state());
+    let rests =
+        matches!(state, EffectiveState::Maintenance | EffectiveState::New | EffectiveState::Idle);
+    if let Some(write) = machine.open_disk_write.as_ref().filter(|_| rests) {
+        return half_written(machine, write);
+    }
+    match state {
         EffectiveState::Blocked => blocked(machine),
         EffectiveState::Attention => attention(machine, run, now),
         EffectiveState::Busy => match run {
@@ -131,10 +141,7 @@ fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explan
         EffectiveState::Maintenance => in_maintenance(machine),
         EffectiveState::New => plain(
             format!("{id} is new: registered, and never provisioned"),
-            vec![
-                format!("farrier enter-maintenance {id}"),
-                format!("farrier reimage {id} --image ubuntu-2204"),
-            ],
+            vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
         ),
         EffectiveState::Idle => idle(machine),
     }
@@ -183,8 +190,8 @@ fn in_maintenance(machine: &Machine) -> Explanation {
     let looked_at =
         [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
     let Some((condition, known)) = bad_news(machine, looked_at) else {
-        let image = format!("farrier reimage {id} --image ubuntu-2204");
-        return plain(format!("{intended}; nothing is waiting"), vec![leave, image]);
+        let next_commands = vec![leave, reimage(machine)];
+        return plain(format!("{intended}; nothing is waiting"), next_commands);
     };
     Explanation {
         headline: format!(
@@ -213,12 +220,12 @@ fn probe_command(machine: &Machine, known: &Condition) -> String {
 }
 
 fn idle(machine: &Machine) -> Explanation {
-    let id = &machine.id;
+    let (id, phase) = (&machine.id, machine.phase.as_str());
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
     match (bad_news(machine, looked_at), machine.health.messages().first()) {
         (None, None) => plain(
-            format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
+            format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
             vec![format!("farrier get {id}")],
         ),
         (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),

@@ -14,6 +14,7 @@ use model::site::Site;
 use model::target::TargetId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::mpsc;
 
 /// The machine or device of a provider call.
@@ -65,7 +66,14 @@ pub struct LogOutput {
 /// Where a provider writes the log of a call. Writing waits while the channel is full, so a
 /// gigabyte of output costs time and not memory.
 #[derive(Debug, Clone)]
-pub struct Journal(mpsc::Sender<LogOutput>);
+pub struct Journal {
+    lines: mpsc::Sender<LogOutput>,
+    /// How much of the disk the call has reported as written.
+    written_percent: Arc<AtomicU8>,
+}
+
+/// No percentage has been reported.
+const NO_PERCENT: u8 = u8::MAX;
 
 impl Journal {
     /// How many chunks may wait to be stored.
@@ -73,7 +81,7 @@ impl Journal {
 
     pub fn new() -> (Self, mpsc::Receiver<LogOutput>) {
         let (sender, receiver) = mpsc::channel(Self::CAPACITY);
-        (Self(sender), receiver)
+        (Self { lines: sender, written_percent: Arc::new(AtomicU8::new(NO_PERCENT)) }, receiver)
     }
 
     /// Writes one line. A closed log is not an error.
@@ -84,7 +92,18 @@ impl Journal {
     }
 
     pub async fn write(&self, stream: Stream, data: Vec<u8>) {
-        let _ = self.0.send(LogOutput { stream, data }).await;
+        let _ = self.lines.send(LogOutput { stream, data }).await;
+    }
+
+    /// Reports how much of the disk is written. If the write does not finish, the record of the
+    /// machine keeps the last report.
+    pub fn report_written(&self, percent: u64) {
+        let percent = u8::try_from(percent.min(100)).unwrap_or(NO_PERCENT);
+        self.written_percent.store(percent, Ordering::Relaxed);
+    }
+
+    pub fn written_percent(&self) -> Option<u8> {
+        Some(self.written_percent.load(Ordering::Relaxed)).filter(|percent| *percent != NO_PERCENT)
     }
 }
 
@@ -141,6 +160,12 @@ pub trait Provider: Send + Sync {
     /// Whether an image must be in the catalogue before it can be installed.
     fn requires_catalog(&self) -> bool {
         false
+    }
+
+    /// Checks an image where the provider has images of its own; changes nothing. The fault
+    /// `image-unknown` says that there is no such image.
+    async fn check_image(&self, _target: &Target, _image: &str) -> Result<()> {
+        Ok(())
     }
 
     /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely

@@ -178,6 +178,7 @@ impl Sim {
                     .map_or_else(ProviderAnswer::Differs, ProviderAnswer::Done)
             }),
             CallVerb::Stop => {
+                self.report_written(machine, call, journal)?;
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
             }
         }
@@ -203,6 +204,9 @@ impl Sim {
                 return Ok(ProviderAnswer::NeverStarted);
             };
             same_effect(&job, call)?;
+            if let Some(percent) = job.written_percent(now) {
+                journal.report_written(percent);
+            }
             reported = forward_log(machine, &job, now, reported, journal).await;
             if let Some(result) = job.result() {
                 return result.map(ProviderAnswer::Done);
@@ -211,6 +215,22 @@ impl Sim {
             tokio::time::sleep(wait.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).await;
             observed = self.find(machine, call)?;
         }
+    }
+
+    /// Reports how much of an image is on the disk, for a call that ends its write.
+    fn report_written(
+        &self,
+        machine: &MachineId,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> Result<()> {
+        let percent = self.with_hardware(machine, |hardware, now| {
+            hardware.jobs.get(&call.key).map_or(Some(0), |job| job.written_percent(now))
+        })?;
+        if let (Effect::Repave { .. }, Some(percent)) = (&call.effect, percent) {
+            journal.report_written(percent);
+        }
+        Ok(())
     }
 
     /// Fails a probe if a fault rule matches it.
@@ -270,6 +290,10 @@ impl Provider for Sim {
         true
     }
 
+    fn requires_catalog(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> &'static [Capability] {
         &[
             Capability::Inspect,
@@ -293,7 +317,10 @@ impl Provider for Sim {
         let Some(rule) = rule else { return self.execute(target, call, journal).await };
         tracing::debug!(%machine, key = %call.key, rule = rule.id, "fault rule applies");
         match rule.action {
-            Action::Fail => self.fail(target, call, rule.fault_message()),
+            Action::Fail => {
+                self.report_written(machine, call, journal)?;
+                self.fail(target, call, rule.fault_message())
+            }
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {
                 // The result is dropped.

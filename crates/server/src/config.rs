@@ -153,6 +153,9 @@ pub struct Sim {
     /// The directory with the state of the simulated hardware. Empty: `sim` in `data_dir`. Replicas
     /// that share a simulated fleet use the same directory.
     pub dir: PathBuf,
+    /// Images that the catalogue has from the start, for simulated machines; each is a small file.
+    /// Empty: four well-known ones with `--demo` or simulated machines, none without.
+    pub images: Vec<String>,
     /// Fault rules of the simulated hardware.
     pub faults: Vec<FaultRule>,
 }
@@ -305,7 +308,13 @@ impl RetentionConfig {
 
 impl Default for Sim {
     fn default() -> Self {
-        Self { machines: 0, speed: Speed::Human, dir: PathBuf::new(), faults: Vec::new() }
+        Self {
+            machines: 0,
+            speed: Speed::Human,
+            dir: PathBuf::new(),
+            images: Vec::new(),
+            faults: Vec::new(),
+        }
     }
 }
 

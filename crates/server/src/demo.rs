@@ -1,6 +1,8 @@
 //! The simulated datacenter: machines that are registered at start, and in the demo also their
 //! racks, switches and power shelves, and a site where some of the machines are nodes.
 
+use crate::config::Sim;
+use crate::netboot::artifacts::{Artifacts, UploadError};
 use engine::node::Onboard;
 use engine::rack::RackDescription;
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, SiteDescription};
@@ -8,13 +10,17 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
 use model::gate::Overrides;
 use model::id::{MachineId, RackId, SiteId};
+use model::image::{DiskFormat, Image, ImageContent};
 use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::{Counts, RackSpec};
+use model::refusal::Reason;
 use model::run::actions::Requester;
 use model::site::SiteSpec;
 use model::switch::Switch;
+use model::time::Timestamp;
+use std::convert::Infallible;
 use store::{Result, StoreError};
 
 pub(crate) const RACKS: usize = 2;
@@ -24,6 +30,8 @@ const SHELVES: usize = 2;
 /// The number of machines that become nodes: the uppermost ones of the last rack.
 const NODES: usize = 4;
 const SITE: &str = "site-demo";
+/// The images of a simulated fleet. The first is the default of a server.
+const IMAGES: [&str; 4] = ["ubuntu-2204", "ubuntu-2404", "debian-12", "rhel-9"];
 /// The number of machines that are registered concurrently.
 const AT_ONCE: usize = 64;
 
@@ -53,6 +61,40 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
         }
     }
     onboard_nodes(engine).await
+}
+
+/// The images that the catalogue has from the start.
+pub(crate) fn images(sim: &Sim, demo: bool) -> Vec<String> {
+    match sim.images.is_empty() && (demo || sim.machines > 0) {
+        true => IMAGES.map(String::from).to_vec(),
+        false => sim.images.clone(),
+    }
+}
+
+/// Adds images to the catalogue, each with a small file. An image that exists is not changed.
+pub(crate) async fn create_images(
+    engine: &Engine,
+    artifacts: &Artifacts,
+    names: &[String],
+) -> Result<()> {
+    for name in names {
+        let content = format!("Simulated image {name}: only simulated machines install it.\n");
+        let pieces = stream::iter([Ok::<_, Infallible>(content.into_bytes())]);
+        let file = match artifacts.receive("", pieces).await {
+            Ok(file) => file,
+            Err(UploadError::Refused(refusal)) => return Err(refusal.into()),
+            Err(UploadError::Disconnected(never)) => match never {},
+        };
+        let body = ImageContent::Disk { format: DiskFormat::Raw, file };
+        let image = Image { name: name.clone(), body, created_at: Timestamp::default() };
+        let requester = Requester { by: "demo".into(), reason: String::new() };
+        match engine.images().create(image, requester).await {
+            Ok(_) => {}
+            Err(StoreError::Refused(refusal)) if refusal.reason == Reason::ImageExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Creates the site and onboards some machines. Existing objects are not changed.

@@ -97,13 +97,16 @@ async fn run_server(
         Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
             .await?;
     load_plans(&engine, &config).await?;
+    let artifacts = open_artifacts(&config)?;
+    let images = demo::images(&config.sim, demo);
+    demo::create_images(&engine, &artifacts, &images).await?;
     if demo {
         demo::register_demo(&engine).await?;
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
     let services = GrpcServices {
-        artifacts: open_artifacts(&config)?,
+        artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),
         engine: engine.clone(),
         sim,

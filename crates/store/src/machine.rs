@@ -11,7 +11,7 @@ use model::condition::Conditions;
 use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
-use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::machine::{DiskWrite, Labels, Machine, MachineSpec, Phase};
 use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ struct MachineBody {
     conditions: Conditions,
     #[serde(default, skip_serializing_if = "HealthSummary::is_clear")]
     health: HealthSummary,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    open_disk_write: Option<DiskWrite>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,6 +224,7 @@ fn body(machine: &Machine) -> Result<Value> {
         spec: machine.spec.clone(),
         conditions: machine.conditions.clone(),
         health: machine.health.clone(),
+        open_disk_write: machine.open_disk_write.clone(),
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
@@ -250,7 +253,7 @@ fn machine_by_id(row: &Row) -> Result<(MachineId, Result<Machine>)> {
 pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
-    let MachineBody { spec, conditions, health } = row.json(5)?;
+    let MachineBody { spec, conditions, health, open_disk_write } = row.json(5)?;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,
@@ -261,6 +264,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         spec,
         conditions,
         health,
+        open_disk_write,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

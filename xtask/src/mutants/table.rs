@@ -36,6 +36,15 @@ pub const MUTANTS: &[Mutant] = &[
         expected_message: "was asked for before it was intended",
     },
     Mutant {
+        name: "a disk is written that counts as provisioned",
+        file: "crates/engine/src/holds.rs",
+        original: "            || DiskWrite::of(self.run).is_some()\n",
+        broken: "            || (!AWAKE && DiskWrite::of(self.run).is_some())\n",
+        test: RESTART,
+        scenario: REIMAGE,
+        expected_message: "writes a disk that counts as provisioned",
+    },
+    Mutant {
         name: "no fencing by epoch",
         file: "crates/store/src/subject.rs",
         original: " AND owner IS NOT NULL\";\n",

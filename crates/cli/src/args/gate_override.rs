@@ -51,6 +51,8 @@ macro_rules! override_args {
 
 override_args! {
     MachineOverrideArgs: "in-service, health";
+    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk";
+    StartOverrideArgs: "in-service, health, and unfinished-disk for EXIT_MAINTENANCE";
     OnboardOverrideArgs: "health";
     RackOverrideArgs: "in-service, health";
     PowerShelfOverrideArgs: "health, and in-service to switch off";
@@ -60,6 +62,12 @@ override_args! {
     DecommissionOverrideArgs: "health, agent, maas";
 }
 
+impl From<MachineOverrideArgs> for StartOverrideArgs {
+    fn from(MachineOverrideArgs { gates, reason }: MachineOverrideArgs) -> Self {
+        Self { gates, reason }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::args::Cli;
@@ -67,20 +75,21 @@ mod tests {
     use model::effect::DesiredPower;
     use model::gate::{self, Gate};
     use model::node::DecommissionMode;
+    use model::plan::RunType;
 
     /// Every command with `--override`, how it is typed, and the gates of its request.
     fn commands() -> Vec<(&'static str, &'static [Gate])> {
         let on_machine = [
-            "reboot m-1",
-            "reimage m-1",
-            "enter-maintenance m-1",
-            "exit-maintenance m-1",
-            "machine rma m-1",
-            "machine exit-rma m-1",
-            "machine power m-1 on",
-            "machine power m-1 off",
-            "machine power m-1 cycle",
-            "operation start m-1 --type REBOOT",
+            ("reboot m-1", RunType::Reboot),
+            ("reimage m-1", RunType::Reimage),
+            ("enter-maintenance m-1", RunType::EnterMaintenance),
+            ("exit-maintenance m-1", RunType::ExitMaintenance),
+            ("machine rma m-1", RunType::Rma),
+            ("machine exit-rma m-1", RunType::ExitRma),
+            ("machine power m-1 on", RunType::Power),
+            ("machine power m-1 off", RunType::Power),
+            ("machine power m-1 cycle", RunType::Power),
+            ("operation start m-1 --type EXIT_MAINTENANCE", RunType::ExitMaintenance),
         ];
         let off = gate::shelf_power(DesiredPower::Off);
         let full = gate::decommission(DecommissionMode::FullDecommission);
@@ -98,7 +107,8 @@ mod tests {
             ("node release node-1", gate::RELEASE_NODE),
             ("node reactivate node-1", gate::REACTIVATE_NODE),
         ];
-        on_machine.into_iter().map(|line| (line, gate::MACHINE_RUN)).chain(others).collect()
+        let on_machine = on_machine.map(|(line, run_type)| (line, gate::machine_run(run_type)));
+        on_machine.into_iter().chain(others).collect()
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub struct ExitMaintenanceArgs {
     #[arg(long)]
     pub uncordon: bool,
     #[command(flatten)]
-    pub overrides: MachineOverrideArgs,
+    pub overrides: ExitMaintenanceOverrideArgs,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

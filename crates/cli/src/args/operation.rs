@@ -127,7 +127,7 @@ pub struct OperationStartArgs {
     #[arg(long = "param", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub params: Vec<(String, String)>,
     #[command(flatten)]
-    pub overrides: MachineOverrideArgs,
+    pub overrides: StartOverrideArgs,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

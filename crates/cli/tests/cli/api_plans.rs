@@ -404,6 +404,8 @@ async fn why_says_what_to_type_in_every_state() {
     }
     let run = api.done("m-1", "REBOOT", "succeeds").await.run_id;
     ask(&mut api, &run, "succeeded", "farrier get m-1").await;
+    ask(&mut api, "m-1", "its disk is half written", "farrier reimage m-1").await;
+    api.done("m-1", "REPAVE", "again").await;
     api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
     ask(&mut api, "m-1", "ready for work", "farrier get m-1").await;
     let request =
@@ -414,7 +416,7 @@ async fn why_says_what_to_type_in_every_state() {
         v1::SetRetiredRequest { machine_id: id(), reason: "old".into(), ..Default::default() };
     api.admin.set_retired(request).await.unwrap();
     ask(&mut api, "m-1", "Retired", "farrier admin clear-retired m-1").await;
-    assert_eq!(observed.len(), 11);
+    assert_eq!(observed.len(), 12);
     let request = v1::GetFaultPageRequest { code: "nonsense".into() };
     refused(
         api.explain.get_fault_page(request).await,

@@ -320,6 +320,8 @@ async fn missing_and_unknown_fields_are_named() {
     };
     let image = "i".repeat(129);
     let network = "n".repeat(70_000);
+    let ubuntu = Kind::Repave(v1::RepaveImage { image: "ubuntu-2204".into() });
+    api.try_plan(plan("own-image", vec![step("write", ubuntu)])).await.unwrap();
     for (request, field) in [
         (start("", "", &[]), "type"),
         (start("DANCE", "", &[]), "type"),
@@ -329,6 +331,8 @@ async fn missing_and_unknown_fields_are_named() {
         (start("REBOOT", "", &[("colour", "red")]), "params[colour]"),
         (start("REPAVE", "", &[("image_ref", "a\nb")]), "params[image_ref]"),
         (start("REPAVE", "", &[("image_ref", &image)]), "params[image_ref]"),
+        (start("REBOOT", "", &[("image_ref", "rhel-9")]), "params[image_ref]"),
+        (start("REPAVE", "own-image", &[("image_ref", "rhel-9")]), "params[image_ref]"),
         (start("NET_RECONFIG", "", &[]), "params[network]"),
         (start("NET_RECONFIG", "", &[("network", &network)]), "params[network]"),
     ] {
@@ -416,7 +420,10 @@ async fn no_plan_carries_a_destructive_step_past_the_gate() {
                 request_id: format!("{plan}-{kind}"),
                 r#type: kind.into(),
                 plan_id: plan.to_string(),
-                params: params(&[("image_ref", "rhel-9")]),
+                params: match plan.contains("repave") {
+                    true => params(&[("image_ref", "rhel-9")]),
+                    false => params(&[]),
+                },
                 ..Default::default()
             };
             let words = ["MAINTENANCE", &format!("farrier enter-maintenance {id}")];

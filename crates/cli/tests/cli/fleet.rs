@@ -28,6 +28,9 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// must still renew it in time.
 pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 4000\nrenew_ms = 500";
 
+/// The images of simulated machines.
+const IMAGES: [&str; 2] = ["ubuntu-2204", "rhel-9"];
+
 /// The database of a server.
 #[derive(Debug, Clone)]
 pub enum DatabaseKind {
@@ -125,7 +128,7 @@ impl Server {
         let text = format!(
             "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
              replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
-             dir = {sim_dir:?}\n{config}\n"
+             dir = {sim_dir:?}\nimages = {IMAGES:?}\n{config}\n"
         );
         std::fs::write(&file, text).unwrap();
         let mut options = std::fs::File::options();

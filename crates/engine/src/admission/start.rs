@@ -3,15 +3,12 @@
 use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
 use crate::plan::no_plan;
 use crate::run::Runs;
-use model::effect::Effect;
 use model::gate::{Gate, Overrides, gates_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::{RunCase, admit_again};
-use model::plan::{
-    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
-};
+use model::plan::{Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{RestartMode, restart};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
@@ -62,6 +59,10 @@ impl Runs {
             providers: self.0.providers().clone(),
             now: self.0.now(),
         };
+        // Only a reimage, or a plan of the client's own, installs an image.
+        if start.start.run_type == RunType::Reimage || start.start.plan_id.is_some() {
+            start.check_provider_images(self.0.store()).await?;
+        }
         self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
     }
 }
@@ -71,17 +72,19 @@ fn no_default(run_type: RunType) -> Refusal {
     Refusal::new(Reason::NoPlan, message).next("farrier plans")
 }
 
-struct StartRun {
-    start: StartRequest,
+#[derive(Clone)]
+pub(super) struct StartRun {
+    pub start: StartRequest,
     origin: Origin,
     id: RunId,
     owner: Option<String>,
     defaults: Defaults,
-    providers: Providers,
+    pub providers: Providers,
     now: Timestamp,
 }
 
 /// The source of a new run's steps.
+#[derive(Clone)]
 pub(super) enum Origin {
     Plan,
     /// `note` tells the history of which run it is a restart, and why.
@@ -153,13 +156,13 @@ impl StartRun {
         overrides.history_note(&by, refusing)
     }
 
-    async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
+    pub async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
         let start = &self.start;
-        let mut params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
-        start.overrides.store_in(&mut params);
+        let mut params = start.params.clone();
         let (plan_id, steps, on_failure, progress) = match &self.origin {
             Origin::Plan => {
                 let plan = find_plan(tx, start).await?;
+                params = plan.complete_params(start.run_type, params, &self.defaults)?;
                 let steps = plan.resolve(machine, &params, &self.defaults)?;
                 let progress = Progress::fresh(&steps);
                 (plan.id, steps, plan.on_failure, progress)
@@ -171,6 +174,7 @@ impl StartRun {
                 (plan_id, steps, on_failure, progress)
             }
         };
+        start.overrides.store_in(&mut params);
         let (parent, restart) = self.origin.parent();
         let spec = RunSpec {
             id: self.id.clone(),
@@ -209,22 +213,6 @@ impl StartRun {
             && Overrides::of_params(&spec.params) == start.overrides
             && plan.as_ref() == Some(&spec.plan_id)
             && (spec.rerun_of.clone(), spec.restart) == self.origin.parent()
-    }
-
-    /// Refuses a missing image at the start, not in the middle of the run.
-    async fn check_images(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
-        let provider = self.providers.get(&machine.spec.provider);
-        if !provider.is_some_and(|provider| provider.requires_catalog()) {
-            return Ok(());
-        }
-        for step in &run.spec.steps {
-            if let Effect::Repave { image } = &step.effect
-                && tx.image(image).await?.is_none()
-            {
-                return Err(Refusal::not_found("image", image, "farrier image list").into());
-            }
-        }
-        Ok(())
     }
 
     fn check_capabilities(&self, machine: &Machine, run: &Run) -> Result<()> {

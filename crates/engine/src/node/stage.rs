@@ -6,7 +6,8 @@
 
 use crate::FaultResult;
 use crate::node::Nodes;
-use model::effect::{CallOutcome, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{CallOutcome, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::id::NodeId;
 use model::node::follow::has_done;
@@ -92,6 +93,7 @@ impl Nodes {
         journal: &Journal,
     ) -> StageResult {
         let since = work.run.spec.created_at;
+        let enrolled = |message| enrolled(&call.effect, message);
         let probe = || async {
             let observed = self
                 .0
@@ -100,8 +102,10 @@ impl Nodes {
             Ok::<_, Fault>(observed.await.map_err(unread)?.judged(since))
         };
         match call.verb {
-            CallVerb::Observe => Ok(probe().await?.map_or_else(ProviderAnswer::Differs, done)),
-            CallVerb::GetStatus => Ok(probe().await?.map_or(ProviderAnswer::NeverStarted, done)),
+            CallVerb::Observe => Ok(probe().await?.map_or_else(ProviderAnswer::Differs, enrolled)),
+            CallVerb::GetStatus => {
+                Ok(probe().await?.map_or(ProviderAnswer::NeverStarted, enrolled))
+            }
             CallVerb::Stop => Ok(ProviderAnswer::Stopped),
             CallVerb::Perform | CallVerb::Follow => {
                 let _waits = self.0.scheduler().mark_waiting();
@@ -109,7 +113,7 @@ impl Nodes {
                 let mut reported = String::new();
                 loop {
                     match probe().await {
-                        Ok(Ok(message)) => return Ok(done(message)),
+                        Ok(Ok(message)) => return Ok(enrolled(message)),
                         Ok(Err(message)) if reported != message => {
                             journal.write_line(&message).await;
                             reported = message;
@@ -335,6 +339,16 @@ fn failed(task: &Task) -> Fault {
 
 fn done(text: impl Into<String>) -> ProviderAnswer {
     ProviderAnswer::Done(CallOutcome { message: text.into(), ..CallOutcome::default() })
+}
+
+/// The agent has enrolled. Where no MAAS installs the system, the agent proves that there is one.
+fn enrolled(effect: &Effect, message: String) -> ProviderAnswer {
+    let mut outcome = CallOutcome { message, ..CallOutcome::default() };
+    if let Effect::Stage { site: None, .. } = effect {
+        let runs = ConditionObservation::new(ConditionType::Provisioned, true, "AgentEnrolled");
+        outcome.evidence.push(runs);
+    }
+    ProviderAnswer::Done(outcome)
 }
 
 /// Only an observation reads the state: the commit that ends the stage disables the node.

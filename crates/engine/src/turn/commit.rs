@@ -11,6 +11,8 @@ pub(super) struct DecisionCommit {
     pub decision: Decision,
     /// The firmware that the ended step has installed on its device.
     pub applied_firmware: Option<AppliedFirmware>,
+    /// How much of the disk the call that was answered reported as written.
+    pub written_percent: Option<u8>,
     pub epoch: i64,
     pub wakes: i64,
     pub hold: ClaimOutcome,
@@ -31,8 +33,9 @@ impl DecisionCommit {
             at: self.now,
         };
         // Lock order everywhere: the target before the run, so that no two transactions deadlock.
-        let facts = facts.as_ref();
-        let locked = TargetUpdate { run, evidence, facts, event: &event }.load(tx).await?;
+        let (facts, written_percent) = (facts.as_ref(), self.written_percent);
+        let update = TargetUpdate { run, evidence, facts, written_percent, event: &event };
+        let locked = update.load(tx).await?;
         let settle = RunSettlement {
             run: run.clone(),
             epoch: self.epoch,
@@ -43,7 +46,8 @@ impl DecisionCommit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.append_run_event(&run, &event)?;
-        TargetUpdate { run: &run, evidence, facts, event: &event }.write(tx, locked).await?;
+        let update = TargetUpdate { run: &run, evidence, facts, written_percent, event: &event };
+        update.write(tx, locked).await?;
         if let Some(applied) = &self.applied_firmware {
             tx.insert_applied(applied)?;
         }

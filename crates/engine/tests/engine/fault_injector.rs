@@ -211,6 +211,9 @@ impl InjectedProvider {
             let mut witnessed = self.env.violations.lock().unwrap_or_else(PoisonError::into_inner);
             witnessed.push(format!("{} was asked for before it was intended", call.key));
         }
+        if let Some(claim) = self.env.false_disk_claim(call).await {
+            self.env.violations.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod crash;
 mod device_fixture;
 mod device_records;
 mod device_scenarios;
+mod disk_writes;
 mod fault_injector;
 mod guarantees;
 mod hosts;

@@ -7,10 +7,12 @@ use crate::test_env::{Process, TestEnv, simulate};
 use engine::admission::StartRequest;
 use engine::node::{Agents, Decommission, NodeView, Onboard, TaskReport};
 use engine::secret::{Cipher, SecretStore};
+use model::condition::ConditionType;
 use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
 use model::fault::FaultCode;
 use model::gate::{Gate, Overrides};
 use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::machine::view::EffectiveState;
 use model::node::enroll::{EnrollingAgent, EnrollmentRefusal};
 use model::node::requests::NodeRequest;
 use model::node::task::ResumeResult;
@@ -20,7 +22,7 @@ use model::node::{
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::actions::{Action, Requester, RestartMode};
-use model::run::{Run, Workflow};
+use model::run::{Run, RunPhase, Workflow};
 use model::site::Site;
 use model::target::TargetId;
 use providers::{Journal, Provider, Target, sim};
@@ -93,6 +95,26 @@ fn a_node_is_onboarded_and_serves() {
         let run = view.run.expect("its onboarding");
         assert_eq!(run.progress.workflow, Workflow::Completed);
         assert_eq!(view.node.system_id, "sim-m-1");
+        let machine = fixture.env.machine(MACHINE).await;
+        let known = machine.conditions.get(ConditionType::Provisioned).expect("it is known");
+        assert_eq!((known.status, known.reason.as_str()), (true, "Image:ubuntu/jammy"));
+        assert_eq!(machine.effective_state(), EffectiveState::Idle, "it is not new any more");
+        assert_eq!(machine.open_disk_write, None);
+
+        let node = fixture.node().await;
+        let nodes = fixture.process.engine.nodes();
+        let reimage = decommission_request(&node, DecommissionMode::Reimage, "reimage");
+        let run = nodes.decommission(reimage).await.expect("accepted").run;
+        assert_eq!(
+            fixture.client.wait_until_ended(&run.spec.id).await.phase(),
+            RunPhase::Succeeded
+        );
+        let history = fixture.env.machine_data(MACHINE).await.history;
+        let written =
+            history.iter().filter(|event| event.message.contains("deploy_via_maas started"));
+        assert_eq!(written.count(), 2, "each intent to write the disk is in the machine's history");
+        let machine = fixture.env.machine(MACHINE).await;
+        assert!(machine.is(ConditionType::Provisioned) && machine.open_disk_write.is_none());
     });
 }
 
@@ -601,6 +623,9 @@ fn a_bootstrapped_node_enrolls_once_and_is_drained_by_its_agent() {
         assert_eq!(other, Err(EnrollmentRefusal::TokenUsed));
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         fixture.wait_for_state(NodeState::Active).await;
+        // The machine of an active node is not shown as a new one.
+        let enrolled = fixture.env.machine(MACHINE).await;
+        assert_eq!(enrolled.effective_state(), EffectiveState::Idle, "{enrolled:?}");
 
         let node = fixture.node().await;
         engine

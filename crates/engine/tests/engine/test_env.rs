@@ -5,7 +5,8 @@ use crate::agent_scenarios::AgentExecutions;
 use crate::fault_injector::{FaultInjector, InjectedProvider};
 use crate::node_scenarios::check_nodes;
 use engine::{DescribedMachine, Engine, Settings};
-use model::effect::EffectKey;
+use model::condition::ConditionType;
+use model::effect::{CallVerb, EffectKey, ProviderCall};
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
@@ -195,10 +196,34 @@ impl TestEnv {
         })
     }
 
+    /// What the record says wrongly while the disk is written: the commit with the intent must have
+    /// cleared Provisioned. A call that comes late, after the intent was settled, is not judged.
+    pub async fn false_disk_claim(&self, call: &ProviderCall) -> Option<String> {
+        call.effect.facts().disk.filter(|_| call.verb == CallVerb::Perform)?;
+        let key = call.key.clone();
+        let found = self.store.read(key, |key, tx| Box::pin(intended_and_recorded(tx, key)));
+        let (intended, machine) = found.await.expect("the in-memory database answers");
+        let machine = machine.filter(|_| intended)?;
+        let open = machine.open_disk_write.as_ref().is_some_and(|write| write.key == call.key);
+        let false_claim = machine.is(ConditionType::Provisioned) || !open;
+        false_claim.then(|| format!("{} writes a disk that counts as provisioned", call.key))
+    }
+
     async fn load_machine_data(&self, id: MachineId) -> MachineData {
         let about = self.store.read(id, |id, tx| Box::pin(read_machine_data(tx, id)));
         about.await.expect("the in-memory database answers")
     }
+}
+
+/// Whether this call is the run's open one, and the machine of the run.
+async fn intended_and_recorded(tx: &mut Tx, key: &EffectKey) -> Result<(bool, Option<Machine>)> {
+    let Some(run) = tx.run(&RunId::trusted(key.run())).await? else { return Ok((false, None)) };
+    let intended = run.open_call() == Some((key.clone(), CallVerb::Perform));
+    let machine = match run.spec.target.machine() {
+        Some(id) => tx.machine(&id).await?,
+        None => None,
+    };
+    Ok((intended, machine))
 }
 
 pub struct MachineData {

@@ -7,9 +7,12 @@ use model::condition::ConditionObservation;
 use model::effect::{CallVerb, Capability, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
+use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::machine::{Labels, MachineSpec};
-use model::plan::{Params, RunType};
+use model::plan::{Defaults, Params, RunType};
+use model::run::actions::Requester;
 use model::run::{Run, RunPhase, Workflow};
+use model::time::Timestamp;
 use providers::sim::{Action, FaultRule, Sim, Speed};
 use providers::{Journal, Provider, Providers, Target};
 use std::sync::Arc;
@@ -37,7 +40,20 @@ pub async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settin
         .unwrap()
 }
 
+/// Adds the default image to the catalogue; a simulated machine installs no other.
+async fn create_default_image(engine: &Engine) {
+    let file = Artifact { sha256: "0".repeat(64), size: 1, url: None };
+    let body = ImageContent::Disk { format: DiskFormat::Raw, file };
+    let name = Defaults::default().image_ref;
+    let image = Image { name, body, created_at: Timestamp::default() };
+    let who = Requester { by: "test".into(), reason: String::new() };
+    engine.images().create(image, who).await.unwrap();
+}
+
 pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
+    if run_type == RunType::Reimage {
+        create_default_image(engine).await;
+    }
     let start = StartRequest {
         machine_id: MachineId::trusted(machine),
         request_id: format!("{run_type:?}"),

@@ -5,9 +5,10 @@ use super::{
     Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
 };
 use crate::blast_radius::Impact;
-use crate::id::NodeId;
+use crate::id::{NodeId, SiteId};
 use crate::node::{NodeStage, StageExecutor};
 use crate::plan::RunType;
+use std::fmt;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,31 @@ pub struct EffectFacts<'a> {
     pub places_work: bool,
     /// What it takes from the machine, for the gate `in-service`.
     pub takes: Option<Impact>,
+    /// It writes the disk: from its intent on, the system that was installed before is gone.
+    pub disk: Option<DiskContent<'a>>,
     pub executor: Executor<'a>,
+}
+
+/// What an effect writes to the disk of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskContent<'a> {
+    /// The image of this name.
+    Image(&'a str),
+    /// The image of the site, by its MAAS.
+    SiteImage(Option<&'a SiteId>),
+    /// No system: the MAAS that releases the machine may erase its disks.
+    Nothing,
+}
+
+impl fmt::Display for DiskContent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(name) => f.write_str(name),
+            Self::SiteImage(Some(site)) => write!(f, "the image of {site}"),
+            Self::SiteImage(None) => f.write_str("the image of its site"),
+            Self::Nothing => f.write_str("the release"),
+        }
+    }
 }
 
 /// Which component carries an effect out.
@@ -64,6 +89,7 @@ const fn row<'a>(
         allowed_in_exit_rma: false,
         places_work: false,
         takes: None,
+        disk: None,
         executor,
     }
 }
@@ -92,9 +118,9 @@ impl Effect {
             Self::Netboot { .. } => {
                 row("netboot", Can::Netboot, false, REIMAGE, Target).taking(Impact::SystemChange)
             }
-            Self::Repave { .. } => {
-                row("repave", Can::Imaging, true, REIMAGE, Target).taking(Impact::DiskLoss)
-            }
+            Self::Repave { image } => row("repave", Can::Imaging, true, REIMAGE, Target)
+                .taking(Impact::DiskLoss)
+                .writing(Some(DiskContent::Image(image.as_str()))),
             Self::Join { .. } => row("join", Can::ClusterJoin, false, REIMAGE, Target)
                 .taking(Impact::SystemChange)
                 .placing_work(),
@@ -141,10 +167,11 @@ impl Effect {
             }
             // The stages take power and disks. They need no objection of the machine: the state of
             // the node admits its runs, and a decommission drains the node first.
-            Self::Stage { stage, node, provider: by, undo, .. } => {
+            Self::Stage { stage, node, site, provider: by, undo } => {
                 let executor = stage_executor(*stage, node, by.as_str());
                 let destructive = !*undo && stage.destructive();
-                row(stage.as_str(), Can::Nodes, destructive, ANY, executor)
+                let disk = if *undo { None } else { stage_disk(*stage, site.as_ref()) };
+                row(stage.as_str(), Can::Nodes, destructive, ANY, executor).writing(disk)
             }
             // Each child run has its own effects, and what it has done is never lost.
             Self::ChildRuns { group } => {
@@ -154,7 +181,11 @@ impl Effect {
     }
 }
 
-impl EffectFacts<'_> {
+impl<'a> EffectFacts<'a> {
+    const fn writing(self, disk: Option<DiskContent<'a>>) -> Self {
+        Self { disk, ..self }
+    }
+
     const fn in_exit_rma(self) -> Self {
         Self { allowed_in_exit_rma: true, ..self }
     }
@@ -165,6 +196,16 @@ impl EffectFacts<'_> {
 
     const fn taking(self, impact: Impact) -> Self {
         Self { takes: Some(impact), ..self }
+    }
+}
+
+/// What a stage writes to the disk. Undoing an installation releases the machine; its intent has
+/// cleared the record already.
+const fn stage_disk(stage: NodeStage, site: Option<&SiteId>) -> Option<DiskContent<'_>> {
+    match (stage.installs(), stage.releases()) {
+        (true, _) => Some(DiskContent::SiteImage(site)),
+        (false, true) => Some(DiskContent::Nothing),
+        (false, false) => None,
     }
 }
 

@@ -110,9 +110,9 @@ impl RunCase<'_> {
             (Err(_), Err(refusal)) if by_node => vec![refusal],
             (Err(refusal), _) => vec![refusal],
             (Ok(()), service) => {
-                let health = self.check_health(overrides);
+                let (disk, health) = (self.check_disk(overrides), self.check_health(overrides));
                 let mut all: Vec<Refusal> =
-                    [service, health].into_iter().filter_map(Result::err).collect();
+                    [service, disk, health].into_iter().filter_map(Result::err).collect();
                 name_all(&mut all, overrides);
                 all
             }
@@ -187,6 +187,14 @@ impl RunCase<'_> {
             refusal.next(format!("{drain}{OR_REPEAT}{flags}"))
         };
         (by_node, checked.map_err(next))
+    }
+
+    /// The gate `unfinished-disk`: it guards the way back into service.
+    fn check_disk(&self, overrides: &Overrides) -> Result<(), Refusal> {
+        match self.run_type == RunType::ExitMaintenance {
+            true => self.machine.check_disk(self.run_type.as_str(), overrides),
+            false => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 //! lists are data: the store builds its SQL from them, so the rules exist only once.
 
 use super::{Machine, Phase};
-use crate::condition::ConditionType::{self, InCustomerCluster, NeedsIntervention, Retired, Rma};
+use crate::condition::ConditionType::{
+    self, InCustomerCluster, NeedsIntervention, Provisioned, Retired, Rma,
+};
 
 /// The current activity of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +49,8 @@ pub const EFFECTIVE: Rules<EffectiveState> = &[
     (Guard::Is(NeedsIntervention), EffectiveState::Attention),
     (Guard::Active, EffectiveState::Busy),
     (Guard::PhaseIs(Phase::Maintenance), EffectiveState::Maintenance),
+    // The onboarding of a node installs an image and leaves the phase as it is.
+    (Guard::Is(Provisioned), EffectiveState::Idle),
     (Guard::PhaseIs(Phase::FactoryReady), EffectiveState::New),
     (Guard::Always, EffectiveState::Idle),
 ];

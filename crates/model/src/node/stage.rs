@@ -4,7 +4,8 @@
 //! A stage is a step of a run. It is executed by the MAAS of the node's site, by the agent on the
 //! node, or in Farrier's own record.
 
-use super::{NodeState, TaskKind};
+use super::{MaasState, NodeState, TaskKind};
+use crate::condition::{ConditionObservation, ConditionType};
 use crate::effect::Effect;
 use crate::id::{NodeId, SiteId};
 use crate::plan::RunStep;
@@ -143,14 +144,28 @@ impl NodeStage {
 
     /// True if a repetition does harm: a disk is written, or taken from a new user.
     pub const fn destructive(self) -> bool {
-        matches!(
-            self,
-            Self::DeployViaMaas
-                | Self::RecoverForDatasourceRetry
-                | Self::ReleaseMaasNode
-                | Self::PowerOffMaasNode
-                | Self::RemoveMaasRecord
-        )
+        self.installs()
+            || self.releases()
+            || matches!(self, Self::PowerOffMaasNode | Self::RemoveMaasRecord)
+    }
+
+    /// True if MAAS installs the image of the site.
+    pub const fn installs(self) -> bool {
+        matches!(self, Self::DeployViaMaas | Self::RecoverForDatasourceRetry)
+    }
+
+    /// True if MAAS takes the installed system away.
+    pub const fn releases(self) -> bool {
+        matches!(self, Self::ReleaseMaasNode)
+    }
+
+    /// The observation that MAAS has taken the installed system away, at the end of the stage or of
+    /// its undo in this state. None for other stages, and while MAAS is still at work.
+    pub fn released(self, undo: bool, state: MaasState) -> Option<ConditionObservation> {
+        let releases = if undo { self.installs() } else { self.releases() };
+        let gone = matches!(state, MaasState::Ready | MaasState::New | MaasState::Absent);
+        let released = ConditionObservation::new(ConditionType::Provisioned, false, "Released");
+        (releases && gone).then_some(released)
     }
 
     /// True if a cancel has something to undo: what this run created, commissioned or installed in

@@ -1,7 +1,7 @@
 //! Resolves a plan into the steps of one run on one machine.
 
 use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
-use crate::effect::{Effect, PowerOffPolicy};
+use crate::effect::{DiskContent, Effect, PowerOffPolicy};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
 use crate::text;
@@ -94,15 +94,46 @@ fn power_off_policy_of(params: &Params) -> Result<PowerOffPolicy, Refusal> {
     Ok(PowerOffPolicy { graceful_seconds, force })
 }
 
-/// Adds the server's defaults for parameters that the client did not set.
-pub fn with_defaults(run_type: RunType, mut params: Params, defaults: &Defaults) -> Params {
-    if run_type == RunType::Reimage && !params.contains_key(IMAGE_REF) {
-        params.insert(IMAGE_REF.into(), defaults.image_ref.clone());
-    }
-    params
-}
-
 impl Plan {
+    /// The parameters with which a run of this plan is resolved and recorded. `image_ref` is the
+    /// image that the plan installs: its own, the requested one, or the server's default for a
+    /// reimage. A request for another image than the plan's own is refused.
+    pub fn complete_params(
+        &self,
+        run_type: RunType,
+        mut params: Params,
+        defaults: &Defaults,
+    ) -> Result<Params, Refusal> {
+        let images = self.steps.iter().filter_map(|step| match step.effect.facts().disk {
+            Some(DiskContent::Image(image)) => Some((step, image)),
+            Some(DiskContent::SiteImage(_) | DiskContent::Nothing) | None => None,
+        });
+        let (own, open): (Vec<_>, Vec<_>) = images.partition(|(_, image)| !image.is_empty());
+        if let Some(requested) = params.get(IMAGE_REF) {
+            let other = own.iter().find(|(_, image)| image != requested);
+            let problem = match other {
+                Some((step, image)) => {
+                    let (name, id) = (&step.name, &self.id);
+                    format!("is {requested:?}, and step {name} of {id} installs {image:?}")
+                }
+                None if own.is_empty() && open.is_empty() => {
+                    format!("is {requested:?}, and no step of {} installs an image", self.id)
+                }
+                None => return Ok(params),
+            };
+            let instead = "leave image_ref out, or use a plan without an image of its own";
+            return Err(Refusal::invalid("params[image_ref]", problem, instead));
+        }
+        let used = match open.is_empty() {
+            true => own.last().map(|(_, image)| *image),
+            false => (run_type == RunType::Reimage).then_some(defaults.image_ref.as_str()),
+        };
+        if let Some(image) = used {
+            params.insert(IMAGE_REF.into(), image.into());
+        }
+        Ok(params)
+    }
+
     /// The steps of a run of this plan. If the machine has no cluster, a built-in plan skips the
     /// steps that need one; a user-defined plan is refused.
     pub fn resolve(

@@ -1,17 +1,19 @@
 //! Overrides: what a request may name, which gates it passes, and what is recorded.
 
+use crate::machine::admit::admit_with_override;
+use crate::machine::disk_write::half_written;
 use crate::nodes::{Work, node, run as node_run};
 use model::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
 use model::effect::DesiredPower;
 use model::gate::{
-    self, DELETE_RACK, Gate, MACHINE_RUN, ONBOARD_NODE, Overrides, RACK_MAINTENANCE,
-    REACTIVATE_NODE, RELEASE_NODE, name_all, without_overrides,
+    self, DELETE_RACK, Gate, ONBOARD_NODE, Overrides, RACK_MAINTENANCE, REACTIVATE_NODE,
+    RELEASE_NODE, name_all, without_overrides,
 };
 use model::health::{BlockingAlert, HealthImpact, HealthSummary};
 use model::id::{MachineId, RackId};
 use model::node::requests::{NodeContext, NodeRequest, apply_request};
 use model::node::{AgentTaskContext, DecommissionMode, NodeStage, NodeState};
-use model::plan::Params;
+use model::plan::{Params, RunType};
 use model::power_shelf::ShelfPowerRequest;
 use model::rack::maintenance::check_empty;
 use model::refusal::{Reason, Refusal};
@@ -91,6 +93,10 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
             false => Err(Refusal::new(Reason::NotReady, "waits").at_gate(gate)),
         },
         Gate::Devices => check_empty(&RackId::trusted("rack-1"), 2, overrides),
+        Gate::UnfinishedDisk => {
+            let machine = half_written(Some(60));
+            admit_with_override(&machine, RunType::ExitMaintenance, &[], overrides)
+        }
     }
 }
 
@@ -178,16 +184,11 @@ fn every_gate_belongs_to_a_request() {
     assert_eq!(gate::shelf_power(DesiredPower::On), [Gate::Health]);
     assert_eq!(gate::shelf_power(DesiredPower::Off), RACK_MAINTENANCE);
     let modes = DecommissionMode::ALL.map(gate::decommission);
-    let requests = [
-        MACHINE_RUN,
-        ONBOARD_NODE,
-        RACK_MAINTENANCE,
-        DELETE_RACK,
-        RELEASE_NODE,
-        REACTIVATE_NODE,
-        shelf,
-    ];
-    let all: BTreeSet<Gate> = requests.iter().chain(&modes).copied().flatten().copied().collect();
+    let requests =
+        [ONBOARD_NODE, RACK_MAINTENANCE, DELETE_RACK, RELEASE_NODE, REACTIVATE_NODE, shelf];
+    let runs = RunType::ALL.map(gate::machine_run);
+    let all: BTreeSet<Gate> =
+        requests.iter().chain(&modes).chain(&runs).copied().flatten().copied().collect();
     assert_eq!(all, Gate::ALL.into_iter().collect());
 }
 

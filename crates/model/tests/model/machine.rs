@@ -2,6 +2,7 @@
 
 mod admit;
 mod delete;
+pub mod disk_write;
 mod hardware;
 mod matcher;
 mod view;

@@ -12,15 +12,13 @@ mod progress_log;
 use super::controller::Controller;
 use super::exec::stopped_before_start;
 use super::power_sequence::PowerSequence;
-use super::provider_calls::{
-    CallCheckpoint, StoredCheckpoint, done, encode_checkpoint, key_conflict,
-};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint, encode_checkpoint, key_conflict};
 use super::{Datacenter, TargetCall};
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerStage};
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::deploy::{Deployment, DeploymentCommand, DeploymentStage, image_lines};
 use model::effect::{
     CallOutcome, CallResult, CallVerb, NetbootMode, PowerOffPolicy, ProviderAnswer, ProviderCall,
@@ -186,6 +184,7 @@ impl ImagingWork<'_> {
             | DeploymentStage::Closed => {}
         }
         if one.session.is_some() {
+            self.journal.report_written(one.percent());
             let how_far =
                 format!("image: stopped at {} %; the disk holds half of it", one.percent());
             self.journal.write_line(how_far).await;
@@ -368,11 +367,15 @@ impl ImagingWork<'_> {
 fn install_outcome(one: &Deployment) -> CallOutcome {
     match one.image.body.reports_progress() {
         true => image_outcome(&one.image.name),
-        false => done(format!("{} was booted, and its system answers", one.image.name)),
+        false => {
+            let message = format!("{} was booted, and its system answers", one.image.name);
+            CallOutcome { message, ..image_outcome(&one.image.name) }
+        }
     }
 }
 
 fn image_outcome(image: &str) -> CallOutcome {
-    let evidence = vec![ConditionObservation::new(ConditionType::Reachable, true, "Imaged")];
+    let answers = ConditionObservation::new(ConditionType::Reachable, true, "Imaged");
+    let evidence = vec![answers, imaged(image)];
     CallOutcome { message: format!("it runs {image} and says so itself"), evidence, facts: None }
 }

@@ -42,7 +42,7 @@ use async_trait::async_trait;
 use executor::{CallContext, StageExecutor};
 use machine::MachineExecutor;
 use model::condition::ConditionObservation;
-use model::effect::{CallResult, Capability, Effect, ProviderCall};
+use model::effect::{CallResult, Capability, Effect, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
@@ -184,6 +184,16 @@ impl MaasProvider {
     }
 }
 
+/// Adds what the end of a release proves about the disk.
+fn with_release(mut answer: ProviderAnswer, stage: NodeStage, undo: bool) -> ProviderAnswer {
+    if let ProviderAnswer::Done(outcome) = &mut answer
+        && let Some(maas) = outcome.facts.as_ref().and_then(|facts| facts.maas.as_ref())
+    {
+        outcome.evidence.extend(stage.released(undo, maas.upstream.state));
+    }
+    answer
+}
+
 fn not_at_maas(stage: NodeStage, what: &str) -> Fault {
     Fault::new(FaultCode::ProtocolBroken, format!("{stage} is not {what} at MAAS"))
 }
@@ -227,10 +237,15 @@ impl Provider for MaasProvider {
             limit: stage.attempt_timeout(),
         };
         let work = StageExecutor { call, site, node, stage: *stage };
-        match *undo {
+        let answer = match *undo {
             false => self.perform_stage(work, *stage, target).await,
             true => self.undo_stage(work, *stage, target).await,
-        }
+        };
+        answer.map(|answer| with_release(answer, *stage, *undo))
+    }
+
+    async fn check_image(&self, target: &Target, image: &str) -> Result<()> {
+        self.check_region_image(target, image).await
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {

@@ -8,7 +8,7 @@ use super::effect_log::EffectRecord;
 use super::job::{Job, JobEnd};
 use super::node::Node;
 use super::stage::SimulatedMaas;
-use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, imaged};
 use model::effect::{
     CallOutcome, ClusterExpectation, DesiredPower, DeviceWork, Effect, EffectKey, NetbootMode,
     ProviderAnswer, RebootMode, RmaAction,
@@ -377,9 +377,7 @@ impl Hardware {
                 if self.netboot == *mode { Ok(outcome(message, None)) } else { Err(message) }
             }
             Effect::Repave { image } if self.image == *image => {
-                let reason = format!("Image:{image}");
-                let observed = ConditionObservation::new(ConditionType::Provisioned, true, reason);
-                Ok(outcome(format!("Image {image} is on disk"), Some(observed)))
+                Ok(outcome(format!("Image {image} is on disk"), Some(imaged(image))))
             }
             Effect::Repave { .. } => Err(format!("image {} is on disk", self.image)),
             Effect::Join { .. } => self.observe_joined(effect),

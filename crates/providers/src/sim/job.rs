@@ -128,6 +128,9 @@ const fn stage_ms(stage: NodeStage) -> u64 {
     }
 }
 
+/// The highest percentage of a write that has not ended.
+const MAX_PARTIAL: u64 = 99;
+
 /// FNV-1a: equal in every process and release.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -210,6 +213,15 @@ impl Job {
             None => now,
         };
         u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How much of an image is on the disk. None for other work, and after its end.
+    pub fn written_percent(&self, now: Timestamp) -> Option<u64> {
+        let at_work = matches!(self.ending, None | Some(JobEnd::Stopped { .. }));
+        let writes = at_work && matches!(self.effect, Effect::Repave { .. });
+        writes.then(|| {
+            (self.elapsed_ms(now).saturating_mul(100) / self.takes_ms.max(1)).min(MAX_PARTIAL)
+        })
     }
 
     /// The result for the caller that follows it; None while it runs.

@@ -4,6 +4,7 @@
 //! sends heartbeats while it is powered on.
 
 use super::hardware::{Hardware, Power, outcome};
+use model::condition::imaged;
 use model::effect::{CallOutcome, DeviceFacts, Effect, MaasFacts};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
@@ -12,7 +13,7 @@ use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The image that MAAS deploys.
-const DEPLOYED_IMAGE: &str = "maas";
+const DEPLOYED_IMAGE: &str = "ubuntu/jammy";
 
 /// The records of MAAS and of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,7 +264,15 @@ impl Hardware {
             false => system_id(machine),
         };
         let maas = Some(Box::new(MaasFacts { system_id, upstream: self.upstream(at) }));
-        Ok(CallOutcome { facts: Some(DeviceFacts { maas, ..DeviceFacts::default() }), ..observed })
+        let disk = match self.managed.state == MaasState::Deployed {
+            true => Some(imaged(&self.image)),
+            false => stage.released(*undo, self.managed.state),
+        };
+        Ok(CallOutcome {
+            evidence: disk.into_iter().collect(),
+            facts: Some(DeviceFacts { maas, ..DeviceFacts::default() }),
+            ..observed
+        })
     }
 
     /// The upstream state of the machine.

@@ -5,6 +5,7 @@
 use crate::DEADLINE;
 use crate::fake_bmc::{FakeBmc, PASSWORD, RESET, SYSTEM, settings};
 use crate::http::{Call, Peer};
+use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::deploy::{
     Deployment, DeploymentClaim, DeploymentFailure, DeploymentReport, DeploymentStage, ReportStep,
 };
@@ -303,9 +304,30 @@ async fn a_stop_before_during_and_after_the_deployment() {
         fixture.call_provider_for(&fixture.target(), "debian", CallVerb::Stop).await;
     assert_eq!(stopped, Ok(ProviderAnswer::Stopped));
     assert!(log.contains("stopped at 50 %"), "{log}");
+    let effect = Effect::Repave { image: "debian".into() };
+    let call = ProviderCall { key: key(), verb: CallVerb::Stop, effect, log_offset_bytes: 0 };
+    let (journal, _lines) = Journal::new();
+    assert_eq!(journal.written_percent(), None);
+    fixture.replica().call(&fixture.target(), &call, &journal).await.unwrap();
+    assert_eq!(journal.written_percent(), Some(50));
     assert_eq!(fixture.stage().await, Some(DeploymentStage::Closed));
     let fault = fixture.call_provider(CallVerb::Follow).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
+}
+
+#[tokio::test]
+async fn a_finished_deployment_proves_its_image() {
+    let fixture = ImagingFixture::new().await;
+    tokio::select! {
+        ended = fixture.call_provider(CallVerb::Perform) => panic!("{ended:?}"),
+        () = fixture.change_when(is_requested, |one| one.stage = DeploymentStage::Finished) => {}
+    }
+    for verb in [CallVerb::GetStatus, CallVerb::Follow, CallVerb::Stop] {
+        let answer = fixture.call_provider(verb).await;
+        let Ok(ProviderAnswer::Done(outcome)) = answer else { panic!("{verb:?}: {answer:?}") };
+        let answers = ConditionObservation::new(ConditionType::Reachable, true, "Imaged");
+        assert_eq!(outcome.evidence, [answers, imaged("debian")], "{verb:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Machines behind MAAS that are no nodes: power, images, inspection.
 
 use crate::maas_fixture::{MaasFixture, NODE, SITE};
-use model::condition::ConditionType;
+use model::condition::{ConditionType, imaged};
 use model::effect::{
     CallVerb, DesiredPower, Effect, NetbootMode, PowerOffPolicy, ProviderAnswer, RebootMode,
     RmaAction,
@@ -113,16 +113,12 @@ async fn an_image_is_deployed_once() {
     let repave = Effect::Repave { image: IMAGE.into() };
     for status in [Status::Deployed, Status::Ready, Status::FailedDeployment] {
         let (fixture, id) = machine_behind_maas(status).await;
-        call_provider(&fixture, CallVerb::Perform, &repave).await.unwrap();
+        for verb in [CallVerb::Perform, CallVerb::Observe, CallVerb::GetStatus] {
+            let answer = call_provider(&fixture, verb, &repave).await.unwrap();
+            let ProviderAnswer::Done(outcome) = answer else { panic!("{verb:?}: {answer:?}") };
+            assert_eq!(outcome.evidence, [imaged(IMAGE)], "{verb:?}");
+        }
         assert_eq!((fixture.status(&id), fixture.count(&id, "deploy")), (Status::Deployed, 1));
-        assert!(matches!(
-            call_provider(&fixture, CallVerb::Observe, &repave).await,
-            Ok(ProviderAnswer::Done(_))
-        ));
-        assert!(matches!(
-            call_provider(&fixture, CallVerb::GetStatus, &repave).await,
-            Ok(ProviderAnswer::Done(_))
-        ));
         let other = Effect::Repave { image: "custom/gpu-node".into() };
         assert!(matches!(
             call_provider(&fixture, CallVerb::Observe, &other).await,
@@ -139,6 +135,30 @@ async fn an_image_is_deployed_once() {
         call_provider(&fixture, CallVerb::Perform, &wrong).await.unwrap_err().code,
         FaultCode::ImageUnknown
     );
+}
+
+#[tokio::test]
+async fn an_image_is_checked_where_it_is_kept() {
+    let (fixture, id) = machine_behind_maas(Status::Ready).await;
+    for (image, problem) in [
+        (IMAGE, None),
+        ("custom/gpu-node", None),
+        (
+            "ubuntu/noble",
+            Some("has no image \"ubuntu/noble\"; it has ubuntu/jammy, custom/gpu-node"),
+        ),
+        ("ubuntu-2204", Some("is no image of MAAS")),
+    ] {
+        match (fixture.replica().check_image(&fixture.target, image).await, problem) {
+            (Ok(()), None) => {}
+            (Err(fault), Some(problem)) => {
+                assert_eq!(fault.code, FaultCode::ImageUnknown);
+                assert!(fault.message.contains(problem), "{fault}");
+            }
+            (checked, problem) => panic!("{image}: {checked:?}, not {problem:?}"),
+        }
+    }
+    assert_eq!(fixture.api.state().changes(&id), 0);
 }
 
 #[tokio::test]

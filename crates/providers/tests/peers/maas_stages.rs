@@ -3,6 +3,7 @@
 
 use crate::maas_api::{OperationTime, PlannedOutcomes, Released};
 use crate::maas_fixture::{MAC, MaasFixture, NODE, SUBNET};
+use model::condition::ConditionType;
 use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::FaultCode;
 use model::node::{DecommissionMode, MaasState, NodeStage, NodeState, StageExecutor};
@@ -21,13 +22,26 @@ fn sync(fixture: &MaasFixture, id: &str) {
     fixture.api.state().machines.get_mut(id).unwrap().last_sync = Some(now);
 }
 
+/// Performs all stages. Once MAAS has installed the image, and not before, Provisioned is proven.
 async fn onboard(fixture: &MaasFixture) {
+    let mut disk = Vec::new();
     for stage in onboarding() {
         if stage == NodeStage::WaitForHardwareSyncHealthy {
             sync(fixture, &fixture.node().await.system_id);
         }
-        fixture.perform(stage).await;
+        disk.extend(perform_for_evidence(fixture, stage).await);
     }
+    disk.dedup();
+    assert_eq!(disk, [(true, "Image:ubuntu/jammy".to_string())]);
+}
+
+/// Performs a stage that must succeed. Returns what it proves of Provisioned.
+async fn perform_for_evidence(fixture: &MaasFixture, stage: NodeStage) -> Vec<(bool, String)> {
+    let answer = fixture.call_stage(stage, CallVerb::Perform).await;
+    let Ok(ProviderAnswer::Done(outcome)) = answer else { panic!("{stage}: {answer:?}") };
+    let evidence = outcome.evidence.into_iter();
+    let disk = evidence.filter(|one| one.condition == ConditionType::Provisioned);
+    disk.map(|one| (one.status, one.reason)).collect()
 }
 
 #[tokio::test]
@@ -148,12 +162,25 @@ async fn every_decommission_mode_releases_what_it_should() {
         fixture.mark(&id, NODE, "op-0/deploy_via_maas/1");
         let stages =
             mode.stages(true).into_iter().filter(|stage| stage.executor() == StageExecutor::Maas);
+        let mut disk = Vec::new();
         for stage in stages {
             if stage == NodeStage::WaitForHardwareSyncHealthy {
                 sync(&fixture, &id);
             }
-            fixture.perform(stage).await;
+            disk.extend(perform_for_evidence(&fixture, stage).await);
+            disk.dedup();
         }
+        let removed = (false, "Released".to_string());
+        let expected = match mode {
+            DecommissionMode::FullDecommission => vec![removed],
+            DecommissionMode::Reimage => vec![removed, (true, "Image:ubuntu/jammy".to_string())],
+            DecommissionMode::SoftReset
+            | DecommissionMode::StorageCleanup
+            | DecommissionMode::Drain
+            | DecommissionMode::Retire
+            | DecommissionMode::Reactivate => Vec::new(),
+        };
+        assert_eq!(disk, expected, "{mode}");
         let (stored, released, deployed) = match mode {
             DecommissionMode::FullDecommission => (false, 1, 0),
             DecommissionMode::Reimage => (true, 1, 1),

@@ -12,7 +12,7 @@ use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
 use engine::{Change, DescribedMachine};
 use model::filter::FilterSubject;
-use model::gate::MACHINE_RUN;
+use model::gate::machine_run;
 use model::id::{MachineId, PlanId, RunId};
 use model::order::Selection;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
@@ -67,7 +67,7 @@ impl GrpcServices {
             run_type,
             plan_id,
             params,
-            overrides: overrides_from(gate_override, MACHINE_RUN).or_status()?,
+            overrides: overrides_from(gate_override, machine_run(run_type)).or_status()?,
             initiator,
         };
         let engine = self.engine.with_dry_run(dry_run);

@@ -8,7 +8,7 @@ use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
-use model::gate::MACHINE_RUN;
+use model::gate::machine_run;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::actions::{Action, RestartMode};
@@ -79,13 +79,15 @@ impl v1::run_service_server::RunService for GrpcServices {
             "" => None,
             id => Some(PlanId::parse(id).or_status()?),
         };
+        let run_type = RunType::parse_field("type", &requested.r#type).or_status()?;
         let start = StartRequest {
             machine_id: MachineId::parse(&requested.machine_id).or_status()?,
             request_id: request_id_from(&requested.request_id, dry_run).or_status()?,
-            run_type: RunType::parse_field("type", &requested.r#type).or_status()?,
+            run_type,
             plan_id,
             params: requested.params.into_iter().collect(),
-            overrides: overrides_from(requested.gate_override, MACHINE_RUN).or_status()?,
+            overrides: overrides_from(requested.gate_override, machine_run(run_type))
+                .or_status()?,
             initiator,
         };
         let engine = self.engine.with_dry_run(dry_run);

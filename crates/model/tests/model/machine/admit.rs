@@ -13,11 +13,11 @@ use model::plan::{RunStep, RunType};
 use model::refusal::Refusal;
 use model::time::Timestamp;
 
-fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
+pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
     admit_with_override(machine, run_type, steps, &Overrides::default())
 }
 
-fn admit_with_override(
+pub fn admit_with_override(
     machine: &Machine,
     run_type: RunType,
     steps: &[RunStep],

@@ -1,6 +1,8 @@
 //! The effective and the lifecycle state against the tables of the documents.
 
-use model::condition::ConditionType::{InCustomerCluster, NeedsIntervention, Retired, Rma};
+use model::condition::ConditionType::{
+    InCustomerCluster, NeedsIntervention, Provisioned, Retired, Rma,
+};
 use model::condition::{ConditionObservation, ConditionType};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
@@ -21,12 +23,12 @@ fn machine(phase: Phase, active: bool, set: &[ConditionType]) -> Machine {
 /// The tables of the documents, written out by hand, against every combination.
 #[test]
 fn every_combination_follows_the_documents() {
-    let flags = [Retired, Rma, NeedsIntervention, InCustomerCluster];
+    let flags = [Retired, Rma, NeedsIntervention, InCustomerCluster, Provisioned];
     for phase in Phase::ALL {
         for active in [false, true] {
-            for mask in 0..16_u32 {
+            for mask in 0..32_u32 {
                 let on = |index: usize| mask & (1 << index) != 0;
-                let set: Vec<_> = (0..4).filter(|&i| on(i)).map(|i| flags[i]).collect();
+                let set: Vec<_> = (0..5).filter(|&i| on(i)).map(|i| flags[i]).collect();
                 let machine = machine(phase, active, &set);
                 let effective = if on(0) || on(1) {
                     "BLOCKED"
@@ -37,6 +39,9 @@ fn every_combination_follows_the_documents() {
                 } else {
                     match phase {
                         Phase::Maintenance => "MAINTENANCE",
+                        // The documents know no other way to an image than maintenance; a node
+                        // gets its image from MAAS.
+                        Phase::FactoryReady if on(4) => "IDLE",
                         Phase::FactoryReady => "NEW",
                         Phase::Ready => "IDLE",
                     }

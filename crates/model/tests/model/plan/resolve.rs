@@ -1,11 +1,11 @@
 //! Resolving a plan to the steps of a run.
 
 use model::effect::{DesiredPower, Effect, PowerOffPolicy};
-use model::id::MachineId;
+use model::id::{MachineId, PlanId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{
-    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, Plan, RunStep, RunType,
-    checked_params, default_plan, variants, with_defaults,
+    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, Plan, RunStep, RunType, Step,
+    checked_params, default_plan, variants,
 };
 use model::time::Timestamp;
 
@@ -22,7 +22,7 @@ fn names(steps: &[RunStep]) -> Vec<&str> {
 fn a_machine_without_a_cluster_skips_what_needs_one() {
     let defaults = Defaults::default();
     let plan = default_plan(RunType::Reimage).unwrap();
-    let params = with_defaults(RunType::Reimage, Params::new(), &defaults);
+    let params = plan.complete_params(RunType::Reimage, Params::new(), &defaults).unwrap();
     let with = plan.resolve(&machine("cluster-a"), &params, &defaults).unwrap();
     let without = plan.resolve(&machine(""), &params, &defaults).unwrap();
     assert_eq!(names(&with), ["set-netboot", "repave-os", "reboot", "join-cluster", "verify"]);
@@ -42,12 +42,59 @@ fn no_built_in_plan_resolves_to_nothing() {
     let own = RunType::PLANNED.map(|run_type| (run_type, default_plan(run_type).unwrap()));
     for (run_type, plan) in own.into_iter().chain(variants()) {
         let params = Params::from([(NETWORK.into(), "network: {}".into())]);
-        let params = with_defaults(run_type, checked_params(params).unwrap(), &defaults);
+        let params = checked_params(params).unwrap();
+        let params = plan.complete_params(run_type, params, &defaults).unwrap();
         for cluster in ["", "cluster-a"] {
             let steps = plan.resolve(&machine(cluster), &params, &defaults).unwrap();
             assert!(!steps.is_empty(), "{}", plan.id);
         }
     }
+}
+
+/// Rows: the images of a plan's steps, the requested image, and the recorded one or the conflict.
+#[test]
+fn the_record_has_the_image_that_is_installed() {
+    let defaults = Defaults::default();
+    let plan = |images: &[&str]| {
+        let step = |image: &&str| Step {
+            name: format!("write-{image}"),
+            timeout_seconds: None,
+            max_retries: None,
+            effect: Effect::Repave { image: (*image).into() },
+        };
+        let steps = images.iter().map(step).collect();
+        Plan { id: PlanId::trusted("plan-own"), steps, ..default_plan(RunType::Reimage).unwrap() }
+    };
+    let other = r#"is "rhel-9", and step write-debian-12 of plan-own installs "debian-12""#;
+    let none = r#"is "rhel-9", and no step of plan-own installs an image"#;
+    for (images, requested, expected) in [
+        (&[""][..], None, Ok(Some("ubuntu-2204"))),
+        (&[""], Some("rhel-9"), Ok(Some("rhel-9"))),
+        (&["debian-12"], None, Ok(Some("debian-12"))),
+        (&["debian-12"], Some("debian-12"), Ok(Some("debian-12"))),
+        (&["debian-12"], Some("rhel-9"), Err(other)),
+        (&["", "debian-12"], Some("rhel-9"), Err(other)),
+        (&["", "debian-12"], None, Ok(Some("ubuntu-2204"))),
+        (&[], None, Ok(None)),
+        (&[], Some("rhel-9"), Err(none)),
+    ] {
+        let requested: Params =
+            requested.map(|image| (IMAGE_REF.to_string(), image.to_string())).into_iter().collect();
+        let case = format!("{images:?} {requested:?}");
+        match (plan(images).complete_params(RunType::Reimage, requested, &defaults), expected) {
+            (Ok(params), Ok(image)) => {
+                assert_eq!(params.get(IMAGE_REF).map(String::as_str), image, "{case}");
+            }
+            (Err(refusal), Err(problem)) => {
+                assert_eq!(refusal.field.as_deref(), Some("params[image_ref]"), "{case}");
+                assert!(refusal.message.contains(problem), "{case}: {refusal}");
+            }
+            (done, expected) => panic!("{case}: {done:?}, not {expected:?}"),
+        }
+    }
+    // Only a reimage has a default image.
+    let params = plan(&[""]).complete_params(RunType::Upgrade, Params::new(), &defaults).unwrap();
+    assert!(params.is_empty());
 }
 
 #[test]

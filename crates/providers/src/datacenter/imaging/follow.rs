@@ -24,6 +24,7 @@ impl ImagingWork<'_> {
             if let Some(line) = progress_log.next_line(&one) {
                 self.journal.write_line(line).await;
             }
+            self.journal.report_written(one.percent());
             match one.stage {
                 DeploymentStage::Prepared | DeploymentStage::Requested
                     if began.elapsed() > self.imaging.boot_timeout =>

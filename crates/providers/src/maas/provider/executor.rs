@@ -11,6 +11,7 @@ use super::sites::SiteClient;
 use crate::clock::now;
 use crate::maas::{DeployRequest, Event, Maas, MaasPowerState, Machine, Status};
 use crate::port::{Journal, Target};
+use model::condition::imaged;
 use model::effect::{
     CallOutcome, CallResult, CallVerb, DeviceFacts, EffectKey, MaasFacts, ProviderAnswer,
     ProviderCall,
@@ -409,8 +410,15 @@ pub(super) fn observe_upstream(machine: &Machine, at: Timestamp) -> MaasObservat
     MaasObservation { state: upstream_state(machine), message: text, powered_on: on, at }
 }
 
+/// The outcome of a stage that has read the machine. A deployed machine proves its image.
 pub(super) fn outcome(machine: &Machine, message: impl Into<String>) -> CallOutcome {
-    outcome_of(&machine.system_id, observe_upstream(machine, now()), message.into())
+    let Machine { system_id, osystem, distro_series, .. } = machine;
+    let deployed = upstream_state(machine) == MaasState::Deployed;
+    let image = deployed.then(|| imaged(&format!("{osystem}/{distro_series}")));
+    CallOutcome {
+        evidence: image.into_iter().collect(),
+        ..outcome_of(system_id, observe_upstream(machine, now()), message.into())
+    }
 }
 
 fn outcome_of(system_id: &str, upstream: MaasObservation, text: String) -> CallOutcome {

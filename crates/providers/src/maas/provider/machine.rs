@@ -3,9 +3,7 @@
 
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
-use super::executor::{
-    CallContext, describe_state, done, outcome, state_disagrees, upstream_state,
-};
+use super::executor::{CallContext, describe_state, done, state_disagrees, upstream_state};
 use super::power::PowerExecutor;
 use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
@@ -258,9 +256,7 @@ impl<'a> MachineExecutor<'a> {
         let restarted = ReinstallRequest { system_id: &self.system_id, node: None, source: what };
         match self.call.run_round(&restarted, (round, phase)).await? {
             RoundResult { machine, installed: true, .. } => {
-                let imaged = ConditionObservation::new(ConditionType::Provisioned, true, "Imaged");
-                let observed = outcome(&machine, describe_state(&machine));
-                Ok(ProviderAnswer::Done(CallOutcome { evidence: vec![imaged], ..observed }))
+                Ok(done(&machine, describe_state(&machine)))
             }
             RoundResult { machine, installed: false, .. } => {
                 self.call.log_events(&self.system_id).await?;
@@ -300,6 +296,22 @@ impl MaasProvider {
         let open = self.sites.open(&self.store.site(&site).await?).await?;
         let machine = open.maas.machine(&system_id).await?;
         Ok((open, machine))
+    }
+
+    /// Checks that the region of the machine has the image.
+    pub(super) async fn check_region_image(&self, target: &Target, image: &str) -> Result<()> {
+        deployment(image, "")?;
+        let MaasEndpoint { site, .. } = self.endpoint_of(target)?;
+        let open = self.sites.open(&self.store.site(&site).await?).await?;
+        let images = open.maas.boot_resources().await?;
+        let names: Vec<&str> = images.iter().map(|one| one.name.as_str()).collect();
+        match names.contains(&image) {
+            true => Ok(()),
+            false => {
+                let message = format!("{site} has no image {image:?}; it has {}", names.join(", "));
+                Err(Fault::new(FaultCode::ImageUnknown, message))
+            }
+        }
     }
 
     /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.

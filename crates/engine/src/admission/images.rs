@@ -1,0 +1,73 @@
+//! Checks the images of a new run, so that a missing one is refused when it is asked for and not in
+//! the middle of the run.
+
+use super::start::StartRun;
+use model::effect::DiskContent;
+use model::fault::FaultCode;
+use model::machine::Machine;
+use model::refusal::{Reason, Refusal};
+use model::run::Run;
+use model::target::TargetId;
+use providers::Target;
+use store::{Result, Store, Tx};
+
+/// The images that the run installs.
+fn images_of(run: &Run) -> impl Iterator<Item = &str> {
+    run.spec.steps.iter().filter_map(|step| match step.effect.facts().disk {
+        Some(DiskContent::Image(image)) => Some(image),
+        Some(DiskContent::SiteImage(_) | DiskContent::Nothing) | None => None,
+    })
+}
+
+impl StartRun {
+    /// Checks the images in the catalogue, in the transaction that creates the run.
+    pub(super) async fn check_images(
+        &self,
+        tx: &mut Tx,
+        machine: &Machine,
+        run: &Run,
+    ) -> Result<()> {
+        let provider = self.providers.get(&machine.spec.provider);
+        if !provider.is_some_and(|provider| provider.requires_catalog()) {
+            return Ok(());
+        }
+        for image in images_of(run) {
+            if tx.image(image).await?.is_none() {
+                return Err(Refusal::not_found("image", image, "farrier image list").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the images of a provider that has its own, before the transaction, because the
+    /// provider is called. One that does not answer refuses nothing: the step asks it again.
+    pub(super) async fn check_provider_images(&self, store: &Store) -> Result<()> {
+        let read = store.read(self.clone(), |start, tx| Box::pin(start.new_images(tx)));
+        let Some((target, images)) = read.await? else { return Ok(()) };
+        let Some(provider) = self.providers.get(&target.spec.provider) else { return Ok(()) };
+        for image in images {
+            match provider.check_image(&target, &image).await {
+                Err(fault) if fault.code == FaultCode::ImageUnknown => {
+                    let refusal = Refusal::new(Reason::NotFound, fault.message);
+                    return Err(refusal.next("farrier site list").into());
+                }
+                Err(fault) => tracing::warn!(%image, %fault, "the image cannot be checked now"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine and the images of a request that makes a new run. A request that is refused
+    /// for another reason is refused by the transaction.
+    async fn new_images(&self, tx: &mut Tx) -> Result<Option<(Target, Vec<String>)>> {
+        let id = TargetId::from(&self.start.machine_id);
+        let Some(machine) = tx.machine(&self.start.machine_id).await? else { return Ok(None) };
+        if tx.run_of_request(&id, &self.start.request_id).await?.is_some() {
+            return Ok(None);
+        }
+        let Ok(run) = self.new_run(tx, &machine).await else { return Ok(None) };
+        let images = images_of(&run).map(str::to_string).collect();
+        Ok(Some((Target { id, spec: machine.spec }, images)))
+    }
+}
