@@ -23,9 +23,10 @@ use model::plan::RunType;
 use model::refusal::{Reason, Refusal};
 use model::run::{Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
-use model::time::Timestamp;
+use model::time::{Timestamp, format_duration};
 use store::{
-    Cause, ClaimedRun, Enqueue, NewEvent, Result, StoreError, Tx, TxBody, TxInput, TxOutput,
+    Cause, ClaimedRun, Enqueue, NewEvent, REMOVED, Result, StoreError, Tx, TxBody, TxInput,
+    TxOutput,
 };
 
 /// The epoch of a run that is claimed by the transaction that creates it.
@@ -166,6 +167,38 @@ impl Engine {
 
 pub(crate) fn no_machine(id: &MachineId) -> Refusal {
     Refusal::not_found("machine", id, "farrier list")
+}
+
+/// Reads a machine and locks it. One that does not exist is refused.
+pub(crate) async fn lock_machine(tx: &mut Tx, id: &MachineId, now: Timestamp) -> Result<Machine> {
+    match tx.machine_locked(id).await? {
+        Some(machine) => Ok(machine),
+        None => Err(missing_machine(tx, id, now).await?.into()),
+    }
+}
+
+/// The refusal for a machine that does not exist: it was deleted, or never registered.
+pub(crate) async fn missing_machine(
+    tx: &mut Tx,
+    id: &MachineId,
+    now: Timestamp,
+) -> Result<Refusal> {
+    Ok(find_deletion(tx, id.as_str(), now).await?.unwrap_or_else(|| no_machine(id)))
+}
+
+/// The refusal for a machine that was deleted; none if it was never registered, or if its history
+/// has expired.
+pub(crate) async fn find_deletion(
+    tx: &mut Tx,
+    id: &str,
+    now: Timestamp,
+) -> Result<Option<Refusal>> {
+    let last = tx.last_event(id).await?.filter(|last| last.state == REMOVED);
+    Ok(last.map(|last| {
+        let ago = format_duration(now.since(last.ts));
+        let message = format!("{id} was deleted {ago} ago by {}", last.actor);
+        Refusal::new(Reason::NotFound, message).next(format!("farrier history {id}"))
+    }))
 }
 
 pub(crate) fn no_run(id: &RunId) -> Refusal {

@@ -4,6 +4,7 @@
 mod polling;
 
 use crate::admission::event;
+use crate::change::Expected;
 use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
@@ -84,15 +85,25 @@ pub struct OverdueDevices {
 pub struct Devices(pub(crate) Engine);
 
 impl Devices {
-    /// Registers a device, or updates the spec and labels of a known one.
+    /// Registers a device. A known one gets the described spec and labels.
     pub async fn register<D: Device>(&self, device: DescribedDevice, actor: String) -> Result<D> {
-        let id = match device.id.as_str() {
-            "" => D::name(self.0.now(), self.0.random()),
-            id => id.to_string(),
+        let id = device.id.clone();
+        self.register_changed(id, Arc::new(move |_: &D| Ok(device.clone())), actor).await
+    }
+
+    /// Registers a device, which the change makes from an empty one, or changes a known one. An
+    /// empty id is generated.
+    pub async fn register_changed<D: Device>(
+        &self,
+        id: String,
+        change: Change<D, DescribedDevice>,
+        actor: String,
+    ) -> Result<D> {
+        let id = match id.is_empty() {
+            true => D::name(self.0.now(), self.0.random()),
+            false => id,
         };
-        let (is_given, labels) = (device.spec.is_some(), device.labels);
-        let spec = Box::new(self.with_provider::<D>(device.spec.unwrap_or_default())?);
-        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
+        self.put(id, change, Expected::Any, actor).await
     }
 
     /// Changes the spec and labels of a known device, at this version if one is named.
@@ -103,17 +114,23 @@ impl Devices {
         version: Option<i64>,
         actor: String,
     ) -> Result<D> {
+        self.put(id.to_string(), change, Expected::Known { version }, actor).await
+    }
+
+    async fn put<D: Device>(
+        &self,
+        id: String,
+        change: Change<D, DescribedDevice>,
+        expected: Expected,
+        actor: String,
+    ) -> Result<D> {
         let devices = self.clone();
         let change: DeviceChange<D> = Arc::new(move |stored| {
             let DescribedDevice { spec, labels, .. } = change(stored)?;
             let placed = spec.unwrap_or_else(|| PlacedSpec::of(stored));
             Ok((devices.with_provider::<D>(placed)?, labels))
         });
-        self.put(id.to_string(), Desired::Changed { change, version }, actor).await
-    }
-
-    async fn put<D: Device>(&self, id: String, desired: Desired<D>, actor: String) -> Result<D> {
-        let put = PutDevice { id, desired, actor, now: self.0.now() };
+        let put = PutDevice { id, change, expected, actor, now: self.0.now() };
         self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run(tx))).await
     }
 
@@ -242,34 +259,10 @@ pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
 /// Makes the desired spec, place and labels from the stored device.
 type DeviceChange<D> = Arc<dyn Fn(&D) -> Result<(PlacedSpec, Labels)> + Send + Sync>;
 
-enum Desired<D> {
-    /// The device may be new. A known device keeps its spec if none is given.
-    Registered { spec: Box<PlacedSpec>, is_given: bool, labels: Labels },
-    /// The device exists, at this version if one is given.
-    Changed { change: DeviceChange<D>, version: Option<i64> },
-}
-
-impl<D: Device> Desired<D> {
-    /// The spec, place and labels that a known device gets.
-    fn of_known(&self, device: &D) -> Result<(PlacedSpec, Labels)> {
-        match self {
-            Self::Registered { spec, is_given: true, labels } => {
-                Ok((spec.as_ref().clone(), labels.clone()))
-            }
-            Self::Registered { is_given: false, labels, .. } => {
-                Ok((PlacedSpec::of(device), labels.clone()))
-            }
-            Self::Changed { change, version } => {
-                check_device_version(device, *version)?;
-                change(device)
-            }
-        }
-    }
-}
-
 struct PutDevice<D> {
     id: String,
-    desired: Desired<D>,
+    change: DeviceChange<D>,
+    expected: Expected,
     actor: String,
     now: Timestamp,
 }
@@ -278,29 +271,36 @@ impl<D: Device> PutDevice<D> {
     async fn run(&self, tx: &mut Tx) -> Result<D> {
         // Lock order: the rack before the device.
         let before = tx.record::<D>(&self.id).await?;
-        let placed = match (&before, &self.desired) {
-            (Some(device), desired) => desired.of_known(device)?.0,
-            (None, Desired::Registered { spec, .. }) => spec.as_ref().clone(),
-            (None, Desired::Changed { .. }) => return Err(no_device::<D>(&self.id).into()),
-        };
+        let (checked, _) = self.desired(before.as_ref())?;
         // Slots are checked only when they change: a stored placement stays valid.
-        if before.is_none_or(|device| placed.is_moved_from(&device)) {
-            check_rack_slot::<D>(tx, &self.id, &placed).await?;
+        if before.is_none_or(|device| checked.is_moved_from(&device)) {
+            check_rack_slot::<D>(tx, &self.id, &checked).await?;
         }
         let locked = tx.record_locked::<D>(&self.id).await?;
-        match (locked, &self.desired) {
-            (Some(device), desired) => {
-                let (checked, (placed, labels)) = (placed, desired.of_known(&device)?);
-                // Another transaction has moved the device: these slots were not checked.
-                if (&checked.rack, checked.slot) != (&placed.rack, placed.slot) {
-                    return Err(StoreError::Conflict);
-                }
-                self.change(tx, device, placed, labels).await
+        let (placed, labels) = self.desired(locked.as_ref())?;
+        // Another transaction has moved the device: these slots were not checked.
+        if (&checked.rack, checked.slot) != (&placed.rack, placed.slot) {
+            return Err(StoreError::Conflict);
+        }
+        match locked {
+            Some(device) => self.change(tx, device, placed, labels).await,
+            None => self.create(tx, placed, labels).await,
+        }
+    }
+
+    /// The spec, place and labels that the device gets.
+    fn desired(&self, stored: Option<&D>) -> Result<(PlacedSpec, Labels)> {
+        match (stored, self.expected) {
+            (Some(device), Expected::Any) => (self.change)(device),
+            (Some(device), Expected::Known { version }) => {
+                check_device_version(device, version)?;
+                (self.change)(device)
             }
-            (None, Desired::Registered { spec, labels, .. }) => {
-                self.create(tx, spec.as_ref().clone(), labels.clone()).await
+            (None, Expected::Any) => {
+                let head = RecordHeader::new(self.id.as_str(), Labels::new(), self.now);
+                (self.change)(&D::create(head, DeviceSpec::default()))
             }
-            (None, Desired::Changed { .. }) => Err(no_device::<D>(&self.id).into()),
+            (None, Expected::Known { .. }) => Err(no_device::<D>(&self.id).into()),
         }
     }
 

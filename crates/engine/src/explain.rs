@@ -1,6 +1,7 @@
 //! Explanations and histories of objects of every kind.
 
 use crate::Engine;
+use crate::admission::find_deletion;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
@@ -162,7 +163,11 @@ impl Engine {
         }
         let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
         let Some(Found { machine, run, claimed_by: held_by, node, hardware }) = found else {
-            let deleted = self.machines().deleted(id).await?;
+            let input = (id.to_string(), self.now());
+            let deleted = self
+                .store()
+                .scan(input, |(id, now), tx| Box::pin(find_deletion(tx, id, *now)))
+                .await?;
             let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
             return Err(deleted.unwrap_or_else(unknown).into());
         };

@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::admission::event;
+use crate::holds::missing_target;
 use model::filter::Filter;
 use model::health::{AlertCounts, ReportChange, Reports};
 use model::here;
@@ -17,7 +18,8 @@ pub struct HealthReports(pub(crate) Engine);
 impl HealthReports {
     /// The health reports of an object.
     pub async fn get(&self, object: &TargetId) -> Result<Reports> {
-        self.0.store().read(object.clone(), |object, tx| Box::pin(get(tx, object))).await
+        let input = (object.clone(), self.0.now());
+        self.0.store().read(input, |(object, now), tx| Box::pin(get(tx, object, *now))).await
     }
 
     /// Objects with alerts, by key, after `after`.
@@ -58,9 +60,9 @@ impl HealthReports {
     }
 }
 
-async fn get(tx: &mut Tx, object: &TargetId) -> Result<Reports> {
+async fn get(tx: &mut Tx, object: &TargetId, now: Timestamp) -> Result<Reports> {
     if !tx.target_exists(object).await? {
-        return Err(crate::holds::unknown(object).into());
+        return Err(missing_target(tx, object, now).await?.into());
     }
     tx.health(object).await
 }
@@ -76,6 +78,9 @@ struct ChangeHealth {
 impl ChangeHealth {
     async fn run(&self, tx: &mut Tx) -> Result<Reports> {
         let (object, source) = (&self.object, &self.source);
+        if !tx.target_exists(object).await? {
+            return Err(missing_target(tx, object, self.now).await?.into());
+        }
         if let ReportChange::Remove(ids) = &self.change {
             let known = tx.health(object).await?;
             let report = known.get(source).ok_or_else(|| self.nothing("no report"))?;

@@ -5,6 +5,7 @@
 //! every device in its scope, all or none; its child runs work under that hold. The commit that
 //! ends a run releases its devices.
 
+use crate::admission::{lock_machine, missing_machine};
 use crate::{host, node};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
@@ -20,6 +21,7 @@ use model::run::actions::{Action, ActionResult, Requester, apply_action};
 use model::run::{Run, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
 use store::{NewEvent, Result, Tx};
 
 /// Takes the target and the other held devices of a run, all or none.
@@ -68,8 +70,7 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
     match target.kind {
         TargetKind::Machine => {
             let id = MachineId::trusted(&target.id);
-            let found = tx.machine_locked(&id).await?;
-            let mut machine = found.ok_or_else(|| unknown(target))?;
+            let mut machine = lock_machine(tx, &id, event.at).await?;
             free_for(target, machine.active_run.as_ref(), by)?;
             if machine.active_run.as_ref() == Some(by) {
                 return Ok(());
@@ -110,6 +111,18 @@ fn free_for(target: &TargetId, holder: Option<&RunId>, by: &RunId) -> Result<()>
     match holder {
         Some(holder) if holder != by => Err(target.refuse_held(holder).into()),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// The refusal for a target that does not exist. Of a machine it says whether it was deleted.
+pub(crate) async fn missing_target(
+    tx: &mut Tx,
+    target: &TargetId,
+    now: Timestamp,
+) -> Result<Refusal> {
+    match target.machine() {
+        Some(id) => missing_machine(tx, &id, now).await,
+        None => Ok(unknown(target)),
     }
 }
 

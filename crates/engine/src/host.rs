@@ -2,8 +2,7 @@
 //! decides the transitions; this module writes requests and loads the context of a turn.
 
 use crate::Engine;
-use crate::admission::current_run;
-use crate::admission::{event, no_machine};
+use crate::admission::{current_run, event, lock_machine, missing_machine, no_machine};
 use crate::component::desired_firmware;
 use crate::firmware::no_firmware;
 use model::firmware::FirmwareResolution;
@@ -288,7 +287,7 @@ impl Request {
         let Reprovision { machine: id, firmware, request_id, by } = &self.request;
         let found = tx.record_locked::<Host>(id.as_str()).await?;
         // Locked, so that the machine is not deleted before its host is written.
-        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        let machine = lock_machine(tx, id, self.at.now).await?;
         if let Some(firmware) = firmware
             && tx.firmware(firmware).await?.is_none()
         {
@@ -314,9 +313,16 @@ impl Request {
     }
 }
 
+async fn read_machine(tx: &mut Tx, id: &MachineId, now: Timestamp) -> Result<Machine> {
+    match tx.machine(id).await? {
+        Some(machine) => Ok(machine),
+        None => Err(missing_machine(tx, id, now).await?.into()),
+    }
+}
+
 async fn cancel(tx: &mut Tx, id: &MachineId, who: &Requester, at: &Moment) -> Result<HostView> {
     let found = tx.record_locked::<Host>(id.as_str()).await?;
-    let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+    let machine = read_machine(tx, id, at.now).await?;
     let mut host = found.unwrap_or_else(|| Host::new(id, at.now));
     let operation = match host.rack_operation() {
         Some(id) => tx.run(id).await?,
@@ -332,7 +338,7 @@ async fn cancel(tx: &mut Tx, id: &MachineId, who: &Requester, at: &Moment) -> Re
 }
 
 async fn show(tx: &mut Tx, id: &MachineId, at: &Moment) -> Result<HostView> {
-    let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+    let machine = read_machine(tx, id, at.now).await?;
     let found = tx.record::<Host>(id.as_str()).await?;
     let host = found.unwrap_or_else(|| Host::new(id, at.now));
     view(tx, host, &machine, at).await

@@ -5,7 +5,8 @@ pub mod hardware;
 mod inspection;
 pub(crate) mod probe;
 
-use crate::admission::{event, no_machine};
+use crate::admission::{event, lock_machine, missing_machine};
+use crate::change::Expected;
 use crate::topology::{
     DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
     mark_racks_changed,
@@ -14,7 +15,7 @@ use crate::{Change, Engine};
 use model::condition::{ConditionObservation, ConditionType};
 use model::here;
 use model::id::MachineId;
-use model::machine::{Labels, Machine, MachineSpec};
+use model::machine::{Labels, Machine, MachineSpec, NodeName};
 use model::order::Selection;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
@@ -22,19 +23,28 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
 use std::sync::Arc;
-use store::{Cause, MachinePage, Result, Tx};
+use store::{Cause, MachinePage, NewEvent, Result, Tx};
 
 /// Machines: inventory, probes, and live hardware queries.
 #[derive(Clone)]
 pub struct Machines(pub(crate) Engine);
 
 impl Machines {
-    /// Registers a machine, or updates the spec and labels of a known one.
+    /// Registers a machine. A known one gets the described spec and labels.
     pub async fn register(&self, machine: DescribedMachine, actor: String) -> Result<Machine> {
-        let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
-        let (is_given, labels) = (machine.spec.is_some(), machine.labels);
-        let spec = Box::new(self.with_provider(machine.spec.unwrap_or_default())?);
-        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
+        let id = machine.id.clone();
+        self.register_changed(id, Arc::new(move |_| Ok(machine.clone())), actor).await
+    }
+
+    /// Registers a machine, which the change makes from an empty one, or changes a known one.
+    pub async fn register_changed(
+        &self,
+        id: Option<MachineId>,
+        change: Change<Machine, DescribedMachine>,
+        actor: String,
+    ) -> Result<Machine> {
+        let id = id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
+        self.put(id, change, Expected::Any, actor).await
     }
 
     /// Changes the spec and labels of a known machine, at this version if one is named.
@@ -45,17 +55,23 @@ impl Machines {
         version: Option<i64>,
         actor: String,
     ) -> Result<Machine> {
+        self.put(id, change, Expected::Known { version }, actor).await
+    }
+
+    async fn put(
+        &self,
+        id: MachineId,
+        change: Change<Machine, DescribedMachine>,
+        expected: Expected,
+        actor: String,
+    ) -> Result<Machine> {
         let machines = self.clone();
         let change: MachineChange = Arc::new(move |stored| {
             let DescribedMachine { spec, labels, .. } = change(stored)?;
-            let spec = spec.map(|spec| machines.with_provider(spec)).transpose()?;
-            Ok((spec.unwrap_or_else(|| stored.spec.clone()), labels))
+            let spec = spec.unwrap_or_else(|| stored.spec.clone());
+            Ok((machines.with_provider(spec)?, labels))
         });
-        self.put(id, Desired::Changed { change, version }, actor).await
-    }
-
-    async fn put(&self, id: MachineId, desired: Desired, actor: String) -> Result<Machine> {
-        let put = Put { id, desired, actor, now: self.0.now() };
+        let put = Put { id, change, expected, actor, now: self.0.now() };
         let written =
             self.0.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
         let machine = written.await?;
@@ -96,8 +112,12 @@ impl Machines {
         match self.0.store().machine(id).await? {
             Some(machine) => Ok(machine),
             None => {
-                let deleted = self.deleted(id.as_str()).await?;
-                Err(deleted.unwrap_or_else(|| no_machine(id)).into())
+                let input = (id.clone(), self.0.now());
+                let missing = self
+                    .0
+                    .store()
+                    .scan(input, |(id, now), tx| Box::pin(missing_machine(tx, id, *now)));
+                Err(missing.await?.into())
             }
         }
     }
@@ -129,32 +149,10 @@ pub struct DescribedMachine {
 /// Makes the desired spec and labels from the stored machine.
 type MachineChange = Arc<dyn Fn(&Machine) -> Result<(MachineSpec, Labels)> + Send + Sync>;
 
-enum Desired {
-    /// The machine may be new. A known machine keeps its spec if none is given.
-    Registered { spec: Box<MachineSpec>, is_given: bool, labels: Labels },
-    /// The machine exists, at this version if one is given.
-    Changed { change: MachineChange, version: Option<i64> },
-}
-
-impl Desired {
-    /// The spec and labels that a known machine gets.
-    fn of_known(&self, machine: &Machine) -> Result<(MachineSpec, Labels)> {
-        match self {
-            Self::Registered { spec, is_given, labels } => {
-                let spec = if *is_given { spec.as_ref() } else { &machine.spec };
-                Ok((spec.clone(), labels.clone()))
-            }
-            Self::Changed { change, version } => {
-                check_machine_version(machine, *version)?;
-                change(machine)
-            }
-        }
-    }
-}
-
 struct Put {
     id: MachineId,
-    desired: Desired,
+    change: MachineChange,
+    expected: Expected,
     actor: String,
     now: Timestamp,
 }
@@ -185,51 +183,80 @@ impl Put {
     }
 
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
-        let event = |message: &str, line| {
-            event(Cause::Request, &self.actor, message.into(), line, self.now)
-        };
-        match (tx.machine_locked(&self.id).await?, &self.desired) {
-            (Some(mut machine), desired) => {
-                let (spec, labels) = desired.of_known(&machine)?;
-                if machine.spec != spec || machine.labels != labels {
-                    let from = DeviceLocation::of_machine(&machine.spec);
-                    let before = std::mem::replace(&mut machine.spec, spec);
-                    machine.labels = labels;
-                    let to = DeviceLocation::of_machine(&machine.spec);
-                    let holder = machine.active_run.as_ref();
-                    check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
-                    self.check_place(tx, &before, &machine).await?;
-                    tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
-                    if before.feeds != machine.spec.feeds {
-                        tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
-                    }
-                    let event = event(&format!("{} was moved", machine.id), here!());
-                    mark_racks_changed(tx, &from, &to, &event).await?;
-                }
-                Ok(machine)
+        match (tx.machine_locked(&self.id).await?, &self.expected) {
+            (Some(machine), Expected::Any) => self.change(tx, machine).await,
+            (Some(machine), Expected::Known { version }) => {
+                check_machine_version(&machine, *version)?;
+                self.change(tx, machine).await
             }
-            (None, Desired::Registered { spec, labels, .. }) => {
-                let (id, spec) = (self.id.clone(), spec.as_ref().clone());
-                let mut machine = Machine::new(id, spec, labels.clone(), self.now);
-                // A deleted machine of the same id has a history that continues.
-                machine.version = tx.last_version(self.id.as_str()).await? + 1;
-                self.check_place(tx, &MachineSpec::default(), &machine).await?;
-                tx.insert_machine(&machine, &event("registered", here!()))?;
-                if !machine.spec.feeds.is_empty() {
-                    tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
-                }
-                let event = event(&format!("{} was added", machine.id), here!());
-                mark_racks_changed(
-                    tx,
-                    &DeviceLocation::NOWHERE,
-                    &DeviceLocation::of_machine(&machine.spec),
-                    &event,
-                )
-                .await?;
-                Ok(machine)
+            (None, Expected::Any) => self.register(tx).await,
+            (None, Expected::Known { .. }) => {
+                Err(missing_machine(tx, &self.id, self.now).await?.into())
             }
-            (None, Desired::Changed { .. }) => Err(no_machine(&self.id).into()),
         }
+    }
+
+    async fn change(&self, tx: &mut Tx, mut machine: Machine) -> Result<Machine> {
+        let (spec, labels) = (self.change)(&machine)?;
+        if machine.spec == spec && machine.labels == labels {
+            return Ok(machine);
+        }
+        let from = DeviceLocation::of_machine(&machine.spec);
+        let before = std::mem::replace(&mut machine.spec, spec);
+        machine.labels = labels;
+        let to = DeviceLocation::of_machine(&machine.spec);
+        let holder = machine.active_run.as_ref();
+        check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
+        self.check_place(tx, &before, &machine).await?;
+        let named_before = Machine { spec: before.clone(), ..machine.clone() }.node_name();
+        self.write_node_name(tx, named_before, &machine).await?;
+        tx.update_machine(&mut machine, &self.event("spec or labels changed", here!()))?;
+        if before.feeds != machine.spec.feeds {
+            tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+        }
+        let event = self.event(&format!("{} was moved", machine.id), here!());
+        mark_racks_changed(tx, &from, &to, &event).await?;
+        Ok(machine)
+    }
+
+    async fn register(&self, tx: &mut Tx) -> Result<Machine> {
+        let id = self.id.clone();
+        let empty = Machine::new(id, MachineSpec::default(), Labels::new(), self.now);
+        let (spec, labels) = (self.change)(&empty)?;
+        // A deleted machine of the same id has a history that continues.
+        let version = tx.last_version(self.id.as_str()).await? + 1;
+        let machine = Machine { spec, labels, version, ..empty };
+        self.check_place(tx, &MachineSpec::default(), &machine).await?;
+        self.write_node_name(tx, None, &machine).await?;
+        tx.insert_machine(&machine, &self.event("registered", here!()))?;
+        if !machine.spec.feeds.is_empty() {
+            tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
+        }
+        let event = self.event(&format!("{} was added", machine.id), here!());
+        let to = DeviceLocation::of_machine(&machine.spec);
+        mark_racks_changed(tx, &DeviceLocation::NOWHERE, &to, &event).await?;
+        Ok(machine)
+    }
+
+    /// A name is checked where it has changed: what is stored stays valid.
+    async fn write_node_name(
+        &self,
+        tx: &mut Tx,
+        before: Option<NodeName>,
+        machine: &Machine,
+    ) -> Result<()> {
+        let name = machine.node_name();
+        if name == before {
+            return Ok(());
+        }
+        if let Some(name) = &name {
+            machine.check_node_name(tx.machine_of_node_name(name).await?.as_ref())?;
+        }
+        tx.write_node_name(&machine.id, name.as_ref())
+    }
+
+    fn event(&self, message: &str, line: &str) -> NewEvent {
+        event(Cause::Request, &self.actor, message.into(), line, self.now)
     }
 }
 
@@ -243,8 +270,7 @@ struct Flag {
 
 impl Flag {
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
-        let found = tx.machine_locked(&self.id).await?;
-        let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
+        let mut machine = lock_machine(tx, &self.id, self.now).await?;
         if machine.is(self.condition) == self.status && !self.status {
             let text = format!("{} is not flagged {}", self.id, self.condition.as_str());
             return Err(Refusal::new(Reason::NotFlagged, text)

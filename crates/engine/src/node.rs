@@ -27,7 +27,7 @@ pub use tasks::TaskReport;
 pub use view::NodeView;
 
 use crate::Engine;
-use crate::admission::{Admission, Created, Holds, event, no_machine, replay, reused};
+use crate::admission::{Admission, Created, Holds, event, lock_machine, replay, reused};
 use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
@@ -230,7 +230,7 @@ impl StartOnboarding {
         if tx.record_locked::<Site>(site.as_str()).await?.is_none() {
             return Err(no_site(site).into());
         }
-        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        let machine = lock_machine(tx, id, self.now).await?;
         if let Some(node) = tx.live_node_of_machine(id).await? {
             return Err(taken(id, &node).into());
         }
@@ -331,8 +331,7 @@ impl StartDecommission {
         )?;
         let mut event = event(Cause::Request, by, String::new(), here!(), self.now);
         write_moves(tx, &mut node, moved, (&event, ""))?;
-        let machine = tx.machine_locked(&node.machine).await?;
-        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let machine = lock_machine(tx, &node.machine, self.now).await?;
         let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
         if *mode == DecommissionMode::Reimage && node.site.is_none() {
             let text = format!("{id} belongs to no site: no MAAS could install it anew");

@@ -119,18 +119,20 @@ pub(crate) async fn find_refusal(tx: &mut Tx, shelf: &PowerShelf) -> Result<Opti
 }
 
 /// Checks the power-off again when a run that switches a shelf off continues after a failure:
-/// machines may have come into service since.
-pub(crate) async fn recheck_power_off(tx: &mut Tx, run: &Run) -> Result<()> {
+/// machines may have come into service since. Returns the gate that would refuse without the
+/// override of the run.
+pub(crate) async fn recheck_power_off(tx: &mut Tx, run: &Run) -> Result<Option<Gate>> {
     if run.spec.target.kind != TargetKind::PowerShelf || power_goal(run) != Some(DesiredPower::Off)
     {
-        return Ok(());
+        return Ok(None);
     }
     let Some(shelf) = tx.record::<PowerShelf>(run.spec.target.as_str()).await? else {
-        return Ok(());
+        return Ok(None);
     };
     let overrides = overrides_of(tx, run).await?;
     let Some(refusal) = check_power_off(tx, &shelf, &overrides).await? else {
-        return Ok(());
+        let refused = check_power_off(tx, &shelf, &Overrides::default()).await?;
+        return Ok(refused.and_then(|refusal| refusal.gate));
     };
     let restarted = format!("farrier power-shelf maintenance power-off --id {}", shelf.head.id);
     let flags = overrides.flags_with(Gate::InService);

@@ -78,6 +78,13 @@ pub struct MachineSpec {
     pub feeds: Vec<PowerShelfId>,
 }
 
+/// The name of a machine in its Kubernetes cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeName {
+    pub cluster: String,
+    pub name: String,
+}
+
 /// The highest slot number.
 pub const MAX_SLOT: u32 = 64;
 /// The number of MAC addresses that one machine may have.
@@ -142,6 +149,31 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Its name in its cluster, which is its id unless the spec has one; none outside of clusters.
+    pub fn node_name(&self) -> Option<NodeName> {
+        let cluster = self.spec.target_cluster_ref.clone();
+        let name = match self.spec.node_name.as_str() {
+            "" => self.id.to_string(),
+            name => name.to_string(),
+        };
+        (!cluster.is_empty()).then_some(NodeName { cluster, name })
+    }
+
+    /// Refuses a name that another machine has in the same cluster.
+    pub fn check_node_name(&self, taken_by: Option<&MachineId>) -> Result<(), Refusal> {
+        let (Some(NodeName { cluster, name }), Some(other)) = (self.node_name(), taken_by) else {
+            return Ok(());
+        };
+        if *other == self.id {
+            return Ok(());
+        }
+        let problem = format!("is {name:?}, the name of {other} in the cluster {cluster}");
+        let instead = format!(
+            "choose another, or rename {other}: farrier machine update {other} --node-name …"
+        );
+        Err(Refusal::invalid("machine.spec.node_name", problem, instead))
+    }
+
     pub fn new(id: MachineId, spec: MachineSpec, labels: Labels, now: Timestamp) -> Self {
         Self {
             id,

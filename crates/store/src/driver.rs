@@ -383,7 +383,7 @@ impl Dialect {
 }
 
 /// The schema migrations. The SQL of a released migration never changes.
-const MIGRATIONS: [&str; 13] = [
+const MIGRATIONS: [&str; 14] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
@@ -397,6 +397,7 @@ const MIGRATIONS: [&str; 13] = [
     include_str!("../migrations/0011_firmware_version.sql"),
     include_str!("../migrations/0012_list_orders.sql"),
     include_str!("../migrations/0013_identity_version.sql"),
+    include_str!("../migrations/0014_node_names.sql"),
 ];
 
 /// The migrations that a database at schema `version` still needs.

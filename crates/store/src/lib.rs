@@ -23,6 +23,7 @@ mod lockout;
 mod log;
 mod machine;
 mod node;
+mod node_name;
 mod order;
 mod plan;
 mod record;

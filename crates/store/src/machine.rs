@@ -122,6 +122,7 @@ impl Tx {
         let target = TargetId::from(&machine.id);
         self.delete_reports(&target)?;
         self.delete_feeds_of(&target.key())?;
+        self.delete_node_name(&machine.id)?;
         // The clocks of replicas differ; the times in a history never go back.
         let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
         self.queue_write(self.machine_deletion(machine, event)?, ExpectedRows::One)?;

@@ -1,6 +1,6 @@
 //! Health reports over gRPC: the operations that they prevent, and where they are shown.
 
-use crate::api::{field_of, on_both, params, refused};
+use crate::api::{fault, field_of, on_both, params, refused};
 use crate::fleet::Clients;
 use proto::v1;
 use proto::words::WireEnum;
@@ -46,6 +46,32 @@ fn run(id: &str, kind: &str, request: &str, pairs: &[(&str, &str)]) -> v1::Start
     }
 }
 
+/// A run that continues keeps its override; the history of both says so.
+async fn continued(api: &mut Clients) {
+    api.fault(fault("m-1", "reboot", "fail", 0)).await;
+    let start = v1::StartRunRequest {
+        gate_override: Some(v1::GateOverride {
+            gates: vec!["health".into()],
+            reason: "the water is off".into(),
+        }),
+        ..run("m-1", "REBOOT", "continued", &[])
+    };
+    let id = api.try_run(start).await.unwrap().run_id;
+    assert_eq!(api.finished(&id).await.phase(), v1::run::Phase::Failed);
+    api.clear_faults().await;
+    let (run_id, reason) = (id.clone(), "mended".to_string());
+    api.runs.retry_step(v1::RetryStepRequest { run_id, reason }).await.unwrap();
+    assert_eq!(api.finished(&id).await.phase(), v1::run::Phase::Succeeded);
+    let note = format!("; gate health overridden by anonymous as in {id}: the water is off");
+    for (object, message) in [
+        (id.as_str(), format!("retry-step by anonymous: mended{note}")),
+        ("m-1", format!("held by {id} again{note}")),
+    ] {
+        let history = api.history(object).await;
+        assert!(history.iter().any(|one| one.message == message), "{message}: {history:#?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_reported_keeps_operations_from_starting() {
     on_both("zero", async |_, mut api| {
@@ -80,6 +106,7 @@ async fn what_is_reported_keeps_operations_from_starting() {
         assert_eq!((shown.alerts, shown.reports.len()), (2, 2));
 
         passing(&mut api).await;
+        continued(&mut api).await;
 
         remove(&mut api, "m-1", "leak").await;
         remove(&mut api, "m-1", "dcim").await;

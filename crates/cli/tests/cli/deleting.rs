@@ -2,14 +2,14 @@
 
 use crate::api::{TestServer, fault, labelled, machine, on_both, refused, states};
 use crate::fleet::Clients;
-use proto::v1;
 use proto::words::WireEnum;
+use proto::{FieldMask, v1};
 use tonic::Code::{FailedPrecondition, NotFound};
 use tonic::{Response, Status};
 use tonic_types::StatusExt;
 
 impl Clients {
-    async fn delete(&mut self, id: &str) -> Result<v1::Machine, Status> {
+    pub async fn delete(&mut self, id: &str) -> Result<v1::Machine, Status> {
         self.delete_with(v1::DeleteMachineRequest { machine_id: id.into(), ..Default::default() })
             .await
     }
@@ -85,7 +85,12 @@ async fn keeping(_world: &TestServer, mut api: Clients) {
     api.settled(placed).await;
     let next = "farrier machine update m-placed --rack ''";
     check(&mut api, "m-placed", "MACHINE_IN_RACK", &["rack-1", next]).await;
-    api.put(machine("m-placed")).await;
+    let update = v1::UpdateMachineRequest {
+        machine: Some(machine("m-placed")),
+        update_mask: Some(FieldMask { paths: vec!["spec.rack_id".into()] }),
+        ..Default::default()
+    };
+    api.machines.update_machine(update).await.unwrap();
     api.delete("m-placed").await.unwrap();
 
     let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
@@ -143,8 +148,22 @@ async fn deleting(_world: &TestServer, mut api: Clients) {
     refused(api.try_machine("m-1").await, NotFound, &["m-1 was deleted", "farrier history m-1"]);
     let why = v1::ExplainRequest { id: "m-1".into() };
     refused(api.explain.explain(why).await, NotFound, &["m-1 was deleted", "farrier history m-1"]);
-    refused(api.delete("m-1").await, NotFound, &["m-1"]);
-    refused(api.try_start("m-1", "REBOOT", "late").await, NotFound, &["m-1"]);
+    // Every request has the same text about it.
+    let text = ["m-1 was deleted", "farrier history m-1"];
+    refused(api.delete("m-1").await, NotFound, &text);
+    refused(api.try_start("m-1", "REBOOT", "late").await, NotFound, &text);
+    let update = v1::UpdateMachineRequest { machine: Some(machine("m-1")), ..Default::default() };
+    refused(api.machines.update_machine(update).await, NotFound, &text);
+    let flag = v1::SetRmaRequest { machine_id: "m-1".into(), reason: "fan".into() };
+    refused(api.admin.set_rma(flag).await, NotFound, &text);
+    let health = v1::GetHealthRequest { id: "m-1".into() };
+    refused(api.health.get_health(health).await, NotFound, &text);
+    let rerun = v1::RerunRequest {
+        run_id: done.run_id.clone(),
+        request_id: "again".into(),
+        ..Default::default()
+    };
+    refused(api.runs.rerun(rerun).await, NotFound, &text);
     assert_eq!(api.found("").await, Vec::<String>::new());
     let alerts = api.health.list_health(v1::ListHealthRequest::default()).await.unwrap();
     assert!(alerts.into_inner().objects.is_empty());

@@ -161,3 +161,103 @@ async fn masks(world: &TestServer, mut api: Clients) {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn registering_again_clears_nothing_but_labels() {
+    on_both("zero", registered_again).await;
+}
+
+/// A client that does not know a field, or an old file of `farrier import`, does not erase it.
+async fn registered_again(world: &TestServer, mut api: Clients) {
+    let channel = Channel::from_shared(world.server.url()).unwrap().connect().await.unwrap();
+    let two = labels(&[("a", "1"), ("b", "2")]);
+    let spec = |serial: &str, node_name: &str| v1::MachineSpec {
+        serial: serial.into(),
+        node_name: node_name.into(),
+        provider: "sim".into(),
+        ..Default::default()
+    };
+    let mut register = async |labels: &HashMap<_, _>, spec| {
+        let machine =
+            v1::Machine { machine_id: "m-1".into(), labels: labels.clone(), spec, status: None };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        api.machines.register_machine(request).await.unwrap().into_inner()
+    };
+    register(&two, Some(spec("old", "node-name"))).await;
+    let changed = register(&labels(&[("c", "3")]), Some(spec("new", ""))).await;
+    assert_eq!(
+        (changed.spec, changed.labels),
+        (Some(spec("new", "node-name")), labels(&[("c", "3")]))
+    );
+    let kept = register(&labels(&[]), None).await;
+    assert_eq!((kept.spec, kept.labels), (Some(spec("new", "node-name")), labels(&[])));
+
+    let spec = |serial: &str, endpoint: &str| {
+        let (serial, bmc_endpoint) = (serial.to_string(), endpoint.to_string());
+        Some(v1::DeviceSpec { serial, bmc_endpoint, ..Default::default() })
+    };
+    let mut switches = SwitchServiceClient::new(channel.clone());
+    let mut shelves = PowerShelfServiceClient::new(channel);
+    for (given, endpoint) in [(spec("old", "10.0.0.5"), "10.0.0.5"), (spec("new", ""), "10.0.0.5")]
+    {
+        let switch =
+            v1::Switch { switch_id: "sw-1".into(), spec: given.clone(), ..Default::default() };
+        let request = v1::RegisterSwitchRequest { switch: Some(switch), dry_run: false };
+        let switch = switches.register_switch(request).await.unwrap().into_inner();
+        let power_shelf = v1::PowerShelf {
+            power_shelf_id: "ps-1".into(),
+            spec: given.clone(),
+            ..Default::default()
+        };
+        let request =
+            v1::RegisterPowerShelfRequest { power_shelf: Some(power_shelf), dry_run: false };
+        let shelf = shelves.register_power_shelf(request).await.unwrap().into_inner();
+        for stored in [switch.spec.unwrap(), shelf.spec.unwrap()] {
+            assert_eq!(stored.bmc_endpoint, endpoint);
+            assert_eq!(stored.serial, given.clone().unwrap().serial);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_name_belongs_to_one_machine_of_its_cluster() {
+    on_both("zero", node_names).await;
+}
+
+async fn node_names(_world: &TestServer, mut api: Clients) {
+    let machine = |id: &str, cluster: &str, node_name: &str| v1::Machine {
+        machine_id: id.into(),
+        spec: Some(v1::MachineSpec {
+            target_cluster_ref: cluster.into(),
+            node_name: node_name.into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let mut register = async |machine: v1::Machine| {
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        api.machines.register_machine(request).await
+    };
+    register(machine("m-1", "east", "n1")).await.unwrap();
+    register(machine("m-2", "west", "n1")).await.unwrap();
+    register(machine("m-3", "", "n1")).await.unwrap();
+    register(machine("m-4", "east", "")).await.unwrap();
+    let taken = |machine, other: &'static str| (machine, other);
+    for (machine, other) in [
+        taken(machine("m-5", "east", "n1"), "m-1"),
+        taken(machine("m-2", "east", "n1"), "m-1"),
+        // Without a name of its own, a machine is named by its id.
+        taken(machine("m-5", "east", "m-4"), "m-4"),
+        taken(machine("n1", "east", ""), "m-1"),
+    ] {
+        let status = refused(register(machine).await, InvalidArgument, &[other, "--node-name"]);
+        assert_eq!(field_of(&status), "machine.spec.node_name");
+    }
+    // The same machine keeps its name, and a name that was given up is free.
+    register(machine("m-1", "east", "n1")).await.unwrap();
+    register(machine("m-1", "east", "n2")).await.unwrap();
+    register(machine("m-5", "east", "n1")).await.unwrap();
+    api.delete("m-5").await.unwrap();
+    let request = v1::RegisterMachineRequest { machine: Some(machine("m-6", "east", "n1")) };
+    api.machines.register_machine(request).await.unwrap();
+}

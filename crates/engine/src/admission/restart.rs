@@ -4,14 +4,14 @@
 
 use super::start::Origin;
 use super::{
-    Admission, Created, Holds, StartRequest, StartedRun, event, no_machine, no_run, replay,
+    Admission, Created, Holds, StartRequest, StartedRun, event, missing_machine, no_run, replay,
 };
 use crate::power_shelf;
 use crate::run::Runs;
 use model::blast_radius::{AffectedMachine, Impact, check_impact};
 use model::device::power_goal;
 use model::effect::DesiredPower;
-use model::gate::{Overrides, remove_from, without_overrides};
+use model::gate::{Gate, Overrides, gate_of, remove_from, without_overrides};
 use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
@@ -114,7 +114,7 @@ impl RestartOnDevice {
         // The override of the earlier request does not apply to the restart.
         remove_from(&mut spec.params);
         let run = Run { spec, progress, version: 1 };
-        may_continue_alone(tx, &run).await?;
+        may_continue_alone(tx, &run, self.now).await?;
         let again = self.mode.describe(&self.original, &self.who);
         let message = format!("{} accepted, {again}", run.spec.run_type.as_str());
         let event = &event(Cause::Request, &self.who.by, message, here!(), self.now);
@@ -125,8 +125,13 @@ impl RestartOnDevice {
 }
 
 /// Checks whether a run on a device, or a child run without its parent, may continue: machines may
-/// have come into service since it was accepted, and its target may have become unhealthy.
-pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
+/// have come into service since it was accepted, and its target may have become unhealthy. Returns
+/// the gates that would refuse without the override of the run.
+pub(crate) async fn may_continue_alone(
+    tx: &mut Tx,
+    run: &Run,
+    now: Timestamp,
+) -> Result<Vec<Gate>> {
     let target = &run.spec.target;
     let overrides = overrides_of(tx, run).await?;
     let what = format!("what is left of {}", run.spec.id);
@@ -140,22 +145,31 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
         }
         TargetKind::Rack => None,
     };
+    let mut refusing = Vec::new();
     if let Some(health) = health {
-        let permitted = health.check_permitted(target, &what, HealthImpact::Change, &overrides);
-        permitted.map_err(|refusal| refusal.next(format!("farrier health get {target}")))?;
+        let check = |overrides: &Overrides| {
+            health.check_permitted(target, &what, HealthImpact::Change, overrides)
+        };
+        check(&overrides)
+            .map_err(|refusal| refusal.next(format!("farrier health get {target}")))?;
+        refusing.extend(gate_of(&check(&Overrides::default())));
     }
-    power_shelf::recheck_power_off(tx, run).await?;
-    let Some(id) = target.machine() else { return Ok(()) };
+    refusing.extend(power_shelf::recheck_power_off(tx, run).await?);
+    let Some(id) = target.machine() else { return Ok(refusing) };
     let impact = match power_goal(run) {
         Some(DesiredPower::Off) => Impact::PowerLoss,
         None if run.spec.run_type == RunType::Firmware => Impact::Restart,
-        Some(DesiredPower::On) | None => return Ok(()),
+        Some(DesiredPower::On) | None => return Ok(refusing),
     };
-    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+    let Some(machine) = tx.machine(&id).await? else {
+        return Err(missing_machine(tx, &id, now).await?.into());
+    };
     let serves = tx.node_in_service(&id).await?;
-    let affected = AffectedMachine::of(&machine, serves.as_ref());
-    let missed = check_impact(&what, impact, &[affected], &overrides);
-    Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
+    let affected = [AffectedMachine::of(&machine, serves.as_ref())];
+    check_impact(&what, impact, &affected, &overrides)
+        .map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?;
+    refusing.extend(gate_of(&check_impact(&what, impact, &affected, &Overrides::default())));
+    Ok(refusing)
 }
 
 /// The override of a run. A child run inherits that of its parent.

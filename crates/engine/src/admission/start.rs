@@ -1,6 +1,6 @@
 //! Starts a plan on a machine.
 
-use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
+use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
 use crate::plan::no_plan;
 use crate::run::Runs;
 use model::effect::Effect;
@@ -106,8 +106,7 @@ impl StartRun {
     async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let start = &self.start;
         let mut created = Created::default();
-        let found = tx.machine_locked(&start.machine_id).await?;
-        let mut machine = found.ok_or_else(|| no_machine(&start.machine_id))?;
+        let mut machine = lock_machine(tx, &start.machine_id, self.now).await?;
         let target = TargetId::from(&start.machine_id);
         if let Some(run) = tx.run_of_request(&target, &start.request_id).await? {
             let same = self.made(&run);

@@ -3,7 +3,7 @@
 //! operations stay.
 
 use super::{Machines, check_machine_version};
-use crate::admission::{event, no_machine};
+use crate::admission::{event, lock_machine};
 use model::device::Device;
 use model::filter::Filter;
 use model::here;
@@ -14,13 +14,12 @@ use model::machine::{Machine, MachineSpec};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
-use model::refusal::{Reason, Refusal};
 use model::switch::Switch;
 use model::target::TargetId;
-use model::time::{Timestamp, format_duration};
+use model::time::Timestamp;
 use providers::Providers;
 use std::collections::BTreeSet;
-use store::{Cause, NewEvent, REMOVED, Result, Tx};
+use store::{Cause, NewEvent, Result, Tx};
 
 /// Machines and runs in one read.
 const PAGE: i64 = 500;
@@ -80,18 +79,6 @@ impl Machines {
             }
         }
     }
-
-    /// The refusal for an object that was deleted; none if no such object was ever there, or if
-    /// its history has expired.
-    pub(crate) async fn deleted(&self, id: &str) -> Result<Option<Refusal>> {
-        let last =
-            self.0.store().scan(id.to_string(), |id, tx| Box::pin(tx.last_event(id))).await?;
-        Ok(last.filter(|last| last.state == REMOVED).map(|last| {
-            let ago = format_duration(self.0.now().since(last.ts));
-            let message = format!("{id} was deleted {ago} ago by {}", last.actor);
-            Refusal::new(Reason::NotFound, message).next(format!("farrier history {id}"))
-        }))
-    }
 }
 
 fn peers(providers: &Providers, spec: &MachineSpec) -> BTreeSet<String> {
@@ -112,8 +99,7 @@ impl Delete {
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
         // Lock order: the host before its machine, as in the host's own turn.
         let host = tx.record_locked::<Host>(self.id.as_str()).await?;
-        let found = tx.machine_locked(&self.id).await?;
-        let machine = found.ok_or_else(|| no_machine(&self.id))?;
+        let machine = lock_machine(tx, &self.id, self.now).await?;
         check_machine_version(&machine, self.version)?;
         let target = TargetId::from(&machine.id);
         let run = tx.active_runs_on(std::slice::from_ref(&target)).await?.remove(&target.key());

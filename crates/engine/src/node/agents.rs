@@ -7,7 +7,7 @@
 use super::tasks::{TaskReport, has_task, renew_task, report_task, take_task};
 use super::{NewNodeRun, create_run, load_stage_target, no_node, taken};
 use crate::Engine;
-use crate::admission::{Created, event, no_machine};
+use crate::admission::{Created, event, lock_machine};
 use crate::node::Nodes;
 use crate::secret::{SecretStore, checksum};
 use model::here;
@@ -263,7 +263,7 @@ struct MakeNode {
 impl MakeNode {
     async fn run(&self, tx: &mut Tx) -> Result<(Node, EnrollmentToken)> {
         let id = &self.machine;
-        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        let machine = lock_machine(tx, id, self.now).await?;
         if let Some(node) = tx.live_node_of_machine(id).await? {
             return Err(taken(id, &node).into());
         }

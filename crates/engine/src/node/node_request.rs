@@ -6,7 +6,7 @@ use super::{
     NewNodeRun, create_run, health_gate, load_node_context, load_stage_target, no_node, run_type,
     write_moves,
 };
-use crate::admission::{Created, event, no_machine, replay};
+use crate::admission::{Created, event, lock_machine, replay};
 use crate::node::Nodes;
 use model::gate::{Gate, Overrides, gate_of};
 use model::here;
@@ -80,8 +80,7 @@ impl ApplyNodeRequest {
         if let Some(run) = self.replayed(tx, &node).await? {
             return Ok((AppliedNodeRequest { node, run, new: false }, created));
         }
-        let machine = tx.machine_locked(&node.machine).await?;
-        let mut machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let mut machine = lock_machine(tx, &node.machine, self.now).await?;
         let (run, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
         let known = NodeContext { run: run.as_ref(), ..known };
         let moves = requests::apply_request(&node, &self.request, known)?;

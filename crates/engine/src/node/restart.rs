@@ -1,7 +1,7 @@
 //! Restarts a run on a node as a new one: rerun or restart clean.
 
 use super::{create_run, no_node, node_of_run, override_note};
-use crate::admission::{Created, StartedRun, event, no_machine, no_run, not_before, replay};
+use crate::admission::{Created, StartedRun, event, lock_machine, no_run, not_before, replay};
 use crate::node::Nodes;
 use model::gate::Overrides;
 use model::here;
@@ -59,8 +59,7 @@ impl RestartOnNode {
         let known = node_of_run(tx, &original).await?.ok_or_else(|| no_run(&self.original))?;
         let locked = tx.record_locked::<Node>(&known.head.id).await?;
         let mut node = locked.ok_or_else(|| no_node(&known.id()))?;
-        let machine = tx.machine_locked(&node.machine).await?;
-        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let machine = lock_machine(tx, &node.machine, self.now).await?;
         let spec = RunSpec {
             id: self.id.clone(),
             request_id: self.request_id.clone(),

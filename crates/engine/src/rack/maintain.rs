@@ -6,7 +6,7 @@ use crate::admission::{Admission, Created, Holds, event, not_before, replay, tim
 use crate::holds::hold_devices;
 use crate::rack::Racks;
 use model::fault::{Fault, FaultCode};
-use model::gate::{Gate, Overrides, answer, gates_of};
+use model::gate::{Gate, Overrides, answer, gate_of, gates_of, remove_from};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
@@ -349,12 +349,13 @@ fn upgraded_machines(run: &Run) -> Vec<MachineId> {
 }
 
 /// Continues a failed operation: the rack's gate is checked again, and all devices are held again.
+/// Returns the note about the override of the run for the history.
 pub(crate) async fn reopen_operation(
     tx: &mut Tx,
     id: &RackId,
     run: &Run,
-    event: &NewEvent,
-) -> Result<()> {
+    (by, event): (&str, &NewEvent),
+) -> Result<String> {
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(id))?;
     let again = format!("farrier operation rerun {}", run.spec.id);
@@ -364,17 +365,21 @@ pub(crate) async fn reopen_operation(
     }
     let full = request_from_params(&run.spec.params).scope.is_full();
     admit(&rack, full, MaintenanceTrigger::OnDemand)?;
-    admit_resume(run, &load_devices(tx, id).await?)?;
+    let devices = load_devices(tx, id).await?;
+    admit_resume(run, &devices)?;
+    let mut plain = run.clone();
+    remove_from(&mut plain.spec.params);
+    let refusing = gate_of(&admit_resume(&plain, &devices));
+    let note = Overrides::of_params(&run.spec.params).history_note(by, refusing.as_slice());
     if !rack.active.contains(&run.spec.id) {
         rack.active.push(run.spec.id.clone());
     }
-    let message = format!("{} goes on", run.spec.id);
+    let message = format!("{} goes on{note}", run.spec.id);
     tx.update_and_enqueue(&mut rack, &NewEvent { message, ..event.clone() })?;
     hold_devices(tx, run, Some(&rack.subject()), event).await?;
     // An operation that was stopped before it started has not notified its hosts yet.
     if run.progress.started_at.is_none() {
-        request_host_upgrades(tx, run, event).await
-    } else {
-        Ok(())
+        request_host_upgrades(tx, run, event).await?;
     }
+    Ok(note)
 }

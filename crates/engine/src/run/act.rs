@@ -1,10 +1,11 @@
 //! The actions of an operator on a run. One transaction writes the run, its targets when it holds
 //! them again, and its node.
 
-use crate::admission::{check_node, event, may_continue_alone, no_machine, no_run};
+use crate::admission::{check_node, event, lock_machine, may_continue_alone, no_run, overrides_of};
 use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
+use model::gate::Overrides;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::machine::admit::admit_again;
@@ -13,7 +14,7 @@ use model::node::requests::admit_resume;
 use model::plan::RunType;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{Action, ActionResult, Requester, apply_action};
-use model::run::{Run, RunPhase, apply_to_machine};
+use model::run::{HistoryNote, Run, RunPhase, apply_to_machine};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use store::{Cause, NewEvent, Result, Tx};
@@ -63,7 +64,8 @@ impl ActionTransaction {
                 }
                 let event =
                     event(Cause::Request, &self.who.by, String::new(), note.code_line, self.now);
-                self.reacquire_hold(tx, &run, &event).await?;
+                let passed = self.reacquire_hold(tx, &run, &event).await?;
+                let note = HistoryNote { message: format!("{}{passed}", note.message), ..note };
                 if let Some(record) = &run.spec.reports_to {
                     tx.wake(&ObjectId::trusted(record.key()), self.now)?;
                 }
@@ -76,37 +78,43 @@ impl ActionTransaction {
 impl ActionTransaction {
     /// Holds the targets of a continued run again. The gates of machines, racks and shelves are
     /// checked again; a switch only has to be free. A child run continues under the hold of its
-    /// parent, or with its own once the parent has ended.
-    async fn reacquire_hold(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+    /// parent, or with its own once the parent has ended. The override of the run still holds;
+    /// returns the note about it for the history.
+    async fn reacquire_hold(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<String> {
         if is_held_by_parent(tx, run).await? {
-            return Ok(());
+            return Ok(String::new());
         }
+        let by = format!("{} as in {}", self.who.by, run.spec.id);
         // A run that a rack started needs the rack's permission to continue.
         let by_rack = run.spec.reports_to.as_ref().is_some_and(|one| one.kind == SubjectKind::Rack);
         if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
-            return reopen_operation(tx, &rack, run, event).await;
+            return reopen_operation(tx, &rack, run, (&by, event)).await;
         }
         let on_machine = run.spec.target.machine().filter(|_| run.spec.parent_run.is_none());
         let Some(id) = on_machine else {
-            may_continue_alone(tx, run).await?;
-            return hold_devices(tx, run, None, event).await;
+            let refusing = may_continue_alone(tx, run, self.now).await?;
+            hold_devices(tx, run, None, event).await?;
+            return Ok(overrides_of(tx, run).await?.history_note(&by, &refusing));
         };
-        let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        match (&machine.active_run, self.action) {
+        let mut machine = lock_machine(tx, &id, self.now).await?;
+        let note = match (&machine.active_run, self.action) {
             (Some(holder), Action::Cancel) => {
                 return Err(run.spec.target.refuse_held(holder).into());
             }
             // A cancel is allowed in any state of the machine.
-            (None, Action::Cancel) => {}
+            (None, Action::Cancel) => String::new(),
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
                 check_node(tx, &machine, run).await?;
                 admit_again(&machine, run)?;
+                let overrides = Overrides::of_params(&run.spec.params);
+                node::override_note(&overrides, &by, (&machine, run))
             }
-        }
+        };
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
-        let message = format!("held by {} again", run.spec.id);
-        tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })
+        let message = format!("held by {} again{note}", run.spec.id);
+        tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })?;
+        Ok(note)
     }
 
     async fn write(
@@ -114,7 +122,7 @@ impl ActionTransaction {
         tx: &mut Tx,
         mut run: Run,
         node: Option<Node>,
-        note: model::run::HistoryNote,
+        note: HistoryNote,
     ) -> Result<Run> {
         run.version = tx.update_unclaimed(&run, self.now)?.version;
         let event = event(Cause::Request, &self.who.by, note.message, note.code_line, self.now);

@@ -107,10 +107,7 @@ pub(super) fn time_from(at: &proto::Timestamp) -> Timestamp {
 /// A machine as a client describes it. Its status is ignored.
 pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMachine, Refusal> {
     let machine = machine.ok_or_else(|| Refusal::missing("machine"))?;
-    let id = match machine.machine_id.as_str() {
-        "" => None,
-        id => Some(MachineId::parse_field(id, "machine.machine_id")?),
-    };
+    let id = optional_machine_id(&machine.machine_id)?;
     let labels: Labels = machine.labels.into_iter().collect();
     text::check_labels("machine.labels", &labels)?;
     let placed =
@@ -143,6 +140,12 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMach
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(DescribedMachine { id, spec, labels })
+}
+
+/// The id of a described machine. None: the server generates one.
+pub(super) fn optional_machine_id(id: &str) -> Result<Option<MachineId>, Refusal> {
+    let id = Some(id).filter(|id| !id.is_empty());
+    id.map(|id| MachineId::parse_field(id, "machine.machine_id")).transpose()
 }
 
 /// The rack and slot of a device, as a client describes them.

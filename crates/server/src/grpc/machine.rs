@@ -2,7 +2,7 @@
 
 use super::convert::{
     expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
-    operation, overrides_from, who,
+    operation, optional_machine_id, overrides_from, who,
 };
 use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
@@ -10,6 +10,7 @@ use super::stream::{self, Streaming};
 use super::update;
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
+use engine::{Change, DescribedMachine};
 use model::filter::FilterSubject;
 use model::gate::MACHINE_RUN;
 use model::id::{MachineId, PlanId, RunId};
@@ -19,7 +20,7 @@ use model::refusal::Refusal;
 use model::run::actions::Action;
 use model::target::TargetId;
 use model::text;
-use proto::v1;
+use proto::{FieldMask, v1};
 use tonic::{Request, Response};
 
 /// A customer's request, with the type of the run that serves it.
@@ -39,6 +40,15 @@ impl OperationRequest {
     fn in_maintenance_plan(self, way: Option<Maintenance>) -> Self {
         Self { plan_id: way.map(Maintenance::plan_id), ..self }
     }
+}
+
+/// The change that a request makes to a stored or a new machine.
+fn change(
+    requested: v1::Machine,
+    mask: Option<FieldMask>,
+) -> Change<model::machine::Machine, DescribedMachine> {
+    let stored = |stored: &model::machine::Machine| machine(stored.clone());
+    update::change(requested, mask, &["labels", "spec"], stored, machine_from)
 }
 
 impl GrpcServices {
@@ -74,8 +84,11 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let described = machine_from(request.into_inner().machine).or_status()?;
-        let done = self.engine.machines().register(described, actor).await.or_status()?;
+        let requested = request.into_inner().machine;
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
+        let id = optional_machine_id(&requested.machine_id).or_status()?;
+        let change = change(requested, None);
+        let done = self.engine.machines().register_changed(id, change, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 
@@ -124,9 +137,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
         let field = "machine.machine_id";
         let id = MachineId::parse_field(&requested.machine_id, field).or_status()?;
-        let stored = |stored: &model::machine::Machine| machine(stored.clone());
-        let change =
-            update::change(requested, update_mask, &["labels", "spec"], stored, machine_from);
+        let change = change(requested, update_mask);
         let version = expected_version(version);
         let done = self.engine.machines().update(id, change, version, actor).await.or_status()?;
         Ok(Response::new(machine(done)))

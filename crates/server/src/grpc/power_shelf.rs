@@ -34,11 +34,14 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
-        let requested = request.into_inner();
-        let described = shelf_from(requested.power_shelf).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().register(described, actor).await.or_status()?;
-        self.shelf_response(&done, requested.dry_run).await
+        let v1::RegisterPowerShelfRequest { power_shelf, dry_run } = request.into_inner();
+        let requested =
+            power_shelf.ok_or_else(|| refusal_status(Refusal::missing("power_shelf")))?;
+        let id = checked_id(&requested).or_status()?;
+        let change = update::change(requested, None, &["labels", "spec"], shelf, shelf_from);
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.devices().register_changed(id, change, actor).await.or_status()?;
+        self.shelf_response(&done, dry_run).await
     }
 
     async fn get_power_shelf(
@@ -165,10 +168,15 @@ impl GrpcServices {
 
 fn shelf_from(requested: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal> {
     let requested = requested.ok_or_else(|| Refusal::missing("power_shelf"))?;
+    described::<PowerShelf>(checked_id(&requested)?, requested.labels, requested.spec)
+}
+
+/// The id of a described shelf; empty if the server is to generate one.
+fn checked_id(requested: &v1::PowerShelf) -> Result<String, Refusal> {
     if !requested.power_shelf_id.is_empty() {
         PowerShelfId::parse_field(&requested.power_shelf_id, "power_shelf.power_shelf_id")?;
     }
-    described::<PowerShelf>(requested.power_shelf_id, requested.labels, requested.spec)
+    Ok(requested.power_shelf_id.clone())
 }
 
 /// Checks everything that does not depend on the stored shelves.

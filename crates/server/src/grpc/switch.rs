@@ -21,11 +21,13 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
-        let requested = request.into_inner();
-        let described = switch_from(requested.switch).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
-        let done = engine.devices().register(described, actor).await.or_status()?;
-        self.switch_response(&done, requested.dry_run).await
+        let v1::RegisterSwitchRequest { switch: requested, dry_run } = request.into_inner();
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("switch")))?;
+        let id = checked_id(&requested).or_status()?;
+        let change = update::change(requested, None, &["labels", "spec"], switch, switch_from);
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.devices().register_changed(id, change, actor).await.or_status()?;
+        self.switch_response(&done, dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
@@ -105,10 +107,15 @@ impl GrpcServices {
 
 fn switch_from(requested: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
     let requested = requested.ok_or_else(|| Refusal::missing("switch"))?;
+    described::<Switch>(checked_id(&requested)?, requested.labels, requested.spec)
+}
+
+/// The id of a described switch; empty if the server is to generate one.
+fn checked_id(requested: &v1::Switch) -> Result<String, Refusal> {
     if !requested.switch_id.is_empty() {
         SwitchId::parse_field(&requested.switch_id, "switch.switch_id")?;
     }
-    described::<Switch>(requested.switch_id, requested.labels, requested.spec)
+    Ok(requested.switch_id.clone())
 }
 
 fn switch(switch: &Switch) -> v1::Switch {

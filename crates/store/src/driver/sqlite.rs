@@ -35,6 +35,8 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     ("{among $1}", "IN (SELECT value FROM json_each($1))"),
     ("{keyed}", " WITHOUT ROWID"),
     ("{labels_of m}", "json_each(m.labels)"),
+    ("{cluster_of machines}", "json_extract(machines.body, '$.spec.target_cluster_ref')"),
+    ("{node_name_of machines}", "json_extract(machines.body, '$.spec.node_name')"),
     (
         "{keep_labels}",
         "CREATE TRIGGER machines_labels_new AFTER INSERT ON machines BEGIN \
