@@ -95,7 +95,7 @@ Filters, joined with AND:
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
   labels.env=prod                  labels by key
   condition.Reachable=false        conditions by type
-  machine_id, provider, rack       and `not in (…)`
+  machine_id, provider, rack_id    and `not in (…)`
 
 Orders of a list: machine_id, created_at, updated_at";
 
@@ -107,10 +107,13 @@ Filters, joined with AND:
                                    RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
                                    ONBOARD, DECOMMISSION, NODE_DRAIN
   workflow_state=failed_retryable  the eight workflow states
-  machine_id, run_id, operation_id, plan_id, request_id
-  machine_id=rack:rack-7           on a rack; switch:sw-1 and power_shelf:ps-1 likewise
-  labels.env=prod                  and the other fields of the machine: machine_phase,
-                                   effective_state, lifecycle_state, condition.TYPE, provider, rack
+  target_id=rack-7                 a machine, rack, switch or power shelf
+  target_kind=rack                 machine, switch, power_shelf, rack
+  created_at>=2026-01-31T12:00:00Z also <; a date alone is its midnight, UTC
+  operation_id, plan_id, request_id, initiator, part_of
+  labels.env=prod                  and the other fields of the machine: machine_id, machine_phase,
+                                   effective_state, lifecycle_state, condition.TYPE, provider,
+                                   rack_id
 
 Orders of a list: created_at (newest first by default), finished_at (only ended operations)";
 
@@ -204,11 +207,8 @@ pub enum ClientCommand {
     #[command(subcommand, visible_alias = "op", aliases = ["run", "workflow"])]
     Operation(OperationCommand),
     /// List operations, newest first
-    #[command(hide = true, after_help = OPERATION_FILTERS)]
-    Ops(OperationFilterArgs),
-    /// List operations, newest first
-    #[command(hide = true, after_help = OPERATION_FILTERS)]
-    Runs(OperationListArgs),
+    #[command(hide = true, alias = "runs", after_help = OPERATION_FILTERS)]
+    Ops(OperationListArgs),
     /// Show and create plans, which are the ordered steps of operations
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -280,7 +280,7 @@ pub struct MachineListArgs {
 }
 
 /// The order of a list.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct SortArg {
     /// Order by a field such as created_at; append :desc for the reverse order
     #[arg(
@@ -324,7 +324,7 @@ pub struct IdArg {
     after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state\n\nOrders: ts, ts:desc"
 )]
 pub struct HistoryArgs {
-    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, op-…, rack-…, sw-…, ps-…, node-…, site-…, or identity/PEER
     pub id: String,
     #[command(flatten)]
     pub list: FilteredListArgs,
@@ -460,9 +460,9 @@ mod tests {
             "farrier enter-maintenance m-1 --drain",
             "farrier machine exit-maintenance m-1 --uncordon",
             "farrier machine exit-rma m-1 --timeout 20m",
-            "farrier sim fault add --effect drain --action fail",
+            "farrier sim fault create --effect drain --action fail",
             "farrier admin set-rma m-1 --reason disk",
-            "farrier sim fault add --machine m-* --effect repave --action fail --times 1",
+            "farrier sim fault create --machine m-* --effect repave --action fail --times 1",
             "farrier serve --demo --sim-speed zero --listen 127.0.0.1:0",
             "farrier fault bmc-unreachable",
             "farrier agent run --config /etc/farrier/agent.toml",

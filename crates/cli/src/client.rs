@@ -13,10 +13,10 @@ use proto::v1::{
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, node_service_client::NodeServiceClient,
-    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    power_shelf_service_client::PowerShelfServiceClient, rack_service_client::RackServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
-    site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
+    plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
+    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient, site_service_client::SiteServiceClient,
+    switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -88,7 +88,6 @@ macro_rules! services {
 impl Client {
     services! {
         machines: MachineServiceClient;
-        operations: OperationServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
         racks: RackServiceClient;

@@ -6,6 +6,7 @@ use crate::health;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
+use crate::update::Updated;
 use proto::v1::{DeviceSpec, DeviceState, DeviceStatus, PowerState};
 use proto::words::WireEnum;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ pub struct DeviceView<'a> {
 
 pub fn filter(args: &DeviceListArgs) -> String {
     let filter =
-        FilterText::typed(&args.filter).equal("rack", &args.rack).any_of("state", &args.states);
+        FilterText::typed(&args.filter).equal("rack_id", &args.rack).any_of("state", &args.states);
     let labelled = args.labels.iter();
     labelled.fold(filter, |filter, (key, value)| filter.label(key, value)).build()
 }
@@ -82,15 +83,22 @@ pub fn apply_update(
 pub enum DeviceChange {
     Registered,
     Updated,
+    /// The update changes nothing.
+    Unchanged,
     MarkedForDeletion,
     Retried,
 }
 
 impl DeviceChange {
+    pub const fn of_update<M>(updated: &Updated<M>) -> Self {
+        if updated.is_changed { Self::Updated } else { Self::Unchanged }
+    }
+
     fn done_text(self, id: &str) -> String {
         match self {
             Self::Registered => format!("{id} registered"),
             Self::Updated => format!("{id} updated"),
+            Self::Unchanged => format!("{id} has these values already; nothing was changed"),
             Self::MarkedForDeletion => format!("{id} marked for deletion"),
             Self::Retried => format!("{id} is tried again"),
         }
@@ -100,6 +108,7 @@ impl DeviceChange {
         match self {
             Self::Registered => format!("would register {id}"),
             Self::Updated => format!("would update {id}"),
+            Self::Unchanged => format!("{id} has these values already"),
             Self::MarkedForDeletion => format!("would mark {id} for deletion"),
             Self::Retried => format!("would try {id} again"),
         }

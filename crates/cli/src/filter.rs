@@ -1,5 +1,7 @@
 //! Builds filters from the options of list commands. All terms must hold.
 
+use model::time::Timestamp;
+
 /// The text of a filter.
 #[derive(Default)]
 pub struct FilterText(Vec<String>);
@@ -25,6 +27,22 @@ impl FilterText {
             "" => self,
             value => self.push(format!("{field}={}", quote(value))),
         }
+    }
+
+    /// The field has an empty value.
+    pub fn empty(self, field: &str) -> Self {
+        self.push(format!("{field}=\"\""))
+    }
+
+    /// The time in the field is not before this one.
+    pub fn not_before(self, field: &str, time: Option<Timestamp>) -> Self {
+        let Some(time) = time else { return self };
+        let micros = time.as_micros();
+        let time = proto::Timestamp {
+            seconds: micros.div_euclid(1_000_000),
+            nanos: i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or_default(),
+        };
+        self.push(format!("{field}>={time}"))
     }
 
     /// The label has the value; any value if it is empty.
@@ -65,12 +83,14 @@ mod tests {
         let built = FilterText::typed(" state!=Ready ")
             .any_of("state", &["Error".into(), "a\"b".into()])
             .any_of("hardware_type", &[])
-            .equal("rack", "rack-7")
+            .equal("rack_id", "rack-7")
+            .empty("part_of")
+            .not_before("created_at", Some(Timestamp::from_micros(1)))
             .equal("site_id", "")
             .label("env", "prod")
             .label("spare", "")
             .build();
-        let expected = r#"state!=Ready AND state in ("Error", "a\"b") AND rack="rack-7" AND labels.env="prod" AND labels.spare"#;
+        let expected = r#"state!=Ready AND state in ("Error", "a\"b") AND rack_id="rack-7" AND part_of="" AND created_at>=1970-01-01T00:00:00.000001Z AND labels.env="prod" AND labels.spare"#;
         assert_eq!(built, expected);
         assert_eq!(FilterText::typed("").build(), "");
         assert_eq!(empty_list_note(" ", "no images"), "no images");

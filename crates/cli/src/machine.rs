@@ -12,7 +12,7 @@ use crate::hardware;
 use crate::health;
 use crate::host;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, choose_request_id, follow_or_report,
+    AcceptedOperation, ExpectedEnd, RunOrigin, choose_request_id, follow_or_report,
     operation_to_run,
 };
 use crate::output::Screen;
@@ -20,7 +20,7 @@ use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::{WRITABLE, changes};
+use crate::update::{Updated, WRITABLE, changes, is_changed};
 use crate::watch;
 use proto::v1::{
     Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
@@ -118,30 +118,32 @@ async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArg
 }
 
 async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -> Result<Exit> {
-    let machine = update_machine(client, args).await?;
-    screen
-        .print_record(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
+    let updated = update_machine(client, args).await?;
+    let words = |machine: &Machine| format!("{}\n", updated.describe(&machine.machine_id));
+    screen.print_record(&updated.object, words)?;
     Ok(Exit::Success)
 }
 
 /// Sends only what the arguments change.
-async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Machine> {
+async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Updated<Machine>> {
     let before = fetch(client, &args.machine_id).await?;
     let mut machine = before.clone();
     apply_spec(&mut machine, args.spec);
     for key in &args.remove_labels {
         machine.labels.remove(key);
     }
+    let is_changed = is_changed(&before, &machine, WRITABLE);
     let update_mask = changes(&before, &machine, WRITABLE, args.version);
     if update_mask.is_none() {
-        return Ok(before);
+        return Ok(Updated { object: before, is_changed });
     }
     let request = UpdateMachineRequest {
         machine: Some(machine),
         expected_version: args.version.or_any(),
         update_mask,
     };
-    client.call(client.machines().update_machine(request)).await
+    let object = client.call(client.machines().update_machine(request)).await?;
+    Ok(Updated { object, is_changed })
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
@@ -257,7 +259,6 @@ async fn start_operation(
     let operation = call(machine_id.to_string(), request_id).await?;
     let accepted = AcceptedOperation {
         run: operation_to_run(operation),
-        record_kind: RecordKind::Operation,
         expected_end: ExpectedEnd::Succeeded,
         origin: RunOrigin::Submitted,
         before,

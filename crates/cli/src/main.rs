@@ -46,7 +46,6 @@ use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use exit::{Exit, Failure};
-use operation::RecordKind;
 use output::Screen;
 use std::process::ExitCode;
 
@@ -103,14 +102,11 @@ async fn run_client_command(
         ClientCommand::ExitMaintenance(args) => {
             machine::exit_maintenance(client, screen, &args).await
         }
-        ClientCommand::Ops(args) => operation::list_records(client, screen, &args).await,
+        ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
         ClientCommand::Watch(args) => watch::watch_operations(client, screen, args).await,
         ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
-        ClientCommand::Cancel(args) => {
-            operation::cancel(client, screen, &args, RecordKind::Operation).await
-        }
+        ClientCommand::Cancel(args) => operation::cancel(client, screen, &args).await,
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
-        ClientCommand::Runs(args) => operation::list(client, screen, &args).await,
         ClientCommand::Why(args) => why::explain(client, screen, args.id).await,
         ClientCommand::History(args) => history::list(client, screen, &args).await,
         ClientCommand::Fault(args) => why::show_fault_page(client, screen, args.code).await,

@@ -11,8 +11,7 @@ use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::filter::FilterText;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report,
-    request_id_unless_dry_run,
+    AcceptedOperation, ExpectedEnd, RunOrigin, follow_or_report, request_id_unless_dry_run,
 };
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone};
@@ -168,9 +167,8 @@ async fn report_operation(
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
     screen.print_line(&node_line(&node))?;
-    let (record_kind, expected_end, origin) =
-        (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted);
-    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    let (expected_end, origin) = (ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, expected_end, origin, before: None };
     let exit = follow_or_report(client, screen, accepted, &options.submit.wait).await?;
     // The result is already printed, so an error of this call is ignored.
     if options.submit.wait.waits()

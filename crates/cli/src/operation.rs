@@ -9,23 +9,25 @@ pub use submit::*;
 pub use table::*;
 
 use crate::args::{
-    OperationActionArgs, OperationCommand, OperationFilterArgs, OperationListArgs,
-    OperationRestartArgs, OperationStartArgs, OperationWatchArgs,
+    OperationActionArgs, OperationCommand, OperationListArgs, OperationRestartArgs,
+    OperationStartArgs, OperationWatchArgs, Since,
 };
 use crate::client::{Client, build_id_filter, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
+use crate::filter::FilterText;
 use crate::follow::log_end;
 use crate::follow::progress::Progress;
 use crate::machine::{fetch, fetch_run_machine};
 use crate::output::Screen;
 use crate::time::Clock;
 use crate::{logs, node, watch};
+use model::filter::{Filter, FilterSubject};
 use model::node::NODE;
 use model::plan::RunType;
+use model::time::Timestamp;
 use proto::v1::{
-    AdoptObservedStateRequest, CancelOperationRequest, CancelRunRequest, GetRunRequest,
-    ListOperationsRequest, ListRunsRequest, MarkManualRequest, RerunRequest, RestartCleanRequest,
-    ResumeRunRequest, RetryStepRequest, Run, StartRunRequest,
+    AdoptObservedStateRequest, CancelRunRequest, GetRunRequest, ListRunsRequest, MarkManualRequest,
+    RerunRequest, RestartCleanRequest, ResumeRunRequest, RetryStepRequest, Run, StartRunRequest,
 };
 
 /// The prefix of node IDs; no other ID starts with it.
@@ -40,7 +42,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
         OperationCommand::Start(args) => start(client, screen, args).await,
         OperationCommand::Watch(args) => watch_one_or_all(client, screen, args).await,
         OperationCommand::Logs(args) => logs::print_log(client, screen, args).await,
-        OperationCommand::Cancel(args) => cancel(client, screen, &args, RecordKind::Run).await,
+        OperationCommand::Cancel(args) => cancel(client, screen, &args).await,
         OperationCommand::RetryStep(args) => {
             let call = async |run_id, reason| {
                 client.call(client.runs().retry_step(RetryStepRequest { run_id, reason })).await
@@ -127,7 +129,6 @@ pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArg
     let run = client.call(client.runs().start_run(request)).await?;
     let accepted = AcceptedOperation {
         run,
-        record_kind: RecordKind::Run,
         expected_end: ExpectedEnd::Succeeded,
         origin: RunOrigin::Submitted,
         before,
@@ -147,7 +148,6 @@ async fn watch_one_or_all(
     let run = fetch_run(client, &run_id).await?;
     let accepted = AcceptedOperation {
         run,
-        record_kind: RecordKind::Run,
         expected_end: ExpectedEnd::Succeeded,
         origin: RunOrigin::Watched,
         before: None,
@@ -155,23 +155,15 @@ async fn watch_one_or_all(
     follow_to_end(client, screen, accepted, args.timeout).await
 }
 
-/// Cancels an operation; `record_kind` decides which record is returned.
 pub async fn cancel(
     client: &Client,
     screen: &mut Screen,
     args: &OperationActionArgs,
-    record_kind: RecordKind,
 ) -> Result<Exit> {
-    let call = async |id: String, reason: String| match record_kind {
-        RecordKind::Run => {
-            client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
-        }
-        RecordKind::Operation => {
-            let request = CancelOperationRequest { operation_id: id, reason, dry_run: false };
-            client.call(client.machines().cancel_operation(request)).await.map(operation_to_run)
-        }
+    let call = async |run_id, reason| {
+        client.call(client.runs().cancel_run(CancelRunRequest { run_id, reason })).await
     };
-    apply_action(client, screen, args, (record_kind, ExpectedEnd::Canceled), call).await
+    apply_action(client, screen, args, ExpectedEnd::Canceled, call).await
 }
 
 async fn continue_run(
@@ -180,7 +172,7 @@ async fn continue_run(
     args: &OperationActionArgs,
     call: impl AsyncFnOnce(String, String) -> Result<Run>,
 ) -> Result<Exit> {
-    apply_action(client, screen, args, (RecordKind::Run, ExpectedEnd::Succeeded), call).await
+    apply_action(client, screen, args, ExpectedEnd::Succeeded, call).await
 }
 
 /// Records the run's state before the action, so that only later changes are printed.
@@ -188,7 +180,7 @@ async fn apply_action(
     client: &Client,
     screen: &mut Screen,
     args: &OperationActionArgs,
-    (record_kind, expected_end): (RecordKind, ExpectedEnd),
+    expected_end: ExpectedEnd,
     call: impl AsyncFnOnce(String, String) -> Result<Run>,
 ) -> Result<Exit> {
     let run_id = resolve_operation_id(client, &args.operation_id).await?;
@@ -203,7 +195,7 @@ async fn apply_action(
         };
     }
     let run = call(run_id, args.reason.clone()).await?;
-    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before };
+    let accepted = AcceptedOperation { run, expected_end, origin, before };
     follow_or_report(client, screen, accepted, &args.wait).await
 }
 
@@ -224,7 +216,6 @@ async fn restart_run(
     let run = call(run_id, request_id, args.reason.clone()).await?;
     let accepted = AcceptedOperation {
         run,
-        record_kind: RecordKind::Run,
         expected_end: ExpectedEnd::Succeeded,
         origin: RunOrigin::Submitted,
         before,
@@ -233,7 +224,7 @@ async fn restart_run(
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &OperationListArgs) -> Result<Exit> {
-    let filter = list_filter(&args.list.filter, &args.states);
+    let filter = list_filter(args, Clock::system().now());
     let order_by = args.list.sort.order_by.as_str();
     let runs = match &args.node {
         None => fetch_runs(client, (&filter, order_by), args.list.limit).await?,
@@ -243,25 +234,6 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &OperationListArgs
     };
     let clock = Clock::system();
     screen.print_list(&runs, |runs, wide| operation_table(runs, wide, &clock), NONE_MATCH)?;
-    Ok(Exit::Success)
-}
-
-/// `farrier ops`: the same list, whose JSON and YAML output contains operations and not runs.
-pub async fn list_records(
-    client: &Client,
-    screen: &mut Screen,
-    args: &OperationFilterArgs,
-) -> Result<Exit> {
-    let operations = fetch_pages(args.limit, async |page_size, page_token| {
-        let (filter, order_by) = (args.filter.clone(), args.sort.order_by.clone());
-        let request = ListOperationsRequest { filter, page_size, page_token, order_by };
-        let answer = client.call(client.operations().list_operations(request)).await?;
-        Ok((answer.operations, answer.next_page_token))
-    })
-    .await?;
-    let clock = Clock::system();
-    let runs: Vec<Run> = operations.iter().cloned().map(operation_to_run).collect();
-    screen.print_list(&operations, |_, wide| operation_table(&runs, wide, &clock), NONE_MATCH)?;
     Ok(Exit::Success)
 }
 
@@ -289,7 +261,7 @@ async fn fetch_node_runs(
     limit: Option<u32>,
 ) -> Result<Vec<Run>> {
     let node = node::fetch(client, node_id).await?.node.unwrap_or_default();
-    let filter = join_filters([node_types_filter(), filter.to_string()]);
+    let filter = FilterText::typed(filter).any_of("type", &node_types()).build();
     let filter = build_id_filter("machine_id", &node.machine_id, &filter)?;
     let mut runs = fetch_runs(client, (&filter, order_by), None).await?;
     runs.retain(|run| run.params.get(NODE).is_some_and(|id| id == node_id));
@@ -297,49 +269,80 @@ async fn fetch_node_runs(
     Ok(runs)
 }
 
-fn node_types_filter() -> String {
-    format!("type in ({})", RunType::NODES.map(RunType::as_str).join(", "))
+fn node_types() -> [String; 3] {
+    RunType::NODES.map(|kind| kind.as_str().to_string())
 }
 
-/// The filter of a list: the one that was typed, and the workflow states; no states mean any.
-fn list_filter(typed: &str, states: &[String]) -> String {
-    let states = match states {
-        [] => String::new(),
-        states => format!("workflow_state in ({})", states.join(", ")),
+/// The filter of a list: the one that was typed, and the options. Child operations are left out
+/// unless the request names them.
+fn list_filter(args: &OperationListArgs, now: Timestamp) -> String {
+    let typed = &args.list.filter;
+    let since = match &args.since {
+        None => None,
+        Some(Since::Ago(ago)) => Some(now - *ago),
+        Some(Since::Time(time)) => Some(*time),
     };
-    join_filters([typed.trim().to_string(), states])
-}
-
-fn join_filters(filters: [String; 2]) -> String {
-    let given: Vec<String> = filters.into_iter().filter(|filter| !filter.is_empty()).collect();
-    given.join(" AND ")
+    let filter = FilterText::typed(typed)
+        .any_of("workflow_state", &args.states)
+        .equal("initiator", &args.initiator)
+        .equal("part_of", &args.parent)
+        .not_before("created_at", since);
+    // A filter that cannot be parsed is refused by the server.
+    let names_child =
+        Filter::parse(typed, FilterSubject::Run).map_or(true, |filter| filter.names_child());
+    match args.all || !args.parent.is_empty() || names_child {
+        true => filter.build(),
+        false => filter.empty("part_of").build(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::filter::{Filter, FilterField, FilterSubject};
+    use crate::args::OperationFilterArgs;
+    use model::filter::FilterField;
     use model::run::Workflow;
+    use std::time::Duration;
 
     #[test]
     fn the_filters_are_those_that_the_server_reads() {
-        let fields = |filter: &str| {
-            let parsed = Filter::parse(filter, FilterSubject::Run).unwrap();
+        let now = Timestamp::from_millis(10_000);
+        let fields = |args: OperationListArgs| {
+            let parsed = Filter::parse(&list_filter(&args, now), FilterSubject::Run).unwrap();
             parsed.terms.into_iter().map(|term| (term.field, term.values)).collect::<Vec<_>>()
+        };
+        let of = |field, value: &str| (field, vec![value.to_string()]);
+        let whole = of(FilterField::PartOf, "");
+        let typed = |filter: &str| {
+            let list = OperationFilterArgs { filter: filter.into(), ..Default::default() };
+            OperationListArgs { list, ..Default::default() }
         };
         let every = Workflow::ALL.map(|state| state.as_str().to_string());
         let states = (FilterField::WorkflowState, every.to_vec());
-        let reboot = (FilterField::Type, vec!["REBOOT".to_string()]);
-        for (typed, chosen, expected) in [
-            ("", &[][..], vec![]),
-            (" ", &every[..], vec![states.clone()]),
-            ("type=REBOOT", &[][..], vec![reboot.clone()]),
-            ("type=REBOOT", &every[..], vec![reboot, states.clone()]),
+        let reboot = of(FilterField::Type, "REBOOT");
+        let child = of(FilterField::PartOf, "op-1");
+        let since = |since| OperationListArgs { since: Some(since), all: true, ..typed("") };
+        for (args, expected) in [
+            (typed(" "), vec![whole.clone()]),
+            (OperationListArgs { all: true, ..typed("") }, vec![]),
+            (
+                OperationListArgs { states: every.to_vec(), ..typed("type=REBOOT") },
+                vec![reboot, states, whole.clone()],
+            ),
+            (OperationListArgs { parent: "op-1".into(), ..typed("") }, vec![child.clone()]),
+            (typed("part_of=op-1"), vec![child]),
+            (typed("operation_id=op-1"), vec![of(FilterField::RunId, "op-1")]),
+            (
+                OperationListArgs { initiator: "a \"b\"".into(), ..typed("") },
+                vec![of(FilterField::Initiator, "a \"b\""), whole],
+            ),
+            (
+                since(Since::Ago(Duration::from_secs(4))),
+                vec![of(FilterField::CreatedFrom, "6000000")],
+            ),
+            (since(Since::Time(now)), vec![of(FilterField::CreatedFrom, "10000000")]),
         ] {
-            assert_eq!(fields(&list_filter(typed, chosen)), expected, "{typed:?} {chosen:?}");
+            assert_eq!(fields(args), expected);
         }
-        let types = RunType::NODES.map(|kind| kind.as_str().to_string()).to_vec();
-        let node = join_filters([node_types_filter(), list_filter("", &every)]);
-        assert_eq!(fields(&node), [(FilterField::Type, types), states]);
     }
 }

@@ -13,7 +13,7 @@ use crate::exit::{Exit, Result, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
-use crate::update::{WRITABLE, changes};
+use crate::update::{Updated, WRITABLE, changes, is_changed};
 use proto::v1::{
     AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GateOverride, GetPowerShelfRequest,
     ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
@@ -40,8 +40,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: PowerShelfComman
         }
         PowerShelfCommand::Update(args) => {
             let dry_run = args.update.dry_run;
-            let changed = update_power_shelf(client, args).await?;
-            print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
+            let updated = update_power_shelf(client, args).await?;
+            let change = DeviceChange::of_update(&updated);
+            print_change(screen, &updated.object, change, dry_run)?;
         }
         PowerShelfCommand::Delete(args) => {
             let PowerShelfDeleteArgs { power_shelf_id, dry_run, version } = args;
@@ -105,14 +106,18 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
 }
 
 /// Sends only what the arguments change.
-async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf> {
+async fn update_power_shelf(
+    client: &Client,
+    args: PowerShelfUpdateArgs,
+) -> Result<Updated<PowerShelf>> {
     let before = fetch(client, args.power_shelf_id).await?;
     let mut shelf = before.clone();
     let (version, dry_run) = (args.update.version, args.update.dry_run);
     apply_update(&mut shelf.spec, &mut shelf.labels, args.update);
+    let is_changed = is_changed(&before, &shelf, WRITABLE);
     let update_mask = changes(&before, &shelf, WRITABLE, version);
     if update_mask.is_none() {
-        return Ok(before);
+        return Ok(Updated { object: before, is_changed });
     }
     let request = UpdatePowerShelfRequest {
         power_shelf: Some(shelf),
@@ -120,7 +125,8 @@ async fn update_power_shelf(client: &Client, args: PowerShelfUpdateArgs) -> Resu
         dry_run,
         update_mask,
     };
-    client.call(client.power_shelves().update_power_shelf(request)).await
+    let object = client.call(client.power_shelves().update_power_shelf(request)).await?;
+    Ok(Updated { object, is_changed })
 }
 
 /// Requests a power change of the shelves, or previews it.

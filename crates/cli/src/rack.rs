@@ -12,7 +12,7 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::changes;
+use crate::update::{Updated, changes, is_changed};
 use crate::watch::watch_racks;
 use elevation::format_elevation;
 use proto::v1::{
@@ -116,15 +116,15 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
     let dry_run = args.dry_run;
-    let rack = update_rack(client, args).await?;
-    screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), dry_run) {
-        (id, false) => format!("{id} updated\n"),
-        (id, true) => format_update_preview(&id, rack),
+    let updated = update_rack(client, args).await?;
+    screen.print_record(&updated.object, |rack| match dry_run {
+        false => format!("{}\n", updated.describe(&rack.rack_id)),
+        true => format_update_preview(&one_line(&rack.rack_id), rack),
     })
 }
 
 /// Sends only what the arguments change.
-async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Rack> {
+async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Updated<Rack>> {
     let before = fetch(client, &args.rack_id).await?;
     let mut rack = before.clone();
     apply_spec(&mut rack, args.spec);
@@ -132,9 +132,10 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Rack> {
         rack.labels.remove(key);
     }
     let writable = ["labels", "hardware_type", "expected", "location"];
+    let is_changed = is_changed(&before, &rack, &writable);
     let update_mask = changes(&before, &rack, &writable, args.version);
     if update_mask.is_none() {
-        return Ok(before);
+        return Ok(Updated { object: before, is_changed });
     }
     let request = UpdateRackRequest {
         rack: Some(rack),
@@ -142,7 +143,8 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Rack> {
         dry_run: args.dry_run,
         update_mask,
     };
-    client.call(client.racks().update_rack(request)).await
+    let object = client.call(client.racks().update_rack(request)).await?;
+    Ok(Updated { object, is_changed })
 }
 
 /// Shows the resulting rack, so that a typing error is visible before it is stored.

@@ -1,6 +1,8 @@
 //! `farrier sim`: the faults of the simulated fleet, and the effects that it executed.
 
-use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
+use crate::args::{
+    SimAction, SimCommand, SimFaultArgs, SimFaultCommand, SimFaultDeleteArgs, SimVerb,
+};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::filter::{FilterText, empty_list_note};
@@ -15,11 +17,11 @@ use proto::words::{self, WireEnum};
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
-        SimCommand::Fault(SimFaultCommand::Add(args)) => {
+        SimCommand::Fault(SimFaultCommand::Create(args)) => {
             let request = CreateFaultRequest { fault: Some(fault_rule(args)) };
             let fault = client.call(client.simulator().create_fault(request)).await?;
             screen.print_record(&fault, |fault| {
-                format!("fault {} added\n", one_line(&fault.fault_id))
+                format!("fault {} created\n", one_line(&fault.fault_id))
             })?;
         }
         SimCommand::Fault(SimFaultCommand::List(args)) => {
@@ -33,10 +35,10 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
             let none = "no faults; the simulated hardware is well";
             screen.print_list(&faults, faults_table, empty_list_note(&args.filter, none))?;
         }
-        SimCommand::Fault(SimFaultCommand::Clear(SimClearArgs { fault_id, all: _ })) => {
+        SimCommand::Fault(SimFaultCommand::Delete(SimFaultDeleteArgs { fault_id, all: _ })) => {
             let request = DeleteFaultsRequest { fault_id: fault_id.unwrap_or_default() };
             let answer = client.call(client.simulator().delete_faults(request)).await?;
-            screen.print_record(&answer, |answer| format!("{} cleared\n", answer.deleted))?;
+            screen.print_record(&answer, |answer| format!("{} deleted\n", answer.deleted))?;
         }
         SimCommand::Effects(args) => {
             let filter = effects_filter(&args.prefix, &args.list.filter);
@@ -147,6 +149,23 @@ fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_earlier_words_of_faults_still_work() {
+        use crate::args::Cli;
+        use clap::Parser;
+        for (old, new) in [
+            ("add --action fail", "create --action fail"),
+            ("clear --all", "delete --all"),
+            ("clear fault-1", "delete fault-1"),
+        ] {
+            let parse = |line| {
+                let line = format!("farrier sim fault {line}");
+                format!("{:?}", Cli::try_parse_from(line.split(' ')).unwrap().command)
+            };
+            assert_eq!(parse(old), parse(new));
+        }
+    }
 
     #[test]
     fn a_prefix_becomes_a_filter() {

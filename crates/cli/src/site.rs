@@ -8,7 +8,7 @@ use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::{WRITABLE, changes};
+use crate::update::{Updated, WRITABLE, changes, is_changed};
 use proto::v1::{
     CheckSiteRequest, CreateSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, Site,
     SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
@@ -27,8 +27,11 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
             screen.print_record(&created, |site| format_change(site, "created"))?;
         }
         SiteCommand::Update(args) => {
-            let changed = update_site(client, *args).await?;
-            screen.print_record(&changed, |site| format_change(site, "updated"))?;
+            let updated = update_site(client, *args).await?;
+            screen.print_record(&updated.object, |site| match updated.is_changed {
+                true => format_change(site, "updated"),
+                false => format!("{}\n", updated.describe(&site.site_id)),
+            })?;
         }
         SiteCommand::List(args) => list(client, screen, &args).await?,
         SiteCommand::Get(args) => {
@@ -56,7 +59,7 @@ async fn fetch(client: &Client, site_id: String) -> Result<Site> {
 }
 
 /// Sends only what the arguments change.
-async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
+async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Updated<Site>> {
     let before = fetch(client, args.site_id).await?;
     let mut site = before.clone();
     apply_spec(&mut site, args.spec)?;
@@ -66,16 +69,18 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site> {
     for key in &args.remove_labels {
         site.labels.remove(key);
     }
+    let is_changed = is_changed(&before, &site, WRITABLE);
     let update_mask = changes(&before, &site, WRITABLE, args.version);
     if update_mask.is_none() {
-        return Ok(before);
+        return Ok(Updated { object: before, is_changed });
     }
     let request = UpdateSiteRequest {
         site: Some(site),
         expected_version: args.version.or_any(),
         update_mask,
     };
-    client.call(client.sites().update_site(request)).await
+    let object = client.call(client.sites().update_site(request)).await?;
+    Ok(Updated { object, is_changed })
 }
 
 /// Overwrites the settings that are given.

@@ -11,7 +11,7 @@ use crate::device::{
 use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::time::Clock;
-use crate::update::{WRITABLE, changes};
+use crate::update::{Updated, WRITABLE, changes, is_changed};
 use proto::v1::{
     DeleteSwitchRequest, DeviceSpec, GetSwitchRequest, ListSwitchesRequest, RegisterSwitchRequest,
     RetrySwitchRequest, Switch, UpdateSwitchRequest,
@@ -34,8 +34,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SwitchCommand) -
         }
         SwitchCommand::Update(args) => {
             let dry_run = args.update.dry_run;
-            let changed = update_switch(client, args).await?;
-            print_change(screen, &changed, DeviceChange::Updated, dry_run)?;
+            let updated = update_switch(client, args).await?;
+            let change = DeviceChange::of_update(&updated);
+            print_change(screen, &updated.object, change, dry_run)?;
         }
         SwitchCommand::Delete(args) => {
             let SwitchDeleteArgs { switch_id, dry_run, version } = args;
@@ -90,14 +91,15 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch> {
 }
 
 /// Sends only what the arguments change.
-async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch> {
+async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Updated<Switch>> {
     let before = fetch(client, args.switch_id).await?;
     let mut switch = before.clone();
     let (version, dry_run) = (args.update.version, args.update.dry_run);
     apply_update(&mut switch.spec, &mut switch.labels, args.update);
+    let is_changed = is_changed(&before, &switch, WRITABLE);
     let update_mask = changes(&before, &switch, WRITABLE, version);
     if update_mask.is_none() {
-        return Ok(before);
+        return Ok(Updated { object: before, is_changed });
     }
     let request = UpdateSwitchRequest {
         switch: Some(switch),
@@ -105,7 +107,8 @@ async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch
         dry_run,
         update_mask,
     };
-    client.call(client.switches().update_switch(request)).await
+    let object = client.call(client.switches().update_switch(request)).await?;
+    Ok(Updated { object, is_changed })
 }
 
 fn device_view(switch: &Switch) -> DeviceView<'_> {

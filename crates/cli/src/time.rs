@@ -24,6 +24,10 @@ impl Clock {
         Self { now: jiff::Timestamp::from_second(seconds).unwrap(), zone: TimeZone::UTC }
     }
 
+    pub fn now(&self) -> model::time::Timestamp {
+        model::time::Timestamp::from_micros(self.now.as_microsecond())
+    }
+
     /// `10:00:01`, for lines of a stream.
     pub fn time_of_day(&self, at: Option<&Timestamp>) -> String {
         self.zoned(at).map_or_else(|| "--:--:--".into(), |at| at.strftime("%H:%M:%S").to_string())

@@ -3,10 +3,33 @@
 //! server.
 
 use crate::args::VersionArgs;
+use crate::text::one_line;
 use proto::{FieldMask, Name, field_mask};
 
 /// The fields that clients may change, for most objects.
 pub const WRITABLE: &[&str] = &["labels", "spec"];
+
+/// An object after an update, and whether the update has changed it.
+pub struct Updated<M> {
+    pub object: M,
+    pub is_changed: bool,
+}
+
+impl<M> Updated<M> {
+    /// The sentence for people.
+    pub fn describe(&self, id: &str) -> String {
+        let id = one_line(id);
+        match self.is_changed {
+            true => format!("{id} updated"),
+            false => format!("{id} has these values already; nothing was changed"),
+        }
+    }
+}
+
+/// True if the arguments change anything.
+pub fn is_changed<M: Name>(before: &M, after: &M, writable: &[&str]) -> bool {
+    !field_mask::changed(before, after, writable).paths.is_empty()
+}
 
 /// The mask of what the arguments change. None: nothing, and no version is to be checked.
 pub fn changes<M: Name>(

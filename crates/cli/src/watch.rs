@@ -5,21 +5,20 @@ use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Result};
 use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{
-    self, FeedMessage, FeedSource, MachineEventSource, NodeEventSource, OperationEventSource,
-    RackEventSource, ReconnectPolicy, RunEventSource,
+    self, FeedMessage, FeedSource, MachineEventSource, NodeEventSource, RackEventSource,
+    ReconnectPolicy, RunEventSource,
 };
 use crate::follow::summary::phase_label;
 use crate::machine::{effective_name, phase_name as machine_phase};
-use crate::operation::{phase_name, target_name, type_label, type_name, workflow_name};
+use crate::operation::{target_name, type_label, workflow_name};
 use crate::output::Screen;
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::Name;
 use proto::v1::{
-    GetMachineRequest, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent, WatchChange,
-    WatchMachinesRequest, WatchNodesRequest, WatchOperationsRequest, WatchRacksRequest,
-    WatchRunsRequest, run::Phase,
+    GetMachineRequest, MachineEvent, NodeEvent, RackEvent, RunEvent, WatchChange,
+    WatchMachinesRequest, WatchNodesRequest, WatchRacksRequest, WatchRunsRequest,
 };
 use proto::words::WireEnum;
 
@@ -42,8 +41,8 @@ pub async fn watch_operations(
         }
         None => args.filter,
     };
-    let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
-    let source = OperationEventSource { client: client.clone(), request };
+    let request = WatchRunsRequest { filter, skip_ended: !args.all, ..Default::default() };
+    let source = RunEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
     print_stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
 }
@@ -111,16 +110,16 @@ where
     Ok(Exit::Success)
 }
 
-fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> String {
+fn operation_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
     let operation = event.snapshot.clone().unwrap_or_default();
-    let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
+    let (tone, _) = phase_label(operation.phase());
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
         one_line(target_name(&operation.machine_id, &operation.target_id)),
-        one_line(&operation.operation_id),
-        type_name(&operation),
-        colors.apply(tone, phase_name(&operation)),
+        one_line(&operation.run_id),
+        one_line(type_label(&operation.r#type)),
+        colors.apply(tone, operation.phase().as_str_name()),
     );
     // One phase has many events; the step distinguishes them.
     if !operation.current_step.is_empty() {
@@ -235,7 +234,7 @@ fn node_line(event: &NodeEvent, clock: &Clock, colors: ColorMode) -> String {
 mod tests {
     use super::*;
     use proto::Timestamp;
-    use proto::v1::{Machine, Operation, OperationType, Rack, RackState, RackStatus, operation};
+    use proto::v1::{Machine, Rack, RackState, RackStatus, Run, run::Phase};
 
     #[test]
     fn lines_of_objects_say_what_happened() {
@@ -260,27 +259,26 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_the_document() {
-        let line =
-            |seconds, machine: &str, id: &str, kind: OperationType, phase: operation::Phase| {
-                let snapshot = Operation {
-                    machine_id: machine.into(),
-                    operation_id: id.into(),
-                    r#type: kind.into(),
-                    phase: phase.into(),
-                    ..Default::default()
-                };
-                let ts = Some(Timestamp { seconds, nanos: 0 });
-                let event = OperationEvent { ts, snapshot: Some(snapshot), ..Default::default() };
-                operation_line(&event, &Clock::fixed(0), ColorMode { enabled: false })
+        let line = |seconds, machine: &str, id: &str, kind: &str, phase: Phase| {
+            let snapshot = Run {
+                machine_id: machine.into(),
+                run_id: id.into(),
+                r#type: kind.into(),
+                phase: phase.into(),
+                ..Default::default()
             };
-        use operation::Phase::{Pending, Running};
+            let ts = Some(Timestamp { seconds, nanos: 0 });
+            let event = RunEvent { ts, snapshot: Some(snapshot), ..Default::default() };
+            operation_line(&event, &Clock::fixed(0), ColorMode { enabled: false })
+        };
+        use Phase::{Pending, Running};
         assert_eq!(
-            line(36_001, "machine-1", "op-111", OperationType::EnterMaintenance, Pending),
+            line(36_001, "machine-1", "op-111", "ENTER_MAINTENANCE", Pending),
             "[10:00:01] machine-1  op-111  ENTER_MAINTENANCE  PENDING"
         );
         assert_eq!(
-            line(36_011, "machine-2", "op-222", OperationType::Reboot, Running),
-            "[10:00:11] machine-2  op-222  REBOOT             RUNNING"
+            line(36_011, "machine-2", "op-222", "REPAVE", Running),
+            "[10:00:11] machine-2  op-222  REIMAGE            RUNNING"
         );
     }
 }

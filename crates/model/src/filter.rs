@@ -65,6 +65,15 @@ pub enum FilterField {
     RunId,
     PlanId,
     RequestId,
+    /// The kind of device that the run acts on.
+    TargetKind,
+    Initiator,
+    /// The parent of a child run; empty for other runs.
+    PartOf,
+    /// The run was created at this time or later.
+    CreatedFrom,
+    /// The run was created before this time.
+    CreatedBefore,
     WorkflowState,
     /// The id of a record: a rack, a switch, a power shelf, a node or a site.
     RecordId,
@@ -112,6 +121,13 @@ impl Filter {
                 _ => None,
             }
         })
+    }
+
+    /// True if the filter asks for a child run: by its parent, or by its own id.
+    pub fn names_child(&self) -> bool {
+        let of_child =
+            |term: &FilterTerm| matches!(term.field, FilterField::PartOf | FilterField::RunId);
+        self.terms.iter().any(of_child)
     }
 
     /// Matches runs that have not ended.
@@ -215,6 +231,15 @@ impl Filter {
 }
 
 impl FilterTerm {
+    /// The range of a term about a time, in microseconds; the end does not belong to it.
+    pub fn time_range(&self) -> Option<(i64, i64)> {
+        let at = self.values.first().and_then(|at| at.parse().ok());
+        if self.field == FilterField::CreatedFrom {
+            return at.map(|at| (at, i64::MAX));
+        }
+        at.filter(|_| self.field == FilterField::CreatedBefore).map(|at| (i64::MIN, at))
+    }
+
     fn holds(&self, item: FilterItem<'_>) -> bool {
         self.compare(self.field.read(item))
     }
@@ -223,6 +248,10 @@ impl FilterTerm {
     fn compare(&self, value: Option<String>) -> bool {
         if self.values.is_empty() {
             return value.is_some() != self.negated;
+        }
+        if let Some((earliest, latest)) = self.time_range() {
+            let at = value.and_then(|at| at.parse().ok());
+            return at.is_some_and(|at: i64| earliest <= at && at < latest);
         }
         let found = value.is_some_and(|value| self.values.contains(&value));
         found != self.negated
@@ -246,6 +275,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::WorkflowState
             | Self::RecordId
             | Self::State
@@ -263,6 +297,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::RecordId => true,
             Self::Phase
             | Self::RunPhase
@@ -293,6 +332,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::WorkflowState
             | Self::RecordId
             | Self::State
@@ -321,6 +365,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::WorkflowState
             | Self::HardwareType
             | Self::Site
@@ -351,6 +400,11 @@ impl FilterField {
             | Self::RunId
             | Self::PlanId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::WorkflowState
             | Self::RecordId
             | Self::State
@@ -368,6 +422,14 @@ impl FilterField {
             Self::RunId => Some(run.spec.id.to_string()),
             Self::PlanId => Some(run.spec.plan_id.to_string()),
             Self::RequestId => Some(run.spec.request_id.clone()),
+            Self::TargetKind => Some(run.spec.target.kind.as_str().into()),
+            Self::Initiator => Some(run.spec.initiator.clone()),
+            Self::PartOf => {
+                Some(run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default())
+            }
+            Self::CreatedFrom | Self::CreatedBefore => {
+                Some(run.spec.created_at.as_micros().to_string())
+            }
             Self::WorkflowState => Some(run.progress.workflow.as_str().into()),
             Self::Phase
             | Self::EffectiveState
@@ -399,6 +461,11 @@ impl FilterField {
             | Self::Condition(_)
             | Self::RunId
             | Self::RequestId
+            | Self::TargetKind
+            | Self::Initiator
+            | Self::PartOf
+            | Self::CreatedFrom
+            | Self::CreatedBefore
             | Self::WorkflowState
             | Self::RecordId
             | Self::State

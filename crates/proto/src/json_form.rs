@@ -6,18 +6,18 @@
 mod read;
 
 use crate::words;
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use prost::Name;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, EnumDescriptor, Kind, MapKey, MessageDescriptor,
     ReflectMessage, Value as Field,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
 pub use read::FromJson;
 
 const TIMESTAMP: &str = "google.protobuf.Timestamp";
+const RUN: &str = "farrier.v1.Run";
 
 // The descriptors are compiled in; a test reads them.
 static POOL: LazyLock<DescriptorPool> =
@@ -46,7 +46,17 @@ fn message_value(message: &DynamicMessage) -> Value {
     let fields = descriptor.fields();
     let given = fields.filter(|field| !field.supports_presence() || message.has_field(field));
     let value = |field: &_| field_value(&message.get_field(field), &field.kind());
-    Value::Object(given.map(|field| (field.name().to_string(), value(&field))).collect())
+    let mut form: Map<_, _> =
+        given.map(|field| (field.name().to_string(), value(&field))).collect();
+    // A run and an operation are one record. Its one form has the fields of a run, and the id and
+    // the type of the operation.
+    if let Some(id) = form.remove("run_id") {
+        form.insert("operation_id".into(), id);
+    }
+    if descriptor.full_name() == RUN && form.get("type").is_some_and(|name| name == "REPAVE") {
+        form.insert("type".into(), "REIMAGE".into());
+    }
+    Value::Object(form)
 }
 
 fn field_value(field: &Field, kind: &Kind) -> Value {
@@ -59,7 +69,8 @@ fn field_value(field: &Field, kind: &Kind) -> Value {
         Field::F32(value) => (*value).into(),
         Field::F64(value) => (*value).into(),
         Field::String(value) => value.as_str().into(),
-        Field::Bytes(value) => BASE64_STANDARD.encode(value).into(),
+        // Bytes are the output of programs; what is not UTF-8 in it is replaced.
+        Field::Bytes(value) => String::from_utf8_lossy(value).into(),
         Field::EnumNumber(number) => enum_value(*number, kind),
         Field::Message(message) => message_value(message),
         Field::List(items) => items.iter().map(|item| field_value(item, kind)).collect(),
@@ -142,6 +153,23 @@ mod tests {
     }
 
     #[test]
+    fn a_run_has_the_form_of_an_operation() {
+        let run = v1::Run { run_id: "op-1".into(), r#type: "REPAVE".into(), ..Default::default() };
+        let event = to_json(&v1::RunEvent { snapshot: Some(run.clone()), ..Default::default() });
+        for form in [&to_json(&run), &event["snapshot"]] {
+            assert_eq!((&form["operation_id"], &form["type"]), (&json!("op-1"), &json!("REIMAGE")));
+            assert_eq!((form.get("run_id"), &form["plan_id"]), (None, &json!("")));
+        }
+    }
+
+    #[test]
+    fn a_log_is_text() {
+        let chunk = v1::LogChunk { offset: 7, data: b"ok\xff\n".to_vec(), ..Default::default() };
+        let form = to_json(&chunk);
+        assert_eq!((&form["data"], &form["offset"]), (&json!("ok\u{fffd}\n"), &json!(7)));
+    }
+
+    #[test]
     fn absent_messages_are_left_out_and_defaults_are_there() {
         let value = to_json(&v1::Machine {
             labels: [("state".to_string(), "NODE_STATE_ACTIVE".to_string())].into(),
@@ -160,11 +188,5 @@ mod tests {
             let node = v1::Node { state: number, ..Default::default() };
             assert_eq!(to_json(&node)["state"], printed);
         }
-    }
-
-    #[test]
-    fn bytes_are_base64() {
-        let chunk = v1::LogChunk { data: b"ab\xff".to_vec(), ..Default::default() };
-        assert_eq!(to_json(&chunk)["data"], "YWL/");
     }
 }

@@ -6,6 +6,7 @@ use crate::value::Value;
 use model::filter::{Filter, FilterField, FilterTerm};
 use model::machine::view::{EFFECTIVE, EffectiveState, Guard, LIFECYCLE, LifecycleState, Rules};
 use model::run::{RunPhase, Workflow};
+use model::target::TargetKind;
 
 /// Builds a WHERE clause.
 pub(crate) struct Select {
@@ -96,6 +97,11 @@ fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
         | FilterField::RunId
         | FilterField::PlanId
         | FilterField::RequestId
+        | FilterField::TargetKind
+        | FilterField::Initiator
+        | FilterField::PartOf
+        | FilterField::CreatedFrom
+        | FilterField::CreatedBefore
         | FilterField::RecordId
         | FilterField::State
         | FilterField::HardwareType
@@ -106,6 +112,10 @@ fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
 
 fn term_sql(term: &FilterTerm, select: &mut Select) -> String {
     let column = column(&term.field, select);
+    if let Some((earliest, latest)) = term.time_range() {
+        let (from, to) = (select.bind(earliest), select.bind(latest));
+        return format!("{column} >= {from} AND {column} < {to}");
+    }
     if term.values.is_empty() {
         let sign = if term.negated { "IS" } else { "IS NOT" };
         return format!("{column} {sign} NULL");
@@ -140,6 +150,12 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         FilterField::RunId => "r.id".into(),
         FilterField::PlanId => "r.plan_id".into(),
         FilterField::RequestId => "r.request_id".into(),
+        FilterField::TargetKind => target_kind(),
+        FilterField::Initiator => select.dialect.json_text("r.spec", "'initiator'"),
+        FilterField::PartOf => {
+            format!("COALESCE({}, '')", select.dialect.json_text("r.spec", "'part_of'"))
+        }
+        FilterField::CreatedFrom | FilterField::CreatedBefore => "r.created_at".into(),
         FilterField::WorkflowState => "s.workflow".into(),
         // Records are matched after they are read; no query of machines or runs has these fields.
         FilterField::RecordId
@@ -148,6 +164,16 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         | FilterField::Site
         | FilterField::Named(_) => "NULL".into(),
     }
+}
+
+/// The kind in the stored key of a run's target. The key of a machine has none.
+fn target_kind() -> String {
+    let others = TargetKind::ALL.into_iter().filter(|kind| *kind != TargetKind::Machine);
+    let arms: Vec<String> = others
+        .map(TargetKind::as_str)
+        .map(|kind| format!("WHEN r.machine_id LIKE '{kind}:%' THEN '{kind}'"))
+        .collect();
+    format!("(CASE {} ELSE '{}' END)", arms.join(" "), TargetKind::Machine.as_str())
 }
 
 fn case<V: Copy>(rules: Rules<V>, name: fn(V) -> &'static str) -> String {

@@ -5,11 +5,13 @@
 use super::*;
 use clap::builder::PossibleValuesParser;
 use model::run::Workflow;
+use model::time::Timestamp;
 
 const LIST_HELP: &str = "\
 Examples:
   farrier operation list --filter 'type=REIMAGE AND phase=FAILED'
   farrier operation list --state failed_retryable --state failed_manual_intervention
+  farrier operation list --since 2h --initiator ada
   farrier operation list --node node-…
 
 ";
@@ -47,7 +49,7 @@ pub enum OperationCommand {
     MarkManual(MarkManualArgs),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct OperationListArgs {
     #[command(flatten)]
     pub list: OperationFilterArgs,
@@ -57,6 +59,34 @@ pub struct OperationListArgs {
     /// Only operations in this workflow state; can be repeated
     #[arg(long = "state", value_name = "STATE", value_parser = workflow_states())]
     pub states: Vec<String>,
+    /// Only operations created since then: a duration such as 2h, or a time in UTC
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<Since>,
+    /// Only operations that this caller started
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub initiator: String,
+    /// Only the child operations of this operation
+    #[arg(long, value_name = "OPERATION", default_value = "", hide_default_value = true)]
+    pub parent: String,
+    /// List child operations too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// The start of a list: some time ago, or a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Since {
+    Ago(Duration),
+    Time(Timestamp),
+}
+
+fn parse_since(text: &str) -> Result<Since, String> {
+    match Timestamp::parse(text) {
+        Some(time) => Ok(Since::Time(time)),
+        None => parse_duration(text).map(Since::Ago).map_err(|_| {
+            "write a duration, as 30m or 2h, or a time in UTC, as 2026-01-31T12:00:00Z".into()
+        }),
+    }
 }
 
 fn workflow_states() -> PossibleValuesParser {
@@ -64,7 +94,7 @@ fn workflow_states() -> PossibleValuesParser {
 }
 
 /// The arguments that every list of operations has.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct OperationFilterArgs {
     /// Filter expression, e.g. 'type=REIMAGE AND phase=FAILED'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
@@ -262,8 +292,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_begins_some_time_ago_or_at_a_time() {
+        for (text, expected) in [
+            ("2h", Ok(Since::Ago(Duration::from_secs(7_200)))),
+            ("1970-01-02", Ok(Since::Time(Timestamp::from_millis(86_400_000)))),
+            ("yesterday", Err(())),
+        ] {
+            assert_eq!(parse_since(text).map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn a_wrong_argument_is_a_usage_error() {
-        for bad in ["list --state broken", "mark-manual node-1", "get", "watch op-1 --all"] {
+        for bad in [
+            "list --since soon",
+            "list --state broken",
+            "mark-manual node-1",
+            "get",
+            "watch op-1 --all",
+        ] {
             let line = format!("farrier operation {bad}");
             assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -7,7 +7,7 @@ use model::node::NodeStage;
 
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
-    /// Add, list and remove faults of the simulated hardware
+    /// Create, list and delete faults of the simulated hardware
     #[command(subcommand)]
     Fault(SimFaultCommand),
     /// Show how often each effect was requested, and how often it was executed
@@ -16,20 +16,22 @@ pub enum SimCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum SimFaultCommand {
-    /// Add a fault rule
-    Add(SimFaultArgs),
+    /// Create a fault rule
+    #[command(alias = "add")]
+    Create(SimFaultArgs),
     /// List the fault rules
     #[command(
         after_help = "Filters:\n  action=fail    fail, hang, drop, garbage, slow, twice\n  verb=perform   perform, follow, get_status, observe, stop\n  fault_id, machine, effect"
     )]
     List(FilteredListArgs),
-    /// Remove one fault rule, or all
-    Clear(SimClearArgs),
+    /// Delete one fault rule, or all
+    #[command(alias = "clear")]
+    Delete(SimFaultDeleteArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  farrier sim fault add --machine 'machine-*' --effect repave --action fail --times 1"
+    after_help = "Example:\n  farrier sim fault create --machine 'machine-*' --effect repave --action fail --times 1"
 )]
 pub struct SimFaultArgs {
     /// Machine ID; * matches any characters (default: every machine)
@@ -85,10 +87,10 @@ pub enum SimAction {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct SimClearArgs {
+pub struct SimFaultDeleteArgs {
     /// ID of the rule, from `farrier sim fault list`
     pub fault_id: Option<String>,
-    /// Remove all rules
+    /// Delete all rules
     #[arg(long)]
     pub all: bool,
 }

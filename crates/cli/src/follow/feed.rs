@@ -6,9 +6,9 @@
 
 use crate::client::{Client, is_transport_error};
 use proto::v1::{
-    GetRunRequest, LogChunk, MachineEvent, NodeEvent, OperationEvent, RackEvent, RunEvent,
-    StreamRunLogsRequest, WatchChange, WatchMachinesRequest, WatchNodesRequest,
-    WatchOperationsRequest, WatchRacksRequest, WatchRunsRequest, run::Phase,
+    GetRunRequest, LogChunk, MachineEvent, NodeEvent, RackEvent, RunEvent, StreamRunLogsRequest,
+    WatchChange, WatchMachinesRequest, WatchNodesRequest, WatchRacksRequest, WatchRunsRequest,
+    run::Phase,
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -216,15 +216,6 @@ event_source!(
     RunEvent,
     runs,
     watch_runs,
-    after reset: skip_ended = false
-);
-event_source!(
-    "The events of operations.",
-    OperationEventSource,
-    WatchOperationsRequest,
-    OperationEvent,
-    operations,
-    watch_operations,
     after reset: skip_ended = false
 );
 event_source!(

@@ -1,10 +1,10 @@
 //! Request an operation and follow it.
 //!
 //! Every command that starts or changes an operation uses this module, so that all of them wait,
-//! print and exit alike. An operation and a run are the same record. Both are followed as a run;
-//! JSON and YAML output contains the kind that the command was about.
+//! print and exit alike. An operation and a run are the same record, which is followed and printed
+//! as a run.
 
-use super::describe;
+use super::{describe, fetch_run};
 use crate::args::{SubmitArgs, WaitArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Result};
@@ -18,16 +18,7 @@ use crate::machine::{effective_name, fetch_run_machine, phase_name as phase_of};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
-use proto::v1::{
-    GetOperationRequest, Machine, Operation, OperationType, Run, TargetKind, operation, run::Phase,
-};
-
-/// The kind of record that the command is about and that JSON and YAML output shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordKind {
-    Operation,
-    Run,
-}
+use proto::v1::{Machine, Operation, OperationType, Run, TargetKind, run::Phase};
 
 /// The final phase that counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +50,6 @@ pub enum RunOrigin {
 /// An accepted request.
 pub struct AcceptedOperation {
     pub run: Run,
-    pub record_kind: RecordKind,
     pub expected_end: ExpectedEnd,
     pub origin: RunOrigin,
     /// The machine before the request; none if the command does not wait.
@@ -88,14 +78,9 @@ pub fn operation_to_run(operation: Operation) -> Run {
     }
 }
 
-pub fn type_name(operation: &Operation) -> &'static str {
+fn type_name(operation: &Operation) -> &'static str {
     let kind = operation.r#type();
     if kind == OperationType::Unspecified { "-" } else { kind.as_str_name() }
-}
-
-pub fn phase_name(operation: &Operation) -> &'static str {
-    let phase = operation.phase();
-    if phase == operation::Phase::Unspecified { "-" } else { phase.as_str_name() }
 }
 
 /// The target of an operation: its machine, or the ID of another kind of target.
@@ -154,7 +139,7 @@ pub async fn follow_or_report(
             one_line(&accepted.run.run_id)
         );
         screen.print_line(&line)?;
-        print_full_record(client, screen, accepted.record_kind, &accepted.run).await?;
+        print_full_record(client, screen, &accepted.run).await?;
         return Ok(Exit::Success);
     }
     follow_to_end(client, screen, accepted, wait.timeout).await
@@ -178,7 +163,7 @@ async fn report_replay(
             screen.print_line(&line)?;
         }
     }
-    print_full_record(client, screen, accepted.record_kind, run).await?;
+    print_full_record(client, screen, run).await?;
     Ok(accepted.expected_end.exit(phase))
 }
 
@@ -189,7 +174,7 @@ pub async fn follow_to_end(
     accepted: AcceptedOperation,
     timeout: std::time::Duration,
 ) -> Result<Exit> {
-    let AcceptedOperation { run, record_kind, expected_end, origin, before } = accepted;
+    let AcceptedOperation { run, expected_end, origin, before } = accepted;
     let long_over = matches!(origin, RunOrigin::Watched) && is_terminal(run.phase());
     let during = match fetch_run_machine(client, &run).await {
         // The operation is accepted, so an unreachable server is waited for below.
@@ -224,7 +209,7 @@ pub async fn follow_to_end(
         }))?;
     }
     screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), phase_path(&run)))?;
-    print_full_record(client, screen, record_kind, &run).await?;
+    print_full_record(client, screen, &run).await?;
     Ok(expected_end.exit(run.phase()))
 }
 
@@ -241,24 +226,14 @@ fn phase_path(run: &Run) -> String {
     names.join(" → ")
 }
 
-/// Prints the record in JSON or YAML.
-async fn print_full_record(
-    client: &Client,
-    screen: &mut Screen,
-    record_kind: RecordKind,
-    run: &Run,
-) -> Result<()> {
+/// Prints the record in JSON or YAML. It is read again: a command that got an operation has no
+/// steps.
+async fn print_full_record(client: &Client, screen: &mut Screen, run: &Run) -> Result<()> {
     if screen.is_human() {
         return Ok(());
     }
-    match record_kind {
-        RecordKind::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
-        RecordKind::Operation => {
-            let request = GetOperationRequest { operation_id: run.run_id.clone() };
-            let operation = client.call(client.operations().get_operation(request)).await?;
-            screen.print_record(&operation, |operation| operation.operation_id.clone())
-        }
-    }
+    let run = fetch_run(client, &run.run_id).await?;
+    screen.print_record(&run, |run| describe(run, &Clock::system()))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure, Result};
 use crate::follow::summary::phase_label;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, cancel, fetch_run, follow_or_report,
-    follow_to_end, request_id_unless_dry_run,
+    AcceptedOperation, ExpectedEnd, RunOrigin, cancel, fetch_run, follow_or_report, follow_to_end,
+    request_id_unless_dry_run,
 };
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -155,9 +155,8 @@ async fn report_operation(
         screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
-    let (record_kind, expected_end, origin) =
-        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Submitted);
-    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    let (expected_end, origin) = (ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, expected_end, origin, before: None };
     follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
@@ -328,9 +327,8 @@ async fn watch_maintenance(
         });
     };
     let run = fetch_run(client, id).await?;
-    let (record_kind, expected_end, origin) =
-        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Watched);
-    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    let (expected_end, origin) = (ExpectedEnd::Succeeded, RunOrigin::Watched);
+    let accepted = AcceptedOperation { run, expected_end, origin, before: None };
     follow_to_end(client, screen, accepted, args.timeout).await
 }
 
@@ -352,7 +350,7 @@ async fn cancel_maintenance(
         return preview_cancel(client, screen, operation_id, args.reason).await;
     }
     let args = OperationActionArgs { operation_id, reason: args.reason, wait: args.wait };
-    cancel(client, screen, &args, RecordKind::Operation).await
+    cancel(client, screen, &args).await
 }
 
 /// Shows what a cancel would stop. The server runs the request and rolls it back.

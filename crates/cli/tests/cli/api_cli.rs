@@ -93,8 +93,7 @@ impl Terminal {
     #[track_caller]
     pub fn submit(&self, line: &str) -> String {
         let operation = self.json(&format!("{line} --no-wait"));
-        let id = operation.get("operation_id").or(operation.get("run_id"));
-        id.and_then(|id| id.as_str()).unwrap_or_else(|| panic!("{operation}")).to_string()
+        operation["operation_id"].as_str().unwrap_or_else(|| panic!("{operation}")).to_string()
     }
 
     /// Waits until the operation is at a step.
@@ -484,7 +483,12 @@ fn inventory(person: &Terminal, dir: &Path) {
     std::fs::write(&file, rows).unwrap();
     person.run(&["import", file.to_str().unwrap()], 0);
     person.line("machine register web-1 --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
-    person.line("machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a", 0);
+    let update = "machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a";
+    assert_eq!(person.line(update, 0), "web-1 updated\n");
+    let history = person.json("history web-1");
+    let same = "web-1 has these values already; nothing was changed\n";
+    assert_eq!(person.line(update, 0), same);
+    assert_eq!(person.json("history web-1"), history);
     let machine = person.json("machine get web-1");
     assert_eq!(machine["labels"], serde_json::json!({"rack": "r1"}));
     assert_eq!(machine["spec"]["serial"], "s1", "what is not given stays");
@@ -544,7 +548,7 @@ fn read_commands(person: &Terminal) {
         person.run(&["runs", "--filter", "type=REPAVE AND machine_id=machine-1", "-o", "json"], 0);
     let runs: serde_json::Value = serde_json::from_str(&runs).unwrap();
     let list = runs.as_array().or(runs["runs"].as_array()).unwrap();
-    let run = list[0]["run_id"].as_str().unwrap().to_string();
+    let run = list[0]["operation_id"].as_str().unwrap().to_string();
     assert!(person.line(&format!("run get {run}"), 0).contains("Type:       REIMAGE"));
     person.formats(&format!("get {run}"), &run);
     person.formats(&format!("operation get {run}"), "repave-os");
@@ -557,6 +561,8 @@ fn read_commands(person: &Terminal) {
         let log = person.line(&line, 0);
         assert!(log.contains("Writing image ubuntu-2204"), "{log}");
     }
+    let log = person.line(&format!("logs {run} -o json"), 0);
+    assert!(log.contains("Writing image ubuntu-2204") && log.contains("\"offset\":0"), "{log}");
     person.stream(&["watch", "--all"], "machine-1");
     person.stream(&["watch", "machine-2", "--all", "-o", "json"], "machine-2");
     person.stream(&["operation", "watch", "--all"], "machine-1");
@@ -627,10 +633,10 @@ fn power(person: &Terminal) {
     let reported = person.line("exit-maintenance csv-1 --uncordon", 0);
     assert!(reported.contains("✓ Node uncordoned"), "{reported}");
     assert_eq!(drained("csv-1"), (false, "InService".into()));
-    person.line("sim fault add --machine csv-1 --effect drain --action fail --times 0", 0);
+    person.line("sim fault create --machine csv-1 --effect drain --action fail --times 0", 0);
     let reported = person.line("enter-maintenance csv-1 --drain", 1);
     assert!(reported.contains("farrier fault eviction-blocked"), "{reported}");
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
 }
 
 /// Failures, and every repair command.
@@ -680,17 +686,28 @@ fn repair_commands(person: &Terminal) {
     broken("reboot", 3);
     let reported = person.line("reboot machine-3 -o json", 1);
     let failed: serde_json::Value = serde_json::from_str(&reported).unwrap();
-    let failed = failed.get("run_id").or(failed.get("operation_id")).unwrap();
+    one_form(person, &failed);
+    let failed = &failed["operation_id"];
     assert!(
         person
             .line(&format!("operation resume {}", failed.as_str().unwrap()), 0)
             .contains("SUCCEEDED")
     );
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
+}
+
+/// Every command prints an operation in the same form.
+fn one_form(person: &Terminal, operation: &serde_json::Value) {
+    let id = operation["operation_id"].as_str().unwrap();
+    let shown = person.json(&format!("operation get {id}"));
+    assert_eq!(*operation, shown);
+    for list in ["operation list", "ops", "runs"] {
+        assert_eq!(person.json(&format!("{list} --limit 1"))[0], shown, "{list}");
+    }
 }
 
 fn stopping(person: &Terminal) {
-    person.line("sim fault add --machine machine-3 --effect reboot --action hang --times 0", 0);
+    person.line("sim fault create --machine machine-3 --effect reboot --action hang --times 0", 0);
     for cancel in ["cancel", "operation cancel"] {
         let run = person.submit("reboot machine-3");
         person.at_step(&run, "reboot");
@@ -709,7 +726,7 @@ fn stopping(person: &Terminal) {
     assert!(person.line("reboot machine-3", 2).contains("farrier why op-"));
     let run = person.json("get machine-3")["status"]["active_run_id"].as_str().unwrap().to_string();
     person.line(&format!("cancel {run}"), 0);
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
 }
 
 fn flags(person: &Terminal) {
@@ -727,14 +744,14 @@ fn flags(person: &Terminal) {
         let shown = format!("\"effective_state\":\"{state}\"");
         assert!(machine.contains(&shown), "{command}: {machine}");
     }
-    person.line("sim fault add --machine machine-3 --effect reboot --action fail --times 0", 0);
+    person.line("sim fault create --machine machine-3 --effect reboot --action fail --times 0", 0);
     person.line("reboot machine-3", 1);
     person.run(&["admin", "clear-needs-intervention", "machine-3", "--reason", "looked"], 0);
     let rules = person.json("sim fault list");
     let rules = rules.as_array().or(rules["faults"].as_array()).unwrap();
     let rule = rules[0]["fault_id"].as_str().unwrap().to_string();
-    person.line(&format!("sim fault clear {rule}"), 0);
-    assert!(person.line(&format!("sim fault clear {rule}"), 2).contains("farrier sim fault list"));
+    person.line(&format!("sim fault delete {rule}"), 0);
+    assert!(person.line(&format!("sim fault delete {rule}"), 2).contains("farrier sim fault list"));
 }
 
 fn exit_codes(person: &Terminal) {

@@ -151,6 +151,14 @@ async fn runs(_world: &TestServer, mut api: Clients) {
         ("run_id", stuck.as_str(), stuck.clone()),
         ("operation_id", stuck.as_str(), stuck.clone()),
         ("machine_id", "served", of("served")),
+        ("target_id", "served", of("served")),
+        ("target_kind", "machine", select(&|_| true)),
+        ("target_kind", "rack", String::new()),
+        ("initiator", "anonymous", select(&|_| true)),
+        ("initiator", "ada", String::new()),
+        ("part_of", "op-none", String::new()),
+        ("rack_id", "rack-none", String::new()),
+        ("rack", "rack-none", String::new()),
         ("type", "REPAVE", kind("REPAVE")),
         ("type", "reimage", kind("REPAVE")),
         ("type", "ENTER_MAINTENANCE", kind("ENTER_MAINTENANCE")),
@@ -176,6 +184,16 @@ async fn runs(_world: &TestServer, mut api: Clients) {
     for list in ["runs", "operations"] {
         for (field, value, expected) in &table {
             check(&mut api, list, (field, value), expected).await;
+        }
+        let newest = all.iter().find(|run| run.run_id == stuck).unwrap().created_at.unwrap();
+        for (filter, expected) in [
+            ("part_of=\"\"".to_string(), select(&|_| true)),
+            (format!("created_at>={newest}"), stuck.clone()),
+            (format!("created_at < {newest}"), select(&|run| run.run_id != stuck)),
+            ("created_at>=1970-01-01".to_string(), select(&|_| true)),
+            ("created_at<1970-01-01".to_string(), String::new()),
+        ] {
+            assert_eq!(ids(&mut api, list, &filter).await, words(&expected), "{filter}");
         }
         let filter = "type in (REBOOT, REPAVE) AND phase!=SUCCEEDED AND labels.env=prod";
         let expected = [stuck.clone(), canceled.clone(), select(&|run| run.request_id == "broken")];
@@ -217,6 +235,10 @@ async fn a_bad_filter_is_pointed_at() {
         ("runs", "type in (REBOOT", 16),
         ("operations", "type in REBOOT", 9),
         ("operations", "operation_id", 13),
+        ("operations", "created_at=2026-01-31", 11),
+        ("operations", "created_at>=yesterday", 13),
+        ("operations", "created_at<2026-02-30", 12),
+        ("operations", "target_kind=site", 13),
         ("operations", "workflow_state=happy", 16),
         ("plans", "machine_id=m-1", 1),
         ("plans", "type=REBOOT AND", 16),

@@ -167,12 +167,12 @@ fn out_and_back(person: &Terminal) {
 
 /// Makes a stage of a machine's onboarding fail.
 fn broken(person: &Terminal, machine: &str, stage: &str, action: &str) {
-    let fault = format!("sim fault add --machine {machine} --effect {stage} --action {action}");
+    let fault = format!("sim fault create --machine {machine} --effect {stage} --action {action}");
     person.line(&format!("{fault} --times 0"), 0);
 }
 
 fn mended(person: &Terminal) {
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
 }
 
 /// A failed onboarding, and every repair command, addressed by the node's ID.
@@ -186,7 +186,7 @@ fn repairs(person: &Terminal) {
     says(&got, &["onboarding FAILED_RETRYABLE", "configure_storage", "Attempts:", "Failure:"]);
     let failed = person.line("operation list --state failed_retryable", 0);
     assert!(failed.contains("gpu-2") && !failed.contains("SUCCEEDED"), "{failed}");
-    let run = person.json(&format!("operation get {node}"))["run_id"].clone();
+    let run = person.json(&format!("operation get {node}"))["operation_id"].clone();
     says(&person.line(&format!("operation retry-step {node}"), 1), &["✗ FAILED"]);
     // The earlier names of the same actions.
     says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);

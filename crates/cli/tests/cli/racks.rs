@@ -166,7 +166,7 @@ fn preview(person: &Terminal) {
 }
 
 fn trouble(person: &Terminal) {
-    person.line("sim fault add --machine tray-2 --effect power --action fail --times 0", 0);
+    person.line("sim fault create --machine tray-2 --effect power --action fail --times 0", 0);
     let start = "rack maintenance start rack-1 --activity power --request-id same";
     let reported = person.line(start, 1);
     says(&reported, &["✗ FAILED", "tray-2", "part-failed"]);
@@ -177,9 +177,10 @@ fn trouble(person: &Terminal) {
     says(&shown, &["PowerSequence: tray-2", "farrier operation retry-step op-"]);
     says(&person.line("why rack-1", 0), &["PowerSequence on tray-2 failed"]);
     let status = person.json("rack maintenance status rack-1");
-    let run = status[0]["operation"]["run_id"].as_str().unwrap().to_string();
+    let run = status[0]["operation"]["operation_id"].as_str().unwrap().to_string();
+    listed(person, &run);
     says(&person.line(&format!("rack maintenance status {run}"), 0), &["tray-2", "FAILED"]);
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
     assert!(person.line(&format!("operation retry-step {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
     let reported = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
@@ -189,8 +190,31 @@ fn trouble(person: &Terminal) {
     until(person, "rack-1", "Ready");
 }
 
+/// A list has child operations only where it is asked for them.
+fn listed(person: &Terminal, run: &str) {
+    let parents = |line: &str| -> Vec<String> {
+        let all = person.json(line);
+        let parent = |one: &serde_json::Value| one["part_of"].as_str().unwrap().to_string();
+        all.as_array().unwrap().iter().map(parent).collect()
+    };
+    for line in ["operation list", "ops", "runs --since 1h"] {
+        let found = parents(line);
+        assert!(!found.is_empty() && found.iter().all(String::is_empty), "{line}: {found:?}");
+    }
+    assert!(parents("operation list --all").iter().any(|one| one == run));
+    let children = parents(&format!("operation list --parent {run}"));
+    assert!(!children.is_empty() && children.iter().all(|one| one == run), "{children:?}");
+    assert_eq!(parents("operation list --initiator nobody").len(), 0);
+    assert_eq!(parents("operation list --since 2100-01-01").len(), 0);
+    for filter in ["target_id=rack-1", "target_kind=rack", "machine_id=rack:rack-1"] {
+        let of_rack = person.json(&format!("operation list --filter {filter}"));
+        let all = of_rack.as_array().unwrap();
+        assert!(!all.is_empty() && all.iter().all(|one| one["target_id"] == "rack-1"), "{filter}");
+    }
+}
+
 fn canceled(person: &Terminal) {
-    person.line("sim fault add --machine tray-2 --effect check --action hang --times 0", 0);
+    person.line("sim fault create --machine tray-2 --effect check --action hang --times 0", 0);
     let run = person.submit("rack maintenance start rack-1 --machine tray-2");
     person.at_step(&run, "validate");
     let message = person.line("rack maintenance start rack-1", 2);
@@ -211,7 +235,7 @@ fn canceled(person: &Terminal) {
     assert!(reported.contains("CANCELED"), "{reported}");
     until(person, "rack-1", "Error");
     assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
     assert!(person.line(&format!("operation rerun {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
 }

@@ -112,7 +112,10 @@ fn programs_get_one_record_and_nothing_else() {
     let (code, stdout, _) =
         finish(farrier(&stage.url(), &["operation", "watch", "op-1", "-o", "json"]));
     let run: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((run["run_id"].as_str(), run["phase"].as_str()), (Some("op-1"), Some("SUCCEEDED")));
+    assert_eq!(
+        (run["operation_id"].as_str(), run["phase"].as_str()),
+        (Some("op-1"), Some("SUCCEEDED"))
+    );
     assert_eq!(code, 0);
 }
 

@@ -148,7 +148,7 @@ fn prepare(person: &Terminal) {
     person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy-1", 0);
     person.line("exit-maintenance machine-1", 0);
     person.line("enter-maintenance machine-3 --request-id enter-3", 0);
-    let fault = "sim fault add --machine machine-3 --effect reboot --action fail --times 0";
+    let fault = "sim fault create --machine machine-3 --effect reboot --action fail --times 0";
     person
         .run(&[&fault.split(' ').collect::<Vec<_>>()[..], &["--message", "no power"]].concat(), 0);
     person.line("reboot machine-3 --request-id broken", 1);
@@ -210,9 +210,10 @@ impl Transcript {
         };
         match word {
             "$NODE" => json("node list")[0]["node_id"].as_str().unwrap().to_string(),
-            "$FAILED" => {
-                json("runs --filter request_id=broken")[0]["run_id"].as_str().unwrap().to_string()
-            }
+            "$FAILED" => json("runs --filter request_id=broken")[0]["operation_id"]
+                .as_str()
+                .unwrap()
+                .to_string(),
             word => word.to_string(),
         }
     }

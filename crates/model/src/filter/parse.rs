@@ -13,6 +13,8 @@ use crate::refusal::{Reason, Refusal};
 use crate::run::{RunPhase, Workflow};
 use crate::site::Site;
 use crate::switch::Switch;
+use crate::target::{TargetId, TargetKind};
+use crate::time::Timestamp;
 
 /// The number of characters that an error shows on either side of the caret.
 const SHOWN: usize = 40;
@@ -86,6 +88,9 @@ impl<'a> Parser<'a> {
         if matches!(field, FilterField::Label(_)) && self.at_end_of_term() {
             return Ok(FilterTerm { field, negated: false, values: Vec::new() });
         }
+        if field == FilterField::CreatedFrom {
+            return self.time_term();
+        }
         let negated = if self.eat("!=") {
             true
         } else if self.eat("=") {
@@ -96,6 +101,28 @@ impl<'a> Parser<'a> {
         self.skip_space();
         let values = vec![self.value(&field)?];
         Ok(FilterTerm { field, negated, values })
+    }
+
+    /// A comparison of a time: not before it, or before it.
+    fn time_term(&mut self) -> Result<FilterTerm, Refusal> {
+        let field = match (self.eat(">="), self.eat("<")) {
+            (true, _) => FilterField::CreatedFrom,
+            (false, true) => FilterField::CreatedBefore,
+            (false, false) => return Err(self.wrong(self.at, "expected >= or <".into())),
+        };
+        self.skip_space();
+        let start = self.at;
+        let written = self.value(&field)?;
+        match Timestamp::parse(&written) {
+            Some(at) => {
+                let values = vec![at.as_micros().to_string()];
+                Ok(FilterTerm { field, negated: false, values })
+            }
+            None => {
+                let message = "expected a time in UTC, as 2026-01-31T12:00:00Z or 2026-01-31";
+                Err(self.wrong(start, message.into()))
+            }
+        }
     }
 
     fn at_end_of_term(&self) -> bool {
@@ -190,7 +217,14 @@ impl<'a> Parser<'a> {
             (FilterSubject::Machine | FilterSubject::Run, "provider") => {
                 Some(FilterField::Provider)
             }
-            (FilterSubject::Machine | FilterSubject::Run, "rack") => Some(FilterField::Rack),
+            (FilterSubject::Machine | FilterSubject::Run, "rack_id" | "rack") => {
+                Some(FilterField::Rack)
+            }
+            (FilterSubject::Run, "target_id") => Some(FilterField::MachineId),
+            (FilterSubject::Run, "target_kind") => Some(FilterField::TargetKind),
+            (FilterSubject::Run, "initiator") => Some(FilterField::Initiator),
+            (FilterSubject::Run, "part_of") => Some(FilterField::PartOf),
+            (FilterSubject::Run, "created_at") => Some(FilterField::CreatedFrom),
             (FilterSubject::Run | FilterSubject::Plan, "type") => Some(FilterField::Type),
             (FilterSubject::Run, "run_id" | "operation_id") => Some(FilterField::RunId),
             (FilterSubject::Run | FilterSubject::Plan, "plan_id") => Some(FilterField::PlanId),
@@ -278,31 +312,35 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
             "effective_state",
             "lifecycle_state",
             "provider",
-            "rack",
+            "rack_id",
             "labels.KEY",
             "condition.TYPE",
         ],
         FilterSubject::Run => &[
-            "run_id",
             "operation_id",
+            "target_id",
+            "target_kind",
             "machine_id",
             "type",
             "phase",
             "workflow_state",
             "plan_id",
             "request_id",
+            "initiator",
+            "part_of",
+            "created_at",
             "machine_phase",
             "effective_state",
             "lifecycle_state",
             "provider",
-            "rack",
+            "rack_id",
             "labels.KEY",
             "condition.TYPE",
         ],
         FilterSubject::Plan => &["plan_id", "type"],
         FilterSubject::Rack => &["rack_id", "state", "hardware_type", "labels.KEY"],
-        FilterSubject::Switch => &["switch_id", "state", "rack", "labels.KEY"],
-        FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack", "labels.KEY"],
+        FilterSubject::Switch => &["switch_id", "state", "rack_id", "labels.KEY"],
+        FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack_id", "labels.KEY"],
         FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
         FilterSubject::Site => &["site_id", "state", "labels.KEY"],
         FilterSubject::Health
@@ -327,7 +365,7 @@ fn record_field(subject: FilterSubject, name: &str) -> Option<FilterField> {
     let (rack, node) = (subject == FilterSubject::Rack, subject == FilterSubject::Node);
     match name {
         "state" => Some(FilterField::State),
-        "rack" if device => Some(FilterField::Rack),
+        "rack_id" | "rack" if device => Some(FilterField::Rack),
         "hardware_type" if rack => Some(FilterField::HardwareType),
         "machine_id" if node => Some(FilterField::MachineId),
         "site_id" if node => Some(FilterField::Site),
@@ -396,6 +434,13 @@ fn canonical(
                 Some(words) => among(words.to_vec()),
             }
         }
+        FilterField::TargetKind => {
+            among(TargetKind::ALL.iter().map(|kind| kind.as_str()).collect())
+        }
+        // Runs store their target with its kind, which the prefix of the id tells.
+        FilterField::MachineId if subject == FilterSubject::Run => {
+            Ok(TargetId::parse(value).map_or_else(|_| value.to_string(), |target| target.key()))
+        }
         FilterField::MachineId
         | FilterField::Provider
         | FilterField::Rack
@@ -403,6 +448,10 @@ fn canonical(
         | FilterField::RunId
         | FilterField::PlanId
         | FilterField::RequestId
+        | FilterField::Initiator
+        | FilterField::PartOf
+        | FilterField::CreatedFrom
+        | FilterField::CreatedBefore
         | FilterField::RecordId
         | FilterField::HardwareType
         | FilterField::Site => Ok(value.to_string()),

@@ -242,7 +242,7 @@ reasons! {
         "watch again without a cursor and without `skip_ended`; the snapshot has the current state";
     TooManyFaults = "TOO_MANY_FAULTS", Precondition,
         "the simulator has 256 fault rules",
-        "`farrier sim fault clear`";
+        "`farrier sim fault delete --all`";
     SimulatorMemory = "SIMULATOR_MEMORY", Precondition,
         "the simulator cannot read or write its files",
         "see the server's disk";

@@ -27,3 +27,37 @@ fn durations_are_spoken() {
         assert_eq!(format_duration(Duration::from_millis(millis)), message);
     }
 }
+
+#[test]
+fn times_are_read_as_rfc_3339_writes_them() {
+    for (text, micros) in [
+        ("1970-01-01", 0),
+        ("1970-01-01T00:00:00Z", 0),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        ("2000-02-29T12:30:15.25Z", 951_827_415_250_000),
+        ("2026-11-17T21:45:00.1234567Z", 1_794_951_900_123_456),
+        ("2100-03-01", 4_107_542_400_000_000_i64),
+    ] {
+        assert_eq!(Timestamp::parse(text), Some(Timestamp::from_micros(micros)), "{text}");
+    }
+    for wrong in [
+        "",
+        "2026",
+        "2026-1-01",
+        "2026-13-01",
+        "2026-00-10",
+        "2100-02-29",
+        "2026-01-32",
+        "2026-01-01T",
+        "2026-01-01T12:00Z",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01T12:00:00",
+        "2026-01-01T12:00:00+01:00",
+        "2026-01-01T12:00:00.Z",
+        "2026-01-01T12:00:00.5xZ",
+        "+026-01-01",
+        "yesterday",
+    ] {
+        assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
+    }
+}

@@ -8,6 +8,7 @@ use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Machine, Phase};
 use model::plan::RunType;
 use model::run::{Run, RunPhase, Workflow};
+use model::target::TargetKind;
 use std::collections::HashMap;
 
 on_both!(machines_are_selected_as_the_model_says, runs_are_selected_as_the_model_says);
@@ -19,6 +20,7 @@ const VALUES: [&str; 12] =
     ["prod", "Prod", "", "5", "null", "true", "it's", "a b", "\\", "\"quoted\"", "ä☃", "%"];
 const RACKS: [&str; 3] = ["rack-1", "rack-2", "rack-none"];
 const PROVIDERS: [&str; 3] = ["", "sim", "redfish"];
+const INITIATORS: [&str; 3] = ["ada", "it's", "engine"];
 
 fn random_machine(dice: &mut Dice, number: usize) -> Machine {
     let mut machine = machine(&format!("m-{number:03}"));
@@ -45,6 +47,8 @@ fn random_run(dice: &mut Dice, machine: &Machine, number: usize) -> Run {
     run.spec.run_type = *dice.pick(&RunType::ALL);
     run.spec.plan_id = PlanId::trusted(*dice.pick(&["plan-a", "plan-b"]));
     run.spec.request_id = format!("req {number}");
+    run.spec.initiator = (*dice.pick(&INITIATORS)).into();
+    run.spec.parent_run = dice.coin().then(|| RunId::trusted("op-1"));
     ended(run, *dice.pick(&Workflow::ALL))
 }
 
@@ -70,6 +74,7 @@ fn random_field(dice: &mut Dice, subject: FilterSubject) -> (String, Vec<String>
         ("lifecycle_state".to_string(), words(&lifecycle)),
         ("provider".to_string(), words(&PROVIDERS)),
         ("rack".to_string(), words(&RACKS)),
+        ("rack_id".to_string(), words(&RACKS)),
         (condition, words(&["true", "false"])),
         (label, words(&VALUES)),
     ];
@@ -82,6 +87,11 @@ fn random_field(dice: &mut Dice, subject: FilterSubject) -> (String, Vec<String>
             ("workflow_state".to_string(), words(&Workflow::ALL.map(Workflow::as_str))),
             ("plan_id".to_string(), words(&["plan-a", "plan-b", "plan-c"])),
             ("request_id".to_string(), words(&["req 1", "req 2", "no such"])),
+            ("target_id".to_string(), [ids("m"), words(&["rack-1", "sw-1"])].concat()),
+            ("target_kind".to_string(), words(&TargetKind::ALL.map(TargetKind::as_str))),
+            ("initiator".to_string(), words(&INITIATORS)),
+            ("part_of".to_string(), words(&["", "op-1", "op-none"])),
+            ("created_at".to_string(), words(&["1970-01-01", "1970-01-01T00:00:30Z"])),
         ]);
     }
     fields.swap_remove(dice.roll(fields.len()))
@@ -92,6 +102,9 @@ fn random_term(dice: &mut Dice, subject: FilterSubject) -> String {
     let one = quoted(dice.pick::<String>(&values));
     let some: Vec<_> = (0..=dice.roll(3)).map(|_| quoted(dice.pick::<String>(&values))).collect();
     let some = some.join(", ");
+    if field == "created_at" {
+        return format!("{field}{}{one}", dice.pick(&[">=", "<"]));
+    }
     match dice.roll(4) {
         0 => format!("{field}={one}"),
         1 => format!("{field} != {one}"),

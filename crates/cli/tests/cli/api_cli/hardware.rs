@@ -106,9 +106,9 @@ pub fn hardware(person: &Terminal) {
     recorded_hardware(person, &one);
     person.formats("machine console-log machine-1", "operating system started");
     assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
-    person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
+    person.line("sim fault create --machine machine-1 --effect probe --action fail --times 0", 0);
     assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
-    person.line("sim fault clear --all", 0);
+    person.line("sim fault delete --all", 0);
     let reported = person.line("bmc test http://127.0.0.1:9", 1);
     assert!(reported.contains("✗ port") && reported.contains("- login"), "{reported}");
     assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));

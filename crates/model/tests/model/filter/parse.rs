@@ -32,6 +32,43 @@ fn terms_are_read() {
 }
 
 #[test]
+fn a_field_has_the_name_that_json_prints() {
+    for (subject, name, earlier) in [
+        (FilterSubject::Machine, "rack_id=rack-7", "rack=rack-7"),
+        (FilterSubject::Switch, "rack_id=rack-7", "rack=rack-7"),
+        (FilterSubject::PowerShelf, "rack_id=rack-7", "rack=rack-7"),
+        (FilterSubject::Run, "rack_id=rack-7", "rack=rack-7"),
+        (FilterSubject::Run, "operation_id=op-1", "run_id=op-1"),
+        (FilterSubject::Run, "target_id=rack-7", "machine_id=rack:rack-7"),
+        (FilterSubject::Run, "target_id=sw-1", "machine_id=switch:sw-1"),
+        (FilterSubject::Run, "target_id=ps-1", "machine_id=power_shelf:ps-1"),
+        (FilterSubject::Run, "target_id=web-7", "machine_id=web-7"),
+    ] {
+        let parse = |text| Filter::parse(text, subject).unwrap();
+        assert_eq!(parse(name), parse(earlier), "{name}");
+    }
+}
+
+#[test]
+fn times_are_compared() {
+    for (text, field, micros) in [
+        ("created_at>=1970-01-02", FilterField::CreatedFrom, 86_400_000_000),
+        ("created_at < 1970-01-01T00:00:01.5Z", FilterField::CreatedBefore, 1_500_000),
+        ("created_at>=\"1969-12-31T23:59:59Z\"", FilterField::CreatedFrom, -1_000_000_i64),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::Run).unwrap();
+        let values = vec![micros.to_string()];
+        assert_eq!(filter.terms, [FilterTerm { field, negated: false, values }], "{text}");
+    }
+    for (text, position) in
+        [("created_at=1970-01-01", 11), ("created_at>1970-01-01", 11), ("created_at>=soon", 13)]
+    {
+        let refusal = Filter::parse(text, FilterSubject::Run).unwrap_err();
+        assert!(refusal.message.contains(&format!("at character {position}:")), "{refusal}");
+    }
+}
+
+#[test]
 fn errors_point_at_the_character() {
     let table = [
         ("colour=red", 1),
