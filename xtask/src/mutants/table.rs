@@ -279,4 +279,14 @@ pub const MUTANTS: &[Mutant] = &[
         scenario: ONBOARDED,
         expected_message: "is enrolling beside",
     },
+    Mutant {
+        name: "a node stays active while its machine is taken down",
+        file: "crates/engine/src/node/run_update.rs",
+        original: "    let Some(mut down) = node.taken_down(&run.spec.id) else { return Ok(()) };\n",
+        broken: "    let down = node.taken_down(&run.spec.id).filter(|_| !AWAKE);
+    let Some(mut down) = down else { return Ok(()) };\n",
+        test: RESTART,
+        scenario: "the machine of a node is switched off and on",
+        expected_message: "is active, and its machine is off by our order",
+    },
 ];

@@ -128,7 +128,7 @@ fn preview(person: &Terminal) {
     says(&message, &["would be refused:", "tray-1 is in service and not drained", "Taken down: "]);
     says(
         &person.line(off, 2),
-        &["tray-1 is READY", "(gate in-service)", "--override in-service --reason"],
+        &["tray-1 is in service", "(gate in-service)", "--override in-service --reason"],
     );
     for (half, other) in [("--override in-service", "--reason"), ("--reason fire", "--override")] {
         for command in [off, "rack reprovision rack-1"] {

@@ -13,12 +13,12 @@ use model::device::power_goal;
 use model::effect::DesiredPower;
 use model::filter::Filter;
 use model::gate::{Gate, Overrides};
-use model::id::{MachineId, NodeId, SiteId};
+use model::id::{MachineId, NodeId, PlanId, SiteId};
 use model::machine::Labels;
 use model::node::{DecommissionMode, Node, NodeStage, NodeState, is_consistent};
 use model::plan::{Params, PowerChange, RunType};
-use model::run::RunPhase;
 use model::run::actions::{Action, Requester};
+use model::run::{Run, RunPhase};
 use model::site::SiteSpec;
 use model::target::TargetId;
 use providers::sim::{self, FaultRule};
@@ -267,33 +267,47 @@ pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAc
 
 async fn take_down(client: &Client, name: &str) {
     let (off, on) = (PowerChange::Off.plan_id(), PowerChange::On.plan_id());
-    let plans = [
-        (RunType::EnterMaintenance, None),
-        (RunType::Power, Some(off)),
-        (RunType::Power, Some(on)),
-    ];
-    for (index, (run_type, plan_id)) in plans.into_iter().enumerate() {
-        let start = StartRequest {
-            machine_id: MachineId::trusted(MACHINE),
-            request_id: format!("{name} {index}"),
-            run_type,
-            plan_id,
-            params: Params::new(),
-            overrides: Overrides::of(&[Gate::InService], "a test"),
-            initiator: "client".into(),
-        };
-        let started = client.call(|engine| {
-            let start = start.clone();
-            async move { engine.runs().start(start).await }
-        });
-        match started.await {
-            Ok(started) => drop(client.wait_until_ended(&started.run.spec.id).await),
-            // The previous run was canceled, so the phase does not allow this one.
-            Err(StoreError::Refused(refusal)) => {
-                assert_eq!(refusal.reason.as_str(), "WRONG_PHASE");
-            }
-            Err(error) => panic!("the request failed: {error}"),
+    let entry = (RunType::EnterMaintenance, None);
+    run_overriding(client, entry, format!("{name} enter")).await;
+    run_overriding(client, (RunType::Power, Some(off)), format!("{name} off")).await;
+    // A client may cancel one of them; the machine is on at the end.
+    for attempt in ["on", "on again"] {
+        let plan = (RunType::Power, Some(on.clone()));
+        let run = run_overriding(client, plan, format!("{name} {attempt}")).await;
+        if run.is_some_and(|run| run.phase() == RunPhase::Succeeded) {
+            return;
         }
+    }
+    panic!("the machine is not switched on");
+}
+
+/// Starts a run with an override and waits for its end. None if the phase does not allow it,
+/// because the run before it was canceled.
+async fn run_overriding(
+    client: &Client,
+    (run_type, plan_id): (RunType, Option<PlanId>),
+    request_id: String,
+) -> Option<Run> {
+    let start = StartRequest {
+        machine_id: MachineId::trusted(MACHINE),
+        request_id,
+        run_type,
+        plan_id,
+        params: Params::new(),
+        overrides: Overrides::of(&[Gate::InService], "a test"),
+        initiator: "client".into(),
+    };
+    let started = client.call(|engine| {
+        let start = start.clone();
+        async move { engine.runs().start(start).await }
+    });
+    match started.await {
+        Ok(started) => Some(client.wait_until_ended(&started.run.spec.id).await),
+        Err(StoreError::Refused(refusal)) => {
+            assert_eq!(refusal.reason.as_str(), "WRONG_PHASE");
+            None
+        }
+        Err(error) => panic!("the request failed: {error}"),
     }
 }
 
