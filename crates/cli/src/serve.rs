@@ -49,6 +49,7 @@ fn build_config(args: ServeArgs) -> Result<Config, String> {
     if let Some(count) = args.simulate {
         config.sim.machines = count as usize;
     }
+    config.sim.enabled |= args.demo || args.simulate.is_some();
     if let Some(speed) = args.sim_speed {
         config.sim.speed = match speed {
             SimSpeed::Zero => Speed::Zero,

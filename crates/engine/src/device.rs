@@ -5,6 +5,7 @@ mod polling;
 
 use crate::admission::event;
 use crate::holds::unknown;
+use crate::machine::no_provider_named;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
 use crate::{Change, Engine};
@@ -90,9 +91,9 @@ impl Devices {
             "" => D::name(self.0.now(), self.0.random()),
             id => id.to_string(),
         };
-        let (is_given, labels) = (device.spec.is_some(), device.labels);
-        let spec = Box::new(self.with_provider::<D>(device.spec.unwrap_or_default())?);
-        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
+        let spec = device.spec.map(|placed| self.with_provider::<D>(placed)).transpose()?;
+        let desired = Desired::Registered { spec: spec.map(Box::new), labels: device.labels };
+        self.put(id, desired, actor).await
     }
 
     /// Changes the spec and labels of a known device, at this version if one is named.
@@ -244,7 +245,7 @@ type DeviceChange<D> = Arc<dyn Fn(&D) -> Result<(PlacedSpec, Labels)> + Send + S
 
 enum Desired<D> {
     /// The device may be new. A known device keeps its spec if none is given.
-    Registered { spec: Box<PlacedSpec>, is_given: bool, labels: Labels },
+    Registered { spec: Option<Box<PlacedSpec>>, labels: Labels },
     /// The device exists, at this version if one is given.
     Changed { change: DeviceChange<D>, version: Option<i64> },
 }
@@ -253,11 +254,9 @@ impl<D: Device> Desired<D> {
     /// The spec, place and labels that a known device gets.
     fn of_known(&self, device: &D) -> Result<(PlacedSpec, Labels)> {
         match self {
-            Self::Registered { spec, is_given: true, labels } => {
-                Ok((spec.as_ref().clone(), labels.clone()))
-            }
-            Self::Registered { is_given: false, labels, .. } => {
-                Ok((PlacedSpec::of(device), labels.clone()))
+            Self::Registered { spec, labels } => {
+                let placed = spec.as_deref().cloned().unwrap_or_else(|| PlacedSpec::of(device));
+                Ok((placed, labels.clone()))
             }
             Self::Changed { change, version } => {
                 check_device_version(device, *version)?;
@@ -280,7 +279,9 @@ impl<D: Device> PutDevice<D> {
         let before = tx.record::<D>(&self.id).await?;
         let placed = match (&before, &self.desired) {
             (Some(device), desired) => desired.of_known(device)?.0,
-            (None, Desired::Registered { spec, .. }) => spec.as_ref().clone(),
+            (None, Desired::Registered { spec, .. }) => {
+                spec.as_deref().cloned().ok_or_else(|| no_provider_named(D::FIELD))?
+            }
             (None, Desired::Changed { .. }) => return Err(no_device::<D>(&self.id).into()),
         };
         // Slots are checked only when they change: a stored placement stays valid.
@@ -297,8 +298,8 @@ impl<D: Device> PutDevice<D> {
                 }
                 self.change(tx, device, placed, labels).await
             }
-            (None, Desired::Registered { spec, labels, .. }) => {
-                self.create(tx, spec.as_ref().clone(), labels.clone()).await
+            (None, Desired::Registered { labels, .. }) => {
+                self.create(tx, placed, labels.clone()).await
             }
             (None, Desired::Changed { .. }) => Err(no_device::<D>(&self.id).into()),
         }

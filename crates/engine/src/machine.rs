@@ -32,9 +32,9 @@ impl Machines {
     /// Registers a machine, or updates the spec and labels of a known one.
     pub async fn register(&self, machine: DescribedMachine, actor: String) -> Result<Machine> {
         let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
-        let (is_given, labels) = (machine.spec.is_some(), machine.labels);
-        let spec = Box::new(self.with_provider(machine.spec.unwrap_or_default())?);
-        self.put(id, Desired::Registered { spec, is_given, labels }, actor).await
+        let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
+        let desired = Desired::Registered { spec: spec.map(Box::new), labels: machine.labels };
+        self.put(id, desired, actor).await
     }
 
     /// Changes the spec and labels of a known machine, at this version if one is named.
@@ -65,16 +65,14 @@ impl Machines {
     }
 
     pub(crate) fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
-        let names = self.0.providers().names();
-        if spec.provider.is_empty()
-            && let Some(default) = self.0.providers().default_name()
-        {
+        let providers = self.0.providers();
+        if spec.provider.is_empty() {
+            let default = providers.default_for(&spec);
+            let default = default.ok_or_else(|| no_provider_named("machine"))?;
             spec.provider = default.to_string();
         }
-        let Some(provider) = self.0.providers().get(&spec.provider) else {
-            let problem = format!("{:?} is not a provider of this server", spec.provider);
-            let instead = format!("use one of: {}", names.join(", "));
-            return Err(Refusal::invalid("machine.spec.provider", problem, instead).into());
+        let Some(provider) = providers.get(&spec.provider) else {
+            return Err(providers.refuse_unknown("machine.spec.provider", &spec.provider).into());
         };
         provider.check(&spec)?;
         Ok(spec)
@@ -131,7 +129,7 @@ type MachineChange = Arc<dyn Fn(&Machine) -> Result<(MachineSpec, Labels)> + Sen
 
 enum Desired {
     /// The machine may be new. A known machine keeps its spec if none is given.
-    Registered { spec: Box<MachineSpec>, is_given: bool, labels: Labels },
+    Registered { spec: Option<Box<MachineSpec>>, labels: Labels },
     /// The machine exists, at this version if one is given.
     Changed { change: MachineChange, version: Option<i64> },
 }
@@ -140,8 +138,8 @@ impl Desired {
     /// The spec and labels that a known machine gets.
     fn of_known(&self, machine: &Machine) -> Result<(MachineSpec, Labels)> {
         match self {
-            Self::Registered { spec, is_given, labels } => {
-                let spec = if *is_given { spec.as_ref() } else { &machine.spec };
+            Self::Registered { spec, labels } => {
+                let spec = spec.as_deref().unwrap_or(&machine.spec);
                 Ok((spec.clone(), labels.clone()))
             }
             Self::Changed { change, version } => {
@@ -150,6 +148,13 @@ impl Desired {
             }
         }
     }
+}
+
+/// The provider of a machine or device without a BMC address cannot be guessed.
+pub(crate) fn no_provider_named(kind: &str) -> Refusal {
+    let problem = "is required without a bmc_endpoint";
+    let instead = "name the provider, or give the address of the BMC";
+    Refusal::invalid(&format!("{kind}.spec.provider"), problem, instead)
 }
 
 struct Put {
@@ -208,8 +213,9 @@ impl Put {
                 }
                 Ok(machine)
             }
-            (None, Desired::Registered { spec, labels, .. }) => {
-                let (id, spec) = (self.id.clone(), spec.as_ref().clone());
+            (None, Desired::Registered { spec, labels }) => {
+                let spec = spec.as_deref().cloned().ok_or_else(|| no_provider_named("machine"))?;
+                let id = self.id.clone();
                 let mut machine = Machine::new(id, spec, labels.clone(), self.now);
                 // A deleted machine of the same id has a history that continues.
                 machine.version = tx.last_version(self.id.as_str()).await? + 1;

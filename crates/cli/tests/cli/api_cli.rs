@@ -325,7 +325,7 @@ fn health(person: &Terminal) {
 
 /// The firmware of a machine, upgraded by `machine reprovision` and by `component firmware`.
 fn hosts(person: &Terminal) {
-    person.line("machine register fresh-1", 0);
+    person.line("machine register fresh-1 --provider sim", 0);
     let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
     for name in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
         assert!(preview.contains(name), "{name:?} is not in\n{preview}");
@@ -483,7 +483,7 @@ fn inventory(person: &Terminal, dir: &Path) {
     let rows = "machine_id,labels.env,target_cluster_ref\ncsv-1,prod,cluster-a\ncsv-2,stage,\n";
     std::fs::write(&file, rows).unwrap();
     person.run(&["import", file.to_str().unwrap()], 0);
-    person.line("machine register web-1 --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
+    person.line("machine register web-1 --provider sim --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
     person.line("machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a", 0);
     let machine = person.json("machine get web-1");
     assert_eq!(machine["labels"], serde_json::json!({"rack": "r1"}));
@@ -499,7 +499,7 @@ fn inventory(person: &Terminal, dir: &Path) {
     let found = person.run(&["list", "--filter", "labels.env in (prod, stage)"], 0);
     assert!(found.contains("csv-1") && !found.contains("web-1"), "{found}");
     assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
-    person.line("machine register gone-1", 0);
+    person.line("machine register gone-1 --provider sim", 0);
     let message = person.line("machine delete gone-1 --dry-run", 0);
     assert!(message.contains("gone-1 can be deleted; nothing was changed"), "{message}");
     assert_eq!(person.json("get gone-1")["machine_id"], "gone-1");

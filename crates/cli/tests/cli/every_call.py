@@ -76,7 +76,7 @@ class Caller:
 
 def machines(caller):
     for name in ("m-1", "m-2", "m-3", "gpu-1", "gpu-2"):
-        caller.ok("Machine.RegisterMachine", machine={"machine_id": name})
+        caller.ok("Machine.RegisterMachine", machine={"machine_id": name, "spec": {"provider": "sim"}})
     caller.ok("Machine.GetMachine", machine_id="m-1")
     caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY", order_by="created_at desc")
     caller.ok("Machine.WatchMachines")
@@ -207,12 +207,12 @@ def images(caller):
 
 def racks(caller):
     caller.ok("Rack.CreateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
-    shelf = {"power_shelf_id": "ps-1", "spec": {"rack_id": "rack-1"}}
+    shelf = {"power_shelf_id": "ps-1", "spec": {"rack_id": "rack-1", "provider": "sim"}}
     caller.ok("PowerShelf.RegisterPowerShelf", power_shelf=shelf)
     caller.ok("PowerShelf.UpdatePowerShelf", power_shelf=shelf)
     caller.ok("PowerShelf.GetPowerShelf", power_shelf_id="ps-1")
     caller.ok("PowerShelf.ListPowerShelves")
-    switch = {"switch_id": "sw-1", "spec": {"rack_id": "rack-1"}}
+    switch = {"switch_id": "sw-1", "spec": {"rack_id": "rack-1", "provider": "sim"}}
     caller.ok("Switch.RegisterSwitch", switch=switch)
     caller.ok("Switch.UpdateSwitch", switch=switch)
     caller.ok("Switch.GetSwitch", switch_id="sw-1")

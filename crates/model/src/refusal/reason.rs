@@ -240,6 +240,9 @@ reasons! {
     CursorGone = "CURSOR_GONE", Gone,
         "a watch resumes from a cursor whose later events were deleted, or from after a restored backup: it would miss events",
         "watch again without a cursor and without `skip_ended`; the snapshot has the current state";
+    SimulatorOff = "SIMULATOR_OFF", Precondition,
+        "the server has no simulated hardware",
+        "start it with `--simulate` or `--demo`, or set `sim.enabled` in its configuration";
     TooManyFaults = "TOO_MANY_FAULTS", Precondition,
         "the simulator has 256 fault rules",
         "`farrier sim fault clear`";

@@ -5,10 +5,10 @@ use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use proto::{v1, words};
-use providers::sim::FaultRule;
-use tonic::{Request, Response};
+use providers::sim::{FaultRule, Sim};
+use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
@@ -16,7 +16,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
-        let added = self.sim.add_fault(rule).or_status()?;
+        let added = self.simulator()?.add_fault(rule).or_status()?;
         Ok(Response::new(fault(added)))
     }
 
@@ -27,7 +27,8 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let v1::ListFaultsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimFault).or_status()?;
         let page = Page::new(List::SimFaults, &stamp, page_size, &page_token).or_status()?;
-        let found = self.sim.fault_page(&filter, page.after(), page.limit()).or_status()?;
+        let found =
+            self.simulator()?.fault_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.id);
         let faults = found.into_iter().map(fault).collect();
         Ok(Response::new(v1::ListFaultsResponse { faults, next_page_token }))
@@ -39,7 +40,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
     ) -> Answer<v1::DeleteFaultsResponse> {
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let deleted = self.sim.clear_faults(which).or_status()?;
+        let deleted = self.simulator()?.clear_faults(which).or_status()?;
         if deleted == 0
             && let Some(id) = which
         {
@@ -59,7 +60,8 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let v1::ListEffectsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimEffect).or_status()?;
         let page = Page::new(List::SimEffects, &stamp, page_size, &page_token).or_status()?;
-        let found = self.sim.effect_page(&filter, page.after(), page.limit()).or_status()?;
+        let found =
+            self.simulator()?.effect_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.key);
         let effects = found.into_iter().map(|count| v1::SimEffect {
             key: count.key,
@@ -69,6 +71,16 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
             applied: saturate(count.applied),
         });
         Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect(), next_page_token }))
+    }
+}
+
+impl GrpcServices {
+    fn simulator(&self) -> Result<&Sim, Status> {
+        self.sim.as_ref().ok_or_else(|| {
+            let message = "this server has no simulated hardware";
+            let next = "farrier serve --simulate 0";
+            refusal_status(Refusal::new(Reason::SimulatorOff, message).next(next))
+        })
     }
 }
 
