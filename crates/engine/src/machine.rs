@@ -1,5 +1,6 @@
 //! The inventory of machines and their flags. Each change is one transaction with its event.
 
+pub mod batch;
 mod delete;
 pub mod hardware;
 mod inspection;

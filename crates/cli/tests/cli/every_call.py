@@ -77,6 +77,7 @@ class Caller:
 def machines(caller):
     for name in ("m-1", "m-2", "m-3", "gpu-1", "gpu-2"):
         caller.ok("Machine.RegisterMachine", machine={"machine_id": name, "spec": {"provider": "sim"}})
+    caller.ok("Machine.RegisterMachines", machines=[{"machine_id": "m-1"}], only_new=True)
     caller.ok("Machine.GetMachine", machine_id="m-1")
     caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY", order_by="created_at desc")
     caller.ok("Machine.WatchMachines")
