@@ -192,6 +192,8 @@ fn repairs(person: &Terminal) {
     says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);
     person.run(&["operation", "mark-manual", &node, "--reason", "look first"], 0);
     says(&person.line(&format!("node get {node}"), 0), &["FAILED_MANUAL_INTERVENTION"]);
+    let manual = person.json(&format!("operation get {node}"));
+    assert_eq!(manual["error"]["retryable"], false, "{manual}");
     says(&person.line(&format!("workflow adopt {node}"), 1), &["✗ FAILED"]);
     says(&person.line(&format!("workflow resume {node}"), 1), &["✗ FAILED"]);
     let resumed = person.line(&format!("node resume {node}"), 0);
@@ -210,6 +212,10 @@ fn repairs(person: &Terminal) {
     says(&person.line(&format!("node resume {node}"), 0), &[&op, "is at work on it"]);
     let cancel = ["operation", "cancel", &node, "--reason", "not today"];
     says(&person.run(&cancel, 0), &["⊘ CANCELED"]);
+    until(person, &node, "quarantined");
+    let why = person.line(&format!("why {node}"), 0);
+    says(&why, &["was canceled", &format!("farrier operation rerun {op}"), "full_decommission"]);
+    assert!(!why.contains("serves") && !why.contains("its onboarding"), "{why}");
     mended(person);
     says(&person.line(&format!("operation restart-clean {node}"), 0), &["✓ SUCCEEDED"]);
     until(person, &node, "active");

@@ -169,7 +169,7 @@ reasons! {
         "the firmware of the machine is upgraded by an operation of its rack",
         "cancel that operation";
     NodeExists = "NODE_EXISTS", Exists,
-        "the machine serves as a node already",
+        "the machine has a node already",
         "`farrier why <node>`";
     NodeTransition = "NODE_TRANSITION", Precondition,
         "the node's state has no such transition, or another component owns it",
