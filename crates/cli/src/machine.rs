@@ -259,7 +259,7 @@ async fn start_operation(
         run: operation_to_run(operation),
         record_kind: RecordKind::Operation,
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &submit.wait).await

@@ -169,7 +169,7 @@ async fn report_operation(
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
     screen.print_line(&node_line(&node))?;
     let (record_kind, expected_end, origin) =
-        (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+        (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted { replayed: !answer.new });
     let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
     let exit = follow_or_report(client, screen, accepted, &options.submit.wait).await?;
     // The result is already printed, so an error of this call is ignored.

@@ -129,7 +129,7 @@ pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArg
         run,
         record_kind: RecordKind::Run,
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &submit.wait).await
@@ -226,7 +226,7 @@ async fn restart_run(
         run,
         record_kind: RecordKind::Run,
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: args.submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &args.submit.wait).await

@@ -155,8 +155,8 @@ async fn report_operation(
         screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
-    let (record_kind, expected_end, origin) =
-        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let (record_kind, expected_end) = (RecordKind::Operation, ExpectedEnd::Succeeded);
+    let origin = RunOrigin::Submitted { replayed: answer.preview.is_none() };
     let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
     follow_or_report(client, screen, accepted, &submit.wait).await
 }

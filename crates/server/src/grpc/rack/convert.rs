@@ -201,6 +201,7 @@ pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOn
     v1::RackMaintenanceOnDemandResponse {
         operation_id: text_of(started.run.as_ref().map(|run| &run.spec.id)),
         preview: started.preview.as_ref().map(preview),
+        request_id: text_of(started.run.as_ref().map(|run| &run.spec.request_id)),
     }
 }
 
