@@ -184,6 +184,12 @@ fn trouble(person: &Terminal) {
     until(person, "rack-1", "Ready");
     let reported = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
     says(&reported, &["fw-none is not in the catalogue", "firmware-unknown"]);
+    assert!(!reported.contains("no new work"), "{reported}");
+    until(person, "rack-1", "Error");
+    let none = "rack maintenance start rack-1 --firmware-version fw-none --no-wait";
+    let reported = person.line(none, 1);
+    says(&reported, &["(FAILED)", "fw-none is not in the catalogue"]);
+    assert!(!reported.contains("no new work"), "{reported}");
     until(person, "rack-1", "Error");
     person.line("rack maintenance start rack-1 --machine tray-2", 0);
     until(person, "rack-1", "Ready");
@@ -195,9 +201,8 @@ fn canceled(person: &Terminal) {
     person.at_step(&run, "validate");
     let message = person.line("rack maintenance start rack-1", 2);
     says(&message, &["rack-1 is in ", "in Ready or Error"]);
-    let message = person.line("rack maintenance start rack-1 --machine tray-2", 2);
-    says(&message, &[&format!("tray-2 is held by operation {run}")]);
-    person.line("rack maintenance start rack-1 --machine tray-1 --activity power", 0);
+    let partial = "rack maintenance start rack-1 --machine tray-1 --activity power";
+    says(&person.line(partial, 2), &[&run, "in Ready or Error"]);
     person.stream(&["rack", "maintenance", "watch", "rack-1", "--timeout", "20s"], &run);
     let cancel = "rack maintenance cancel rack-1 --reason enough";
     let would = format!("would cancel {run}");

@@ -106,7 +106,7 @@ reasons! {
         "the rack has no device to maintain",
         "`farrier rack get <rack>`";
     RackNotReady = "RACK_NOT_READY", Precondition,
-        "the rack's state does not allow a maintenance: it needs Ready or Error; a partial scope may join one in progress",
+        "the rack's state does not allow a maintenance: it needs Ready or Error, for a partial scope too",
         "`farrier why <rack>`";
     MaintenancePending = "MAINTENANCE_PENDING", Precondition,
         "another maintenance or a reprovision of the rack was accepted and has not started, also one with a machine that is to be deleted; the sentence names it",
