@@ -89,7 +89,8 @@ Environment:
 
 const MACHINE_FILTERS: &str = "\
 Filters, joined with AND:
-  phase=READY                      FACTORY_READY, READY, MAINTENANCE
+  phase=READY                      FACTORY_READY, READY, MAINTENANCE; and by lifecycle state:
+                                   PROVISIONING, IN_SERVICE, RMA, RETIRED
   effective_state in (BUSY, ATTENTION)
                                    NEW, IDLE, BUSY, MAINTENANCE, ATTENTION, BLOCKED
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
