@@ -521,7 +521,8 @@ fn inventory(person: &Terminal, dir: &Path) {
     assert_eq!(machine["spec"]["serial"], "s1", "what is not given stays");
     let list = person.line("list", 0);
     let header: Vec<&str> = list.lines().next().unwrap().split_whitespace().collect();
-    let columns = ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP"];
+    let columns =
+        ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP", "CONDITIONS"];
     assert_eq!(header, columns);
     assert_eq!(list.lines().count(), 7, "{list}");
     person.formats("list", "machine-1");

@@ -192,7 +192,7 @@ fn logs_end_with_the_run() {
     let mut stage = ScriptedServer::open();
     stage.submit("r");
     stage.play(ScriptEvent::Log("repave", "one\ntwo\n"));
-    let follower = Follower::start(&stage.url(), &["logs", "-f", "op-1"]);
+    let follower = Follower::start(&stage.url(), &["logs", "op-1"]);
     follower.wait_for_output("two");
     stage.kill();
     follower.wait_for_output(LOST);
