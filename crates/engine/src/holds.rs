@@ -8,6 +8,7 @@
 use crate::{host, node};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
+use model::firmware::AppliedFirmware;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
@@ -202,6 +203,8 @@ pub(crate) struct TargetUpdate<'a> {
     pub run: &'a Run,
     pub evidence: &'a [ConditionObservation],
     pub facts: Option<&'a DeviceFacts>,
+    /// The firmware that the commit has installed on the target.
+    pub firmware: Option<&'a AppliedFirmware>,
     pub event: &'a NewEvent,
 }
 
@@ -254,8 +257,13 @@ impl TargetUpdate<'_> {
                 }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
-                if machine != before {
-                    tx.update_machine(&mut machine, self.event)?;
+                match self.firmware.and_then(AppliedFirmware::describe_change) {
+                    Some(message) => {
+                        let event = NewEvent { message, ..self.event.clone() };
+                        tx.update_machine(&mut machine, &event)?;
+                    }
+                    None if machine != before => tx.update_machine(&mut machine, self.event)?,
+                    None => {}
                 }
             }
             LockedTarget::Switch(switch) => self.learn(tx, *switch)?,

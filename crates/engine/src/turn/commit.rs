@@ -31,8 +31,9 @@ impl DecisionCommit {
             at: self.now,
         };
         // Lock order everywhere: the target before the run, so that no two transactions deadlock.
-        let facts = facts.as_ref();
-        let locked = TargetUpdate { run, evidence, facts, event: &event }.load(tx).await?;
+        let (facts, firmware) = (facts.as_ref(), self.applied_firmware.as_ref());
+        let locked = TargetUpdate { run, evidence, facts, firmware, event: &event };
+        let locked = locked.load(tx).await?;
         let settle = RunSettlement {
             run: run.clone(),
             epoch: self.epoch,
@@ -43,7 +44,8 @@ impl DecisionCommit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.append_run_event(&run, &event)?;
-        TargetUpdate { run: &run, evidence, facts, event: &event }.write(tx, locked).await?;
+        let update = TargetUpdate { run: &run, evidence, facts, firmware, event: &event };
+        update.write(tx, locked).await?;
         if let Some(applied) = &self.applied_firmware {
             tx.insert_applied(applied)?;
         }
