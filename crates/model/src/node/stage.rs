@@ -136,6 +136,11 @@ impl NodeStage {
         Self::ALL.iter().copied().find(|stage| stage.as_str() == name)
     }
 
+    /// Whether Farrier executes it in its own record, without a call to anything else.
+    pub const fn is_record(self) -> bool {
+        matches!(self.executor(), StageExecutor::Record(_))
+    }
+
     /// The timeout of an attempt.
     pub const fn attempt_timeout(self) -> Duration {
         Duration::from_secs(self.limits().0 as u64)

@@ -4,8 +4,10 @@ use super::convert::word_from;
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
+use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
 use model::refusal::{Reason, Refusal};
+use model::text;
 use proto::{v1, words};
 use providers::sim::{FaultRule, Sim};
 use tonic::{Request, Response, Status};
@@ -98,6 +100,10 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
     let verb = word_from::<v1::ProviderVerb>("fault.verb", requested.verb)?.unwrap_or_default();
     let action = word_from::<v1::SimAction>("fault.action", requested.action)?.unwrap_or_default();
     let rule = FaultRule::parse(verb, action)?;
+    let code = match requested.code.as_str() {
+        "" => None,
+        name => Some(FaultCode::parse(name).ok_or_else(|| unknown_code(name))?),
+    };
     Ok(FaultRule {
         id: String::new(),
         machine: requested.machine,
@@ -105,8 +111,15 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
         times: count("fault.times", requested.times)?,
         delay_ms: count("fault.delay_ms", requested.delay_ms)?,
         message: requested.message,
+        code,
         ..rule
     })
+}
+
+fn unknown_code(name: &str) -> Refusal {
+    let shown: String = name.chars().take(text::MAX_SHORT).collect();
+    let instead = "use one that docs/reference/faults.md lists";
+    Refusal::invalid("fault.code", format!("{shown:?} is no fault code"), instead)
 }
 
 fn fault(rule: FaultRule) -> v1::SimFault {
@@ -120,5 +133,6 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         delay_ms: saturate(rule.delay_ms),
         message: rule.message,
         struck: saturate(rule.applied_count),
+        code: rule.code.map(|code| code.as_str().to_string()).unwrap_or_default(),
     }
 }
