@@ -101,6 +101,7 @@ async fn run_server(
     load_plans(&engine, &config).await?;
     if demo {
         demo::register_demo(&engine).await?;
+        demo::spawn_firmware(engine.clone());
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
