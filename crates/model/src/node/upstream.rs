@@ -180,6 +180,9 @@ pub const fn is_expected_maas_state(state: NodeState, upstream: MaasState) -> bo
                 Deployed | Ready | New | Releasing | DiskErasing | Allocated | Deploying
             )
         }
-        NodeState::Removing => matches!(upstream, Ready | New | Releasing | DiskErasing | Absent),
+        // Deployed: its agent uninstalls itself before the machine is released.
+        NodeState::Removing => {
+            matches!(upstream, Deployed | Ready | New | Releasing | DiskErasing | Absent)
+        }
     }
 }

@@ -127,7 +127,7 @@ const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
         &["Deployed", "Ready"],
         &["New", "Releasing", "Disk erasing", "Allocated", "Deploying"],
     ),
-    ("removing", &["Ready", "absent"], &["New", "Releasing", "Disk erasing"]),
+    ("removing", &["Ready", "absent"], &["Deployed", "New", "Releasing", "Disk erasing"]),
 ];
 
 #[test]
