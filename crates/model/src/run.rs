@@ -130,6 +130,16 @@ pub struct StopRequest {
     pub undoing: bool,
 }
 
+impl StopRequest {
+    /// ` by ada: wrong rack`, for a sentence about the run that was stopped.
+    pub fn describe(&self) -> String {
+        match self.reason.as_str() {
+            "" => format!(" by {}", self.by),
+            reason => format!(" by {}: {reason}", self.by),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopKind {
