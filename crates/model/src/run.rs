@@ -15,7 +15,7 @@ mod machine_update;
 mod next;
 
 pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
-pub use decide::{AfterCommit, CallResult, Decision, decide};
+pub use decide::{AfterCommit, CallResult, Decision, FailedAttempt, decide};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
 
