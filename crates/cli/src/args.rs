@@ -72,7 +72,7 @@ Examples:
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
   farrier why machine-3                            why it is not ready, and the next command
   farrier operation list --filter phase=FAILED     failed operations, newest first
-  farrier logs -f op-…                             follow the log of an operation
+  farrier logs op-…                                follow the log of an operation
 
 Exit codes:
   0    done; the operation succeeded

@@ -460,7 +460,7 @@ fn agent(person: &Terminal, dir: &Path) {
     let state = dir.join("agent-state");
     // No process listens on port 9.
     let text = example
-        .replace("10.0.0.1:8480", "127.0.0.1:9")
+        .replace("10.0.0.1:8481", "127.0.0.1:9")
         .replace("/var/lib/farrier-agent", state.to_str().unwrap());
     std::fs::write(&file, &text).unwrap();
     let message = person.run(&["agent", "enroll", "--config", config], 2);

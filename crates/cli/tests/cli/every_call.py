@@ -264,8 +264,14 @@ def firmware(caller):
     caller.ok("Firmware.ListFirmwareHistory", filter="changed=true", order_by="at")
     caller.refused("Firmware.DeleteFirmware", "FAILED_PRECONDITION", firmware_id="fw-1")
     shelves = {"power_shelves": {"power_shelf_ids": ["ps-1"]}}
-    update = {"request_id": caller.request_id(), "dry_run": True, **shelves}
-    caller.ok("Component.UpdateComponentFirmware", **update)
+    # As documented, without a request id: the server generates one and returns it.
+    updated = caller.ok("Component.UpdateComponentFirmware", **shelves)
+    assert updated.request_id.startswith("req-"), updated
+    again = caller.ok(
+        "Component.UpdateComponentFirmware", request_id=updated.request_id, **shelves
+    )
+    operations = [answer.results[0].operation_id for answer in (updated, again)]
+    check("the repeated request", operations[1], operations[0])
     caller.ok("Component.GetComponentFirmwareStatus", **shelves)
     caller.ok("Component.ListComponentFirmwareVersions", filter="device_type=power_shelf", **shelves)
 
