@@ -74,7 +74,7 @@ Examples:
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
   farrier why machine-3                            why it is not ready, and the next command
   farrier operation list --filter phase=FAILED     failed operations, newest first
-  farrier logs -f op-…                             follow the log of an operation
+  farrier logs op-…                                follow the log of an operation
 
 Exit codes:
   0    done; the operation succeeded
@@ -91,7 +91,8 @@ Environment:
 
 const MACHINE_FILTERS: &str = "\
 Filters, joined with AND:
-  phase=READY                      FACTORY_READY, READY, MAINTENANCE
+  phase=READY                      FACTORY_READY, READY, MAINTENANCE; and by lifecycle state:
+                                   PROVISIONING, IN_SERVICE, RMA, RETIRED
   effective_state in (BUSY, ATTENTION)
                                    NEW, IDLE, BUSY, MAINTENANCE, ATTENTION, BLOCKED
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED

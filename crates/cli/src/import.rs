@@ -1,7 +1,8 @@
 //! `farrier import`: registers machines from a file, or a number of simulated ones.
 //!
-//! The whole source is read before the first registration, so a file with an error changes nothing.
-//! Registration is an upsert, so an interrupted import can be repeated.
+//! The server checks every machine before the first is written: if one is refused, none is
+//! registered. Machines are then written in batches, each one transaction. Repeating an
+//! interrupted import continues it.
 
 pub mod csv;
 pub mod file;
@@ -12,12 +13,12 @@ use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use crate::machine::table;
 use crate::output::Screen;
 use crate::text::one_line;
-use futures_util::{StreamExt, stream};
-use proto::v1::{Machine, MachineSpec, RegisterMachineRequest};
+use proto::v1::{Machine, MachineRegistration, MachineSpec, RegisterMachinesRequest};
+use std::collections::HashMap;
 use std::path::Path;
 
-/// The maximum number of concurrent registrations.
-const CONCURRENCY: usize = 16;
+/// The number of machines in one transaction: a larger one would delay the other writers.
+const BATCH: usize = 500;
 /// The maximum number of simulated machines.
 const MAX_SIMULATED: u32 = 100_000;
 /// The number of machines in a simulated rack.
@@ -33,101 +34,174 @@ pub struct ImportRow {
     pub machine: Machine,
 }
 
+/// The machines of a source.
+struct Import {
+    rows: Vec<ImportRow>,
+    /// Known machines stay as they are.
+    only_new: bool,
+}
+
 pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit> {
-    let rows = read_rows(&args.source)?;
-    let total = rows.len();
-    let mut answers = stream::iter(rows).map(|row| register(client, row)).buffered(CONCURRENCY);
-    let mut registered = Vec::with_capacity(total);
-    let mut refused = 0;
-    while let Some(answer) = answers.next().await {
-        match answer {
-            Ok(machine) => registered.push(machine),
-            Err(failure) if failure.exit == Exit::Refused => {
-                refused += 1;
-                failure.report(screen.format());
-            }
-            Err(failure) => {
-                let done = registered.len();
-                let message = format!(
-                    "{}\n{done} of {total} registered; repeat the command to go on",
-                    failure.message
-                );
-                return Err(Failure::new(failure.exit, message));
-            }
-        }
-        show_progress(screen, registered.len(), total);
+    let import = read_source(&args.source)?;
+    let plan = import.register(client, screen, true).await?;
+    import.refuse_problems(&plan)?;
+    if client.is_dry_run() {
+        print_machines(screen, &plan, "would be ")?;
+        return Ok(Exit::Success);
     }
-    print_summary(screen, &registered)?;
-    if refused > 0 {
-        return Err(Failure::refused(format!("{refused} of {total} machines were refused")));
+    if screen.is_human() && !import.only_new {
+        screen.print_line(&format!("plan: {}", counts(&plan, "")))?;
     }
+    let done = import.register(client, screen, false).await?;
+    print_machines(screen, &done, "")?;
     Ok(Exit::Success)
 }
 
-async fn register(client: &Client, row: ImportRow) -> Result<Machine> {
-    let ImportRow { source: position, machine } = row;
-    let name = machine.machine_id.clone();
-    let request = RegisterMachineRequest { machine: Some(machine), dry_run: client.is_dry_run() };
-    client.call(client.machines().register_machine(request)).await.map_err(|failure| {
-        match (failure.exit == Exit::Refused, position.is_empty()) {
-            (true, true) => Failure::refused(format!("{name}: {}", failure.message)),
-            (true, false) => Failure::refused(format!("{position} ({name}): {}", failure.message)),
-            (false, _) => failure,
+impl Import {
+    async fn register(
+        &self,
+        client: &Client,
+        screen: &Screen,
+        dry_run: bool,
+    ) -> Result<Vec<MachineRegistration>> {
+        let total = self.rows.len();
+        let mut done = Vec::with_capacity(total);
+        for batch in self.rows.chunks(BATCH) {
+            let machines = batch.iter().map(|row| row.machine.clone()).collect();
+            let request = RegisterMachinesRequest { machines, only_new: self.only_new, dry_run };
+            let answer = client.call(client.machines().register_machines(request)).await;
+            let answer = answer.map_err(|failure| match dry_run {
+                true => failure,
+                false => interrupted(failure, done.len(), total),
+            })?;
+            done.extend(answer.registrations);
+            show_progress(
+                screen,
+                if dry_run { "checking" } else { "registering" },
+                done.len(),
+                total,
+            );
         }
-    })
+        Ok(done)
+    }
+
+    /// Refuses the import and names every machine that the server would refuse.
+    fn refuse_problems(&self, plan: &[MachineRegistration]) -> Result<()> {
+        let all: Vec<_> =
+            self.rows.iter().zip(plan).filter(|(_, one)| !one.problem.is_empty()).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let shown = all.iter().take(MAX_LINES).map(|(row, one)| {
+            let name = one_line(&row.machine.machine_id);
+            match row.source.as_str() {
+                "" => format!("{name}: {}", one.problem),
+                source => format!("{source} ({name}): {}", one.problem),
+            }
+        });
+        let mut lines: Vec<String> = shown.collect();
+        if all.len() > MAX_LINES {
+            lines.push(format!("and {} more", all.len() - MAX_LINES));
+        }
+        lines.push(format!(
+            "{} of {} machines are refused; nothing was registered",
+            all.len(),
+            self.rows.len()
+        ));
+        Err(Failure::refused(lines.join("\n")))
+    }
+}
+
+/// A failure after some batches were written.
+fn interrupted(failure: Failure, done: usize, total: usize) -> Failure {
+    let message =
+        format!("{}\n{done} of {total} registered; repeat the command to go on", failure.message);
+    Failure::new(failure.exit, message)
 }
 
 /// Shows a counter on the terminal and clears it at the end.
-fn show_progress(screen: &Screen, done: usize, total: usize) {
+fn show_progress(screen: &Screen, what: &str, done: usize, total: usize) {
     use std::io::{IsTerminal, Write};
     let interactive = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
     if interactive && total > MAX_LINES {
         let end = if done == total { "\r\u{1b}[K" } else { "" };
-        let _ = write!(std::io::stderr(), "\rregistering {done}/{total}{end}");
+        let _ = write!(std::io::stderr(), "\r{what} {done}/{total}{end}");
     }
 }
 
-fn print_summary(screen: &mut Screen, machines: &[Machine]) -> Result<()> {
+/// Prints what became of each machine, or would: `mood` is `would be `.
+fn print_machines(screen: &mut Screen, all: &[MachineRegistration], mood: &str) -> Result<()> {
     if !screen.is_human() {
-        return screen.print_list(machines, table, "");
+        let machines: Vec<Machine> = all.iter().filter_map(|one| one.machine.clone()).collect();
+        return screen.print_list(&machines, table, "");
     }
-    if machines.len() <= MAX_LINES || screen.is_wide() {
-        for machine in machines {
-            screen.print_line(&format!("{} registered", one_line(&machine.machine_id)))?;
+    let changed = || all.iter().filter(|one| one.created || one.updated);
+    if changed().count() <= MAX_LINES || screen.is_wide() {
+        for one in changed() {
+            let id = one.machine.as_ref().map(|machine| one_line(&machine.machine_id));
+            let what = if one.created { "registered" } else { "changed" };
+            screen.print_line(&format!("{} {mood}{what}", id.unwrap_or_default()))?;
         }
     }
-    let plural = if machines.len() == 1 { "" } else { "s" };
-    screen.print_line(&format!(
-        "{} machine{plural} registered; see them with `farrier list`",
-        machines.len()
-    ))
+    let next = match mood.is_empty() {
+        true => "see them with `farrier list`",
+        false => "nothing was changed",
+    };
+    screen.print_line(&format!("{}; {next}", counts(all, mood)))
 }
 
-fn read_rows(source: &str) -> Result<Vec<ImportRow>> {
+/// `2 machines registered, 1 changed, 15 unchanged`.
+fn counts(all: &[MachineRegistration], mood: &str) -> String {
+    let created = all.iter().filter(|one| one.created).count();
+    let updated = all.iter().filter(|one| one.updated).count();
+    let plural = if created == 1 { "" } else { "s" };
+    let mut text = format!("{created} machine{plural} {mood}registered");
+    for (count, what) in [(updated, "changed"), (all.len() - created - updated, "unchanged")] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+fn read_source(source: &str) -> Result<Import> {
     match source.parse::<u32>() {
-        Ok(count @ 1..=MAX_SIMULATED) => Ok(simulated_fleet(count)),
+        Ok(count @ 1..=MAX_SIMULATED) => {
+            Ok(Import { rows: simulated_fleet(count), only_new: true })
+        }
         Ok(count) => Err(Failure::refused(format!(
             "cannot import {count} machines; type a number from 1 to {MAX_SIMULATED}"
         ))),
         Err(_) => {
             let rows = file::read_rows(Path::new(source))?;
-            check_unique_ids(&rows)?;
+            check_unique(&rows, "machine_id", |machine| Some(machine.machine_id.clone()))?;
+            // A conflict within a batch is found by the server; this also finds it between batches.
+            check_unique(&rows, "slot", |machine| {
+                let spec = machine.spec.as_ref()?;
+                Some(format!("{} of {}", spec.slot?, spec.rack_id))
+            })?;
             if rows.is_empty() {
                 eprintln_quietly(&format!("{source} has no machines"));
             }
-            Ok(rows)
+            Ok(Import { rows, only_new: false })
         }
     }
 }
 
-/// Refuses duplicate IDs: the second machine would overwrite the first.
-fn check_unique_ids(rows: &[ImportRow]) -> Result<()> {
-    let mut observed = std::collections::HashMap::new();
+/// Refuses what two machines of a file cannot share, such as an ID: the second machine would
+/// overwrite the first.
+fn check_unique(
+    rows: &[ImportRow],
+    field: &str,
+    value: impl Fn(&Machine) -> Option<String>,
+) -> Result<()> {
+    let mut observed = HashMap::new();
     for row in rows {
-        if let Some(first) = observed.insert(&row.machine.machine_id, &row.source) {
+        let Some(used) = value(&row.machine) else { continue };
+        if let Some(first) = observed.insert(used.clone(), &row.source) {
             return Err(Failure::refused(format!(
-                "{}: machine_id {:?} was already used at {first}; give each machine its own\nnothing was registered",
-                row.source, row.machine.machine_id
+                "{}: {field} {used:?} was already used at {first}; give each machine its own\nnothing was registered",
+                row.source
             )));
         }
     }
@@ -167,8 +241,8 @@ mod tests {
 
     #[test]
     fn a_fleet_is_the_same_every_time() {
-        let rows = read_rows("36").unwrap();
-        assert_eq!(rows.len(), 36);
+        let Import { rows, only_new } = read_source("36").unwrap();
+        assert_eq!((rows.len(), only_new), (36, true));
         let last = &rows[35].machine;
         assert_eq!(last.machine_id, "machine-36");
         assert_eq!(last.labels["rack"], "r2");
@@ -180,15 +254,17 @@ mod tests {
 
     #[test]
     fn absurd_numbers_are_refused() {
-        assert!(read_rows("0").unwrap_err().message.contains("from 1 to 100000"));
-        assert!(read_rows("4000000").is_err());
+        assert!(read_source("0").err().unwrap().message.contains("from 1 to 100000"));
+        assert!(read_source("4000000").is_err());
     }
 
     #[test]
     fn a_name_is_used_once() {
         let row =
             |position: &str| ImportRow { source: position.into(), machine: simulated_machine(1) };
-        let failure = check_unique_ids(&[row("f.csv, line 2"), row("f.csv, line 7")]).unwrap_err();
+        let rows = [row("f.csv, line 2"), row("f.csv, line 7")];
+        let id = |machine: &Machine| Some(machine.machine_id.clone());
+        let failure = check_unique(&rows, "machine_id", id).unwrap_err();
         assert!(failure.message.starts_with(
             "f.csv, line 7: machine_id \"machine-1\" was already used at f.csv, line 2"
         ));

@@ -11,9 +11,9 @@ use crate::output::Screen;
 use crate::table::Tone;
 
 pub async fn print_log(client: &Client, screen: &mut Screen, args: LogsArgs) -> Result<Exit> {
-    let LogsArgs { operation_id, follow, offset } = args;
+    let LogsArgs { operation_id, no_follow, follow: _, offset } = args;
     let run_id = resolve_operation_id(client, &operation_id).await?;
-    let log = RunLogSource { client: client.clone(), run_id, offset, follow };
+    let log = RunLogSource { client: client.clone(), run_id, offset, follow: !no_follow };
     let mut feed = feed::spawn(log, ReconnectPolicy::AfterFirstResponse);
     let mut lines = LogLineBuffer::default();
     let mut lost = false;

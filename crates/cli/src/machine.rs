@@ -269,7 +269,7 @@ async fn start_operation(
     let accepted = AcceptedOperation {
         run: operation_to_run(operation),
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &submit.wait).await
@@ -354,6 +354,15 @@ fn provisioned_cell(machine: &Machine) -> Cell {
     }
 }
 
+/// The conditions that deviate and have no column of their own: `NeedsIntervention=✓`.
+fn deviations(machine: &Machine) -> String {
+    let unwanted = ["NeedsIntervention", "Degraded", "OperationCanceled", "RMA", "Retired"];
+    let set = unwanted.iter().filter(|name| condition(machine, name).is_some_and(|one| one.status));
+    let set = set.map(|name| format!("{name}=✓"));
+    let bmc = condition(machine, "BMCReachable").filter(|one| !one.status);
+    set.chain(bmc.map(|_| "BMCReachable=✗".into())).collect::<Vec<_>>().join(",")
+}
+
 /// The condition that takes the machine out of use, with its reason; empty if there is none.
 fn blocking_flag(machine: &Machine) -> String {
     let flags =
@@ -366,7 +375,8 @@ fn blocking_flag(machine: &Machine) -> String {
 }
 
 pub fn table(machines: &[Machine], wide: bool) -> Table {
-    let names = ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP"];
+    let names =
+        ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP", "CONDITIONS"];
     let more = ["LIFECYCLE", "BMC", "CLUSTER", "LABELS", "PROVIDER", "REASON"];
     let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
     let mut table = Table::new(&names)
@@ -383,6 +393,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
             condition_cell(condition(machine, "Reachable")),
             provisioned_cell(machine),
             active.into(),
+            deviations(machine).into(),
         ];
         if wide {
             let spec = machine.spec.clone().unwrap_or_default();
@@ -485,7 +496,13 @@ mod tests {
         let machines = [
             machine("machine-1", Phase::Ready, EffectiveState::Idle, &both, ""),
             machine("machine-2", Phase::Maintenance, EffectiveState::Busy, &both, "op-abc123"),
-            machine("machine-3", Phase::Ready, EffectiveState::Attention, &both, ""),
+            machine(
+                "machine-3",
+                Phase::Ready,
+                EffectiveState::Attention,
+                &[&both[..], &[("NeedsIntervention", true), ("BMCReachable", false)]].concat(),
+                "",
+            ),
             machine("machine-4", Phase::Ready, EffectiveState::Blocked, &[], ""),
             machine(
                 "machine-5",
@@ -500,13 +517,13 @@ mod tests {
         assert_eq!(
             table(&machines, false).render(ColorMode { enabled: false }),
             "\
-MACHINE_ID   PHASE        EFFECTIVE   REACHABLE  PROVISIONED  ACTIVE_OP
-machine-1    READY        IDLE        ✓          ✓            -
-machine-2    MAINTENANCE  BUSY        ✓          ✓            op-abc123
-machine-3    READY        ⚠ATTENTION  ✓          ✓            -
-machine-4    READY        ⛔BLOCKED   -          -            -
-machine-5    MAINTENANCE  MAINT       ✗          never        -
-machine-6    READY        ⚠IDLE       ✗          never        -
+MACHINE_ID   PHASE        EFFECTIVE   REACHABLE  PROVISIONED  ACTIVE_OP  CONDITIONS
+machine-1    READY        IDLE        ✓          ✓            -          -
+machine-2    MAINTENANCE  BUSY        ✓          ✓            op-abc123  -
+machine-3    READY        ⚠ATTENTION  ✓          ✓            -          NeedsIntervention=✓,BMCReachable=✗
+machine-4    READY        ⛔BLOCKED   -          -            -          -
+machine-5    MAINTENANCE  MAINT       ✗          never        -          -
+machine-6    READY        ⚠IDLE       ✗          never        -          -
 "
         );
     }

@@ -183,7 +183,8 @@ async fn report_operation(
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
     screen.print_line(&node_line(&node))?;
-    let (expected_end, origin) = (ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let origin = RunOrigin::Submitted { replayed: !answer.new };
+    let expected_end = ExpectedEnd::Succeeded;
     let accepted = AcceptedOperation { run, expected_end, origin, before: None };
     let exit = follow_or_report(client, screen, accepted, &options.submit.wait).await?;
     // The result is already printed, so an error of this call is ignored.

@@ -143,7 +143,7 @@ pub async fn start(client: &Client, screen: &mut Screen, args: OperationStartArg
     let accepted = AcceptedOperation {
         run,
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &submit.wait).await
@@ -231,7 +231,7 @@ async fn restart_run(
     let accepted = AcceptedOperation {
         run,
         expected_end: ExpectedEnd::Succeeded,
-        origin: RunOrigin::Submitted,
+        origin: RunOrigin::Submitted { replayed: args.submit.request_id.is_some() },
         before,
     };
     follow_or_report(client, screen, accepted, &args.submit.wait).await

@@ -40,10 +40,6 @@ impl Screen {
         Self { format, terminal, colors, out: Box::new(std::io::stdout()) }
     }
 
-    pub const fn format(&self) -> Format {
-        self.format
-    }
-
     pub fn color_mode(&self) -> ColorMode {
         self.colors
     }

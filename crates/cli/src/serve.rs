@@ -49,6 +49,7 @@ fn build_config(args: ServeArgs) -> Result<Config, String> {
     if let Some(count) = args.simulate {
         config.sim.machines = count as usize;
     }
+    config.sim.enabled |= args.demo || args.simulate.is_some();
     if let Some(speed) = args.sim_speed {
         config.sim.speed = match speed {
             SimSpeed::Zero => Speed::Zero,
@@ -85,12 +86,13 @@ fn start_message(config: &Config, demo: bool) -> String {
     screen.push_str(&format!(
         "\nA simulated datacenter is up: 2 racks, 36 machines, 4 of them GPU nodes. In another terminal:\n\n\
          \x20   alias farrier={binary}\n{server}\
+         \x20   farrier rack list                             # on the first start, until both are Ready\n\
          \x20   farrier list                                  # the fleet\n\
          \x20   farrier enter-maintenance r1-m01              # the safety gate\n\
          \x20   farrier reimage r1-m01 --image ubuntu-2204    # steps and logs, live\n\
          \x20   farrier exit-maintenance r1-m01\n\
          \x20   farrier why r1-m01                            # why, and what to type now\n\
-         \x20   farrier rack list; farrier node list          # and what else there is\n\n\
+         \x20   farrier node list                             # and what else there is\n\n\
          Kill this server in the middle of the reimage (kill -9 {}), start it again, and watch the\n\
          operation finish. The console is at http://{listen}/ and Ctrl-C stops in good order.\n",
         std::process::id()

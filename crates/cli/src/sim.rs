@@ -79,6 +79,7 @@ fn fault_rule(args: SimFaultArgs) -> SimFault {
         times: args.times,
         delay_ms,
         message: args.message,
+        code: args.code,
         ..Default::default()
     }
 }

@@ -20,7 +20,6 @@ use crate::holds::hold_devices;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
-use model::plan::RunType;
 use model::refusal::{Reason, Refusal};
 use model::run::{Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
@@ -54,7 +53,7 @@ pub(crate) struct Admission<'a> {
 /// The runs that a transaction has created; passed to [`Engine::after_commit`].
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Created(Vec<(RunType, Option<ClaimedRun>)>);
+pub(crate) struct Created(Vec<(RunSpec, Option<ClaimedRun>)>);
 
 impl Created {
     /// Inserts a run: creation time, holds, row with event, and queue row.
@@ -84,7 +83,7 @@ impl Created {
             }
             Enqueue::Now | Enqueue::WhenWoken => None,
         };
-        self.0.push((run.spec.run_type, claimed));
+        self.0.push((run.spec.clone(), claimed));
         Ok(run)
     }
 }
@@ -132,7 +131,14 @@ impl Engine {
     ) -> Result<T> {
         let engine = self.clone();
         let written = async move {
-            let (value, created) = engine.store().retry_write(name, input, body).await?;
+            let (value, created) = match engine.store().retry_write(name, input, body).await {
+                Err(StoreError::Refused(refusal)) if !engine.store().is_dry_run() => {
+                    let reason = refusal.reason.as_str();
+                    tracing::info!(request = name, reason, %refusal, "operation refused");
+                    return Err(StoreError::Refused(refusal));
+                }
+                written => written?,
+            };
             engine.after_commit(created);
             Ok(value)
         };
@@ -156,8 +162,13 @@ impl Engine {
         if self.store().is_dry_run() {
             return;
         }
-        for (run_type, claimed) in created.0 {
-            let kind = run_type.as_str();
+        for (spec, claimed) in created.0 {
+            let kind = spec.run_type.as_str();
+            // A child run reports through its parent.
+            if spec.parent_run.is_none() {
+                let RunSpec { id, target, initiator: by, request_id, .. } = &spec;
+                tracing::info!(run = %id, %target, kind, by, request_id, "operation accepted");
+            }
             metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
             if let Some(claimed) = claimed {
                 self.scheduler().spawn_turn(claimed);

@@ -175,6 +175,11 @@ impl Engine {
         (self.context.clock)()
     }
 
+    /// A request id for a request that has none.
+    pub fn new_request_id(&self) -> String {
+        format!("req-{:016x}", self.random())
+    }
+
     pub(crate) fn random(&self) -> u64 {
         (self.context.random)()
     }

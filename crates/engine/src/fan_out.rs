@@ -392,10 +392,18 @@ async fn halt_children(
         Some(StopKind::Freeze) => Action::MarkManual,
         Some(StopKind::Cancel) | None => Action::Cancel,
     };
+    // Without a request to stop, the step of the parent has reached its deadline.
+    let reason = match &progress.stop_request {
+        Some(_) => format!("{} is to stop", spec.id),
+        None => {
+            let step = parent.run.current_step();
+            format!("{step} of {} did not end in time", spec.id)
+        }
+    };
     let event = event(now, String::new(), "engine");
     for (_, status) in &parts {
         if let ChildStatus::Going(run) = status {
-            halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
+            halt_run(tx, run, action, &reason, &event).await?;
         }
     }
     Ok(parts)

@@ -9,6 +9,7 @@ use crate::admission::{lock_machine, missing_machine};
 use crate::{host, node};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
+use model::firmware::AppliedFirmware;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
@@ -219,6 +220,8 @@ pub(crate) struct TargetUpdate<'a> {
     pub facts: Option<&'a DeviceFacts>,
     /// How much of the disk the last call reported as written.
     pub written_percent: Option<u8>,
+    /// The firmware that the commit has installed on the target.
+    pub firmware: Option<&'a AppliedFirmware>,
     pub event: &'a NewEvent,
 }
 
@@ -278,8 +281,13 @@ impl TargetUpdate<'_> {
                 let (evidence, at) = (self.evidence, self.event.at);
                 apply_to_machine(&mut machine, self.run, evidence, at);
                 machine.record_disk_write(self.run, evidence, self.written_percent, at);
-                if machine != before {
-                    tx.update_machine(&mut machine, self.event)?;
+                match self.firmware.and_then(AppliedFirmware::describe_change) {
+                    Some(message) => {
+                        let event = NewEvent { message, ..self.event.clone() };
+                        tx.update_machine(&mut machine, &event)?;
+                    }
+                    None if machine != before => tx.update_machine(&mut machine, self.event)?,
+                    None => {}
                 }
             }
             LockedTarget::Switch(switch) => self.learn(tx, *switch)?,

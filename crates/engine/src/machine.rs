@@ -1,5 +1,6 @@
 //! The inventory of machines and their flags. Each change is one transaction with its event.
 
+pub mod batch;
 mod delete;
 pub mod hardware;
 mod inspection;
@@ -65,12 +66,7 @@ impl Machines {
         expected: Expected,
         actor: String,
     ) -> Result<Machine> {
-        let machines = self.clone();
-        let change: MachineChange = Arc::new(move |stored| {
-            let DescribedMachine { spec, labels, .. } = change(stored)?;
-            let spec = spec.unwrap_or_else(|| stored.spec.clone());
-            Ok((machines.with_provider(spec)?, labels))
-        });
+        let change = self.checked_change(change);
         let put = Put { id, change, expected, actor, now: self.0.now() };
         let written =
             self.0.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
@@ -80,17 +76,27 @@ impl Machines {
         Ok(machine)
     }
 
+    /// The change with a check of the provider. What is stored stays valid.
+    fn checked_change(&self, change: Change<Machine, DescribedMachine>) -> MachineChange {
+        let machines = self.clone();
+        Arc::new(move |stored| {
+            let DescribedMachine { spec, labels, .. } = change(stored)?;
+            match spec.unwrap_or_else(|| stored.spec.clone()) {
+                spec if spec == stored.spec && !spec.provider.is_empty() => Ok((spec, labels)),
+                spec => Ok((machines.with_provider(spec)?, labels)),
+            }
+        })
+    }
+
     pub(crate) fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
-        let names = self.0.providers().names();
-        if spec.provider.is_empty()
-            && let Some(default) = self.0.providers().default_name()
-        {
+        let providers = self.0.providers();
+        if spec.provider.is_empty() {
+            let default = providers.default_for(&spec);
+            let default = default.ok_or_else(|| no_provider_named("machine"))?;
             spec.provider = default.to_string();
         }
-        let Some(provider) = self.0.providers().get(&spec.provider) else {
-            let problem = format!("{:?} is not a provider of this server", spec.provider);
-            let instead = format!("use one of: {}", names.join(", "));
-            return Err(Refusal::invalid("machine.spec.provider", problem, instead).into());
+        let Some(provider) = providers.get(&spec.provider) else {
+            return Err(providers.refuse_unknown("machine.spec.provider", &spec.provider).into());
         };
         provider.check(&spec)?;
         Ok(spec)
@@ -150,6 +156,13 @@ pub struct DescribedMachine {
 
 /// Makes the desired spec and labels from the stored machine.
 type MachineChange = Arc<dyn Fn(&Machine) -> Result<(MachineSpec, Labels)> + Send + Sync>;
+
+/// The provider of a machine or device without a BMC address cannot be guessed.
+fn no_provider_named(kind: &str) -> Refusal {
+    let problem = "is required without a bmc_endpoint";
+    let instead = "name the provider, or give the address of the BMC";
+    Refusal::invalid(&format!("{kind}.spec.provider"), problem, instead)
+}
 
 struct Put {
     id: MachineId,

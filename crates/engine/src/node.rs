@@ -286,7 +286,7 @@ pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> 
 }
 
 fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
-    let message = format!("{machine} serves as {node} already");
+    let message = format!("{machine} has the node {node} already");
     Refusal::new(Reason::NodeExists, message).next(format!("farrier why {node}"))
 }
 

@@ -169,9 +169,7 @@ impl WriteSite {
         if self.providers.get(&spec.provider).is_some() {
             return Ok(());
         }
-        let problem = format!("{:?} is not a provider of this server", spec.provider);
-        let instead = format!("use one of: {}", self.providers.names().join(", "));
-        Err(Refusal::invalid("site.spec.provider", problem, instead).into())
+        Err(self.providers.refuse_unknown("site.spec.provider", &spec.provider).into())
     }
 
     fn event(&self, message: &str, line: &str) -> NewEvent {

@@ -15,10 +15,10 @@ use futures_util::FutureExt;
 use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::firmware::applied_by_step;
-use model::run::{AfterCommit, CallResult, Decision, Run, decide};
+use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, decide};
 use model::target::TargetKind;
 use model::time::Timestamp;
-use providers::{Journal, Target};
+use providers::{Journal, LogOutput, Stream, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,11 +88,15 @@ impl Turn {
     async fn advance_until_idle(&mut self) -> TurnResult<()> {
         let mut given: Option<CallResult> = None;
         let mut open_call = None;
+        let mut logs_failure = false;
         loop {
             let now = self.engine.now();
             let policy = self.engine.policy();
             let decision =
                 decide(&self.claimed.run, self.claimed.epoch, given.as_ref(), policy, now);
+            if std::mem::take(&mut logs_failure) {
+                self.log_failed_attempt(&decision.run, now).await;
+            }
             if !self.commit(&decision, now).await? {
                 // The stored run has changed: decide again with the same answer. If its open call
                 // differs, this turn's commit took effect although it was reported lost, and the
@@ -107,9 +111,22 @@ impl Turn {
                     self.ensure_fresh_lease().await?;
                     open_call = Some((call.key.clone(), call.verb));
                     given = Some(self.make_call(call, limit).await?);
+                    logs_failure = true;
                 }
                 AfterCommit::IdleUntil(_) | AfterCommit::Idle => return Ok(()),
             }
+        }
+    }
+
+    /// Adds a line to the log of the run if the decision concludes a failed attempt. It is written
+    /// with the decision, so that a reader of the log sees it before the end of the run.
+    async fn log_failed_attempt(&mut self, after: &Run, now: Timestamp) {
+        let Some(failed) = FailedAttempt::between(&self.claimed.run, after) else { return };
+        // Without the end of the log there is no offset for the line.
+        if self.log_buffer.find_end(self.engine.store()).await.is_ok() {
+            let data = format!("{}\n", failed.message).into_bytes();
+            let line = LogOutput { stream: Stream::Stderr, data };
+            self.log_buffer.add(&failed.step, failed.attempt, &line, now);
         }
     }
 
@@ -346,6 +363,7 @@ impl Turn {
 
     fn record_metrics(&self, after: &Run) {
         if after.ended() && !self.claimed.run.ended() {
+            log_end(after);
             metrics::counter!(
                 "farrier_runs_finished_total",
                 "type" => after.spec.run_type.as_str(),
@@ -359,6 +377,19 @@ impl Turn {
                 .record(started.since(after.spec.created_at).as_secs_f64());
         }
     }
+}
+
+/// One line in the server's log for each operation that ends. A child run reports through its
+/// parent.
+fn log_end(run: &Run) {
+    if run.spec.parent_run.is_some() {
+        return;
+    }
+    let (phase, kind) = (run.phase().as_str(), run.spec.run_type.as_str());
+    let (id, target) = (&run.spec.id, &run.spec.target);
+    let failure = run.progress.failure.as_ref().map(|failure| failure.fault.to_string());
+    let failure = failure.unwrap_or_default();
+    tracing::info!(run = %id, %target, kind, phase, failure, "operation ended");
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -70,6 +70,9 @@ pub fn imaged(image: &str) -> ConditionObservation {
     ConditionObservation::new(ConditionType::Provisioned, true, format!("Image:{image}"))
 }
 
+/// The reason of `Drained` for a machine that is in no cluster.
+pub const NOT_IN_CLUSTER: &str = "NotInCluster";
+
 /// Derives `Degraded`. A machine is degraded when its system or its BMC is unreachable, or when a
 /// component is unhealthy. During an operation unreachability does not count, because the machine
 /// may be rebooting. None when the observations do not tell.

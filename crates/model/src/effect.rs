@@ -322,6 +322,12 @@ impl EffectKey {
     pub fn run(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(run, _)| run)
     }
+
+    /// The name of the step.
+    pub fn step(&self) -> &str {
+        let rest = self.0.split_once('/').map_or("", |(_, rest)| rest);
+        rest.rsplit_once('/').map_or(rest, |(step, _)| step)
+    }
 }
 
 impl fmt::Display for EffectKey {

@@ -50,7 +50,7 @@ pub enum FilterSubject {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterField {
     MachineId,
-    /// The phase of the machine.
+    /// The phase of the machine; of the lifecycle states that are no phases, its lifecycle state.
     Phase,
     /// The phase of the run.
     RunPhase,
@@ -241,6 +241,13 @@ impl FilterTerm {
     }
 
     fn holds(&self, item: FilterItem<'_>) -> bool {
+        // A machine in a lifecycle state that is also a phase is in that phase.
+        let lifecycle = FilterField::LifecycleState;
+        if self.field == FilterField::Phase
+            && lifecycle.read(item).is_some_and(|state| self.values.contains(&state))
+        {
+            return !self.negated;
+        }
         self.compare(self.field.read(item))
     }
 

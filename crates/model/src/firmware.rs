@@ -216,6 +216,16 @@ pub struct AppliedFirmware {
     pub at: Timestamp,
 }
 
+impl AppliedFirmware {
+    /// The history text about a changed version; None if the component had it already.
+    pub fn describe_change(&self) -> Option<String> {
+        let Self { run, component, previous, version, changed, .. } = self;
+        let from = if previous.is_empty() { "an unknown version" } else { previous };
+        changed
+            .then(|| format!("{run} changed the firmware of {component} from {from} to {version}"))
+    }
+}
+
 /// The firmware that the current step applied, once it has ended with these facts. None if it is no
 /// firmware step.
 pub fn applied_by_step(run: &Run, facts: &DeviceFacts, at: Timestamp) -> Option<AppliedFirmware> {

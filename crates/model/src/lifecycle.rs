@@ -17,7 +17,7 @@ use crate::plan::{OnFailure, RunStep, RunType};
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::Refusal;
-use crate::run::{ENGINE_VERSION, HistoryNote, Run, RunPhase, RunSpec};
+use crate::run::{ENGINE_VERSION, HistoryNote, Run, RunPhase, RunSpec, StopRequest};
 use crate::site::Site;
 use crate::switch::Switch;
 use crate::target::TargetId;
@@ -445,7 +445,8 @@ pub fn awaited_run_status(run: &Run) -> AwaitedRunStatus {
             error(text, failure.fault.code.as_str())
         }
         (RunPhase::Failed | RunPhase::Canceled, None) => {
-            error(format!("{} was canceled", run.spec.id), "")
+            let by = run.progress.stop_request.as_ref().map(StopRequest::describe);
+            error(format!("{} was canceled{}", run.spec.id, by.unwrap_or_default()), "")
         }
     }
 }

@@ -13,7 +13,7 @@ pub mod view;
 
 pub use disk_write::DiskWrite;
 
-use crate::condition::{ConditionObservation, ConditionType, Conditions};
+use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER};
 use crate::health::HealthSummary;
 use crate::id::{MachineId, PowerShelfId, RackId, RunId};
 use crate::refusal::Refusal;
@@ -203,6 +203,26 @@ impl Machine {
     /// Merges observations; returns whether anything changed.
     pub fn learn(&mut self, observed: &[ConditionObservation], now: Timestamp) -> bool {
         // No short-circuit: every observation must be merged.
-        observed.iter().fold(false, |changed, one| self.conditions.observe(one, now) | changed)
+        observed.iter().fold(false, |changed, one| {
+            let implied = self.implied_by(one);
+            let implied = implied.is_some_and(|other| self.conditions.observe(&other, now));
+            self.conditions.observe(one, now) | implied | changed
+        })
+    }
+
+    /// The condition that an observation outdates: a machine is not in a cluster and drained for
+    /// being in none.
+    fn implied_by(&self, observed: &ConditionObservation) -> Option<ConditionObservation> {
+        use ConditionType::{Drained, InCustomerCluster};
+        let drained = self.conditions.get(Drained);
+        let in_none = drained.is_some_and(|known| known.status && known.reason == NOT_IN_CLUSTER);
+        if observed.condition == InCustomerCluster && observed.status && in_none {
+            return Some(ConditionObservation::new(Drained, false, "Joined"));
+        }
+        let left = observed.condition == Drained
+            && observed.status
+            && observed.reason == NOT_IN_CLUSTER
+            && self.is(InCustomerCluster);
+        left.then(|| ConditionObservation::new(InCustomerCluster, false, "NotJoined"))
     }
 }

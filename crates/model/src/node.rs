@@ -43,8 +43,9 @@ use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::Labels;
+use crate::plan::RunType;
 use crate::refusal::{Reason, Refusal};
-use crate::run::{HistoryNote, Run};
+use crate::run::{HistoryNote, Run, Workflow};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -279,9 +280,17 @@ impl Lifecycle for Node {
     /// continued.
     fn next(&self, observed: &NodeTurnInput, _now: Timestamp) -> LifecycleDecision<Self> {
         let at_work = observed.run.as_ref().is_some_and(|run| !run.ended());
+        let canceled = observed.run.as_ref().is_some_and(|run| {
+            let onboards = run.spec.run_type == RunType::Onboard;
+            onboards && run.progress.workflow == Workflow::Cancelled
+        });
         let why = "nothing works on it any more";
         let back = |to| self.become_(to, TransitionOwner::Decommission, why);
         let moved = match (self.state, self.quarantine) {
+            // Its canceled onboarding was stored by an older version, which left it here.
+            (NodeState::Enrolling, _) if canceled => {
+                self.quarantined(Quarantine::Onboarding, TransitionOwner::Onboarding, why)
+            }
             (NodeState::Draining, _) if !at_work => back(NodeState::Offline),
             (NodeState::Removing, _) if !at_work => back(NodeState::Retired),
             // It was drained out of quarantine, so it returns there and not into service.

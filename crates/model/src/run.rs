@@ -16,7 +16,7 @@ mod next;
 mod remaining;
 
 pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
-pub use decide::{AfterCommit, CallResult, Decision, decide};
+pub use decide::{AfterCommit, CallResult, Decision, FailedAttempt, decide};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
 pub use remaining::{RemainingStep, remaining_steps, time_limit};
@@ -131,6 +131,16 @@ pub struct StopRequest {
     /// A cancel has stopped the work and the undo steps are running. A freeze keeps this flag: such
     /// a run can only end canceled.
     pub undoing: bool,
+}
+
+impl StopRequest {
+    /// ` by ada: wrong rack`, for a sentence about the run that was stopped.
+    pub fn describe(&self) -> String {
+        match self.reason.as_str() {
+            "" => format!(" by {}", self.by),
+            reason => format!(" by {}: {reason}", self.by),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

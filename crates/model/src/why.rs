@@ -365,7 +365,10 @@ fn headline(run: &Run) -> String {
         Workflow::Compensating => format!("{what} is undoing what it did, at step {step}"),
         Workflow::Completed => format!("{what} succeeded"),
         Workflow::Reconciled => format!("{what} succeeded after the observed state was adopted"),
-        Workflow::Cancelled => format!("{what} was canceled"),
+        Workflow::Cancelled => {
+            let by = run.progress.stop_request.as_ref().map(StopRequest::describe);
+            format!("{what} was canceled{}", by.unwrap_or_default())
+        }
         Workflow::FailedRetryable => format!("{what} failed at step {step}; trying again is safe"),
         Workflow::FailedManualIntervention => {
             format!("{what} stopped at step {step} and waits for a person{}", frozen(run))

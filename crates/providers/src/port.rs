@@ -1,7 +1,9 @@
 //! The interface between the engine and the providers.
 
 use crate::bmc_discovery::BmcDiscovery;
+use crate::datacenter::Datacenter;
 use crate::inspect::Inspector;
+use crate::sim::Sim;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
 use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
@@ -208,14 +210,11 @@ pub(crate) fn hostname(machine: &str) -> String {
 #[derive(Clone, Default)]
 pub struct Providers {
     by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
-    /// For machines that name none: the first that was added.
-    default: Option<&'static str>,
 }
 
 impl Providers {
     #[must_use]
     pub fn with(mut self, provider: Arc<dyn Provider>) -> Self {
-        self.default.get_or_insert(provider.name());
         self.by_name.insert(provider.name(), provider);
         self
     }
@@ -236,8 +235,23 @@ impl Providers {
         self.get(name).is_some_and(|provider| provider.is_simulated())
     }
 
-    pub fn default_name(&self) -> Option<&'static str> {
-        self.default
+    /// The provider of a machine or device whose owner names none. The simulator is never the
+    /// default: a real machine would show simulated health.
+    pub fn default_for(&self, spec: &MachineSpec) -> Option<&'static str> {
+        let has_bmc = !spec.bmc_endpoint.is_empty();
+        let provider = self.get(Datacenter::NAME).filter(|_| has_bmc)?;
+        Some(provider.name())
+    }
+
+    /// The refusal of a provider that this server does not have.
+    pub fn refuse_unknown(&self, field: &str, name: &str) -> Refusal {
+        let problem = format!("{name:?} is not a provider of this server");
+        let names = self.names().join(", ");
+        let instead = match name == Sim::NAME {
+            true => format!("start it with --simulate or --demo, or use one of: {names}"),
+            false => format!("use one of: {names}"),
+        };
+        Refusal::invalid(field, problem, instead)
     }
 
     pub fn gauges(&self) -> Vec<(&'static str, usize)> {

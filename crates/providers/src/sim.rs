@@ -153,7 +153,8 @@ impl Sim {
     /// Records the call and returns the fault rule that matches it.
     fn record_call(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<FaultRule>> {
         self.store.record(&[EffectRecord::requested(machine, call)])?;
-        let selected = FaultSubject::Call { effect: call.effect.name(), verb: call.verb };
+        let (effect, step, verb) = (call.effect.name(), call.key.step(), call.verb);
+        let selected = FaultSubject::Call { effect, step, verb };
         self.store.match_fault_rule(machine, selected)
     }
 
@@ -238,7 +239,8 @@ impl Sim {
         if let Some(rule) = self.store.match_fault_rule(machine, FaultSubject::Probe)? {
             match rule.action {
                 Action::Fail => {
-                    return Err(Fault::new(FaultCode::BmcUnreachable, rule.fault_message()));
+                    let code = rule.code.unwrap_or(FaultCode::BmcUnreachable);
+                    return Err(Fault::new(code, rule.fault_message()));
                 }
                 Action::Hang => pending().await,
                 Action::Drop | Action::Garbage => return Err(lost_answer_fault(&rule)),
@@ -250,20 +252,27 @@ impl Sim {
     }
 
     /// Fails a call on purpose, together with the running job of its key.
-    fn fail(&self, target: &Target, call: &ProviderCall, mut message: String) -> CallResult {
+    fn fail(&self, target: &Target, call: &ProviderCall, rule: &FaultRule) -> CallResult {
+        let mut message = rule.fault_message();
+        let has_default = rule.code.is_none();
         let code = match call.verb {
-            CallVerb::Perform | CallVerb::Follow if matches!(call.effect, Effect::Ssh { .. }) => {
+            CallVerb::Perform | CallVerb::Follow
+                if has_default && matches!(call.effect, Effect::Ssh { .. }) =>
+            {
                 FaultCode::CommandFailed
             }
-            CallVerb::Perform | CallVerb::Follow if matches!(call.effect, Effect::Drain { .. }) => {
+            CallVerb::Perform | CallVerb::Follow
+                if has_default && matches!(call.effect, Effect::Drain { .. }) =>
+            {
                 let node = &target.machine_id();
                 message = format!("node `{node}` is not empty; pods may not be evicted: {message}");
                 FaultCode::EvictionBlocked
             }
-            CallVerb::Perform | CallVerb::Follow => FaultCode::EffectFailed,
+            CallVerb::Perform | CallVerb::Follow => rule.code.unwrap_or(FaultCode::EffectFailed),
             // These verbs have no effect that could fail; the device is unreachable.
             CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
-                return Err(Fault::new(FaultCode::BmcUnreachable, message));
+                let code = rule.code.unwrap_or(FaultCode::BmcUnreachable);
+                return Err(Fault::new(code, message));
             }
         };
         let fault = Fault::new(code, message);
@@ -319,7 +328,7 @@ impl Provider for Sim {
         match rule.action {
             Action::Fail => {
                 self.report_written(machine, call, journal)?;
-                self.fail(target, call, rule.fault_message())
+                self.fail(target, call, &rule)
             }
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {

@@ -146,6 +146,9 @@ pub struct RetentionConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sim {
+    /// Whether this server has the provider `sim`. `--demo`, `--simulate` and `machines` turn it
+    /// on too.
+    pub enabled: bool,
     /// How many simulated machines to register at start.
     pub machines: usize,
     /// `zero`, `fast` or `human`.
@@ -309,6 +312,7 @@ impl RetentionConfig {
 impl Default for Sim {
     fn default() -> Self {
         Self {
+            enabled: false,
             machines: 0,
             speed: Speed::Human,
             dir: PathBuf::new(),
@@ -449,6 +453,11 @@ impl Config {
         } else {
             self.seal_key_file.clone()
         }
+    }
+
+    /// Whether simulated hardware exists beside the real one.
+    pub(crate) fn simulates(&self) -> bool {
+        self.sim.enabled || self.sim.machines > 0
     }
 
     pub(crate) fn sim_dir(&self) -> PathBuf {

@@ -8,19 +8,21 @@ use engine::rack::RackDescription;
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, SiteDescription};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
+use model::firmware::{DEVICES, Firmware, FirmwareComponent};
 use model::gate::Overrides;
-use model::id::{MachineId, RackId, SiteId};
+use model::id::{FirmwareId, MachineId, RackId, SiteId};
 use model::image::{DiskFormat, Image, ImageContent};
 use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
-use model::rack::{Counts, RackSpec};
+use model::rack::{Counts, RackSpec, RackState};
 use model::refusal::Reason;
 use model::run::actions::Requester;
 use model::site::SiteSpec;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::convert::Infallible;
+use std::time::Duration;
 use store::{Result, StoreError};
 
 pub(crate) const RACKS: usize = 2;
@@ -32,6 +34,10 @@ const NODES: usize = 4;
 const SITE: &str = "site-demo";
 /// The images of a simulated fleet. The first is the default of a server.
 const IMAGES: [&str; 4] = ["ubuntu-2204", "ubuntu-2404", "debian-12", "rhel-9"];
+const HARDWARE_TYPE: &str = "demo";
+const FIRMWARE: &str = "fw-demo-2.0";
+/// How often the racks are read until they are in service.
+const FIRMWARE_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of machines that are registered concurrently.
 const AT_ONCE: usize = 64;
 
@@ -97,6 +103,61 @@ pub(crate) async fn create_images(
     Ok(())
 }
 
+/// Adds the first firmware to the catalogue once the racks are in service, so that the first
+/// maintenance on request has something to install. It changes nothing at later starts.
+pub(crate) fn spawn_firmware(engine: Engine) {
+    tokio::spawn(async move {
+        loop {
+            match add_firmware(&engine).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "the demo's firmware was not added yet"),
+            }
+            tokio::time::sleep(FIRMWARE_INTERVAL).await;
+        }
+    });
+}
+
+/// Adds the firmware; false while a rack is not in service yet.
+async fn add_firmware(engine: &Engine) -> Result<bool> {
+    for rack in 1..=RACKS {
+        let view = engine.racks().get(&RackId::trusted(format!("rack-r{rack}"))).await?;
+        match view.rack.state {
+            RackState::Ready | RackState::Error { .. } => {}
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Deleting => return Ok(false),
+        }
+    }
+    let component = |name: &str| FirmwareComponent {
+        name: name.into(),
+        version: "2.0".into(),
+        url: format!("https://firmware.example/{}-2.0.bin", name.to_lowercase()),
+        sha256: "0".repeat(64),
+    };
+    let id = FirmwareId::trusted(FIRMWARE);
+    let firmware = Firmware {
+        id: id.clone(),
+        hardware_type: HARDWARE_TYPE.into(),
+        description: "The first update of the simulated devices".into(),
+        components: DEVICES.map(|kind| (kind, vec![component("BMC")])).into(),
+        is_default: true,
+        available: true,
+        created_at: Timestamp::default(),
+        version: 0,
+    };
+    match engine.firmware().get(&id).await {
+        Ok(_) => return Ok(true),
+        Err(StoreError::Refused(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let requester = Requester { by: "demo".into(), reason: String::new() };
+    engine.firmware().create(firmware, requester).await?;
+    Ok(true)
+}
+
 /// Creates the site and onboards some machines. Existing objects are not changed.
 async fn onboard_nodes(engine: &Engine) -> Result<()> {
     let site = SiteId::trusted(SITE);
@@ -150,7 +211,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
         ("env".to_string(), env.to_string()),
         ("location".to_string(), format!("hall-1/r{rack}")),
     ]);
-    let spec = RackSpec { hardware_type: "demo".into(), expected, ..RackSpec::default() };
+    let spec = RackSpec { hardware_type: HARDWARE_TYPE.into(), expected, ..RackSpec::default() };
     let described = RackDescription { id: id.clone(), labels, spec };
     engine.racks().create(described, "demo".into()).await?;
     Ok(id)

@@ -46,7 +46,8 @@ type Answer<T> = Result<Response<T>, Status>;
 #[derive(Clone)]
 pub(crate) struct GrpcServices {
     pub engine: Engine,
-    pub sim: Sim,
+    /// The simulated hardware; None: this server has none.
+    pub sim: Option<Sim>,
     pub secrets: SecretStore,
     pub artifacts: Artifacts,
     /// The base URL under which machines reach the netboot service; none: it is off.

@@ -88,11 +88,13 @@ async fn run_server(
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
     let maas = MaasProvider::new(Arc::new(secrets.clone()), maas_settings(&config, &datacenter));
     let datacenter = Arc::new(Datacenter::new(Arc::new(secrets.clone()), datacenter));
-    let providers = Providers::default()
-        .with(Arc::new(sim.clone()))
+    let mut providers = Providers::default()
         .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
         .with(Arc::new(IpmiOnly(datacenter)))
         .with(Arc::new(maas));
+    if let Some(sim) = &sim {
+        providers = providers.with(Arc::new(sim.clone()));
+    }
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
             .await?;
@@ -102,6 +104,7 @@ async fn run_server(
     demo::create_images(&engine, &artifacts, &images).await?;
     if demo {
         demo::register_demo(&engine).await?;
+        demo::spawn_firmware(engine.clone());
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
@@ -299,7 +302,16 @@ fn open_secrets(config: &Config, store: &Store) -> Result<SecretStore, ServeErro
     Ok(SecretStore::new(store.clone(), cipher, clock::system()))
 }
 
-fn open_sim(config: &Config) -> Result<Sim, ServeError> {
+/// The simulated hardware; None: this server has none.
+fn open_sim(config: &Config) -> Result<Option<Sim>, ServeError> {
+    if !config.simulates() {
+        return match config.sim.faults.is_empty() {
+            true => Ok(None),
+            false => Err(ServeError::Refused(
+                "sim.faults needs simulated hardware; set sim.enabled = true".into(),
+            )),
+        };
+    }
     let dir = config.sim_dir();
     let sim = Sim::in_dir(&dir, config.sim.speed).map_err(|error| {
         ServeError::Refused(format!("the simulated fleet cannot use {}: {error}", dir.display()))
@@ -313,7 +325,7 @@ fn open_sim(config: &Config) -> Result<Sim, ServeError> {
         sim.add_fault(rule)
             .map_err(|refusal| ServeError::Refused(format!("sim.faults[{index}]: {refusal}")))?;
     }
-    Ok(sim)
+    Ok(Some(sim))
 }
 
 /// Loads plans from files. A plan that already exists must be identical: plans are immutable.

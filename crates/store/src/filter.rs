@@ -4,6 +4,7 @@
 use crate::driver::Dialect;
 use crate::value::Value;
 use model::filter::{Filter, FilterField, FilterTerm};
+use model::machine::Phase;
 use model::machine::view::{EFFECTIVE, EffectiveState, Guard, LIFECYCLE, LifecycleState, Rules};
 use model::run::{RunPhase, Workflow};
 use model::target::TargetKind;
@@ -111,6 +112,23 @@ fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
 }
 
 fn term_sql(term: &FilterTerm, select: &mut Select) -> String {
+    let is_phase = |value: &String| Phase::parse(value).is_some();
+    if term.field != FilterField::Phase || term.values.iter().all(is_phase) {
+        return column_sql(term, select);
+    }
+    // The values that are no phases are compared with the lifecycle state.
+    let (phases, states) = term.values.iter().cloned().partition(is_phase);
+    let parts = [(FilterField::Phase, phases), (FilterField::LifecycleState, states)];
+    let parts = parts.into_iter().filter(|(_, values): &(_, Vec<String>)| !values.is_empty());
+    let parts: Vec<String> = parts
+        .map(|(field, values)| {
+            column_sql(&FilterTerm { field, negated: term.negated, values }, select)
+        })
+        .collect();
+    format!("({})", parts.join(if term.negated { " AND " } else { " OR " }))
+}
+
+fn column_sql(term: &FilterTerm, select: &mut Select) -> String {
     let column = column(&term.field, select);
     if let Some((earliest, latest)) = term.time_range() {
         let (from, to) = (select.bind(earliest), select.bind(latest));

@@ -104,7 +104,7 @@ impl Setup {
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
              replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
-             [probes]\n{interval}\n[sim]\nmachines = {machines}\nimages = [\"ubuntu-2204\"]\n{hardware}\n\
+             [probes]\n{interval}\n[sim]\nenabled = true\nmachines = {machines}\nimages = [\"ubuntu-2204\"]\n{hardware}\n\
              [nodes]\nsilence_seconds = {SELDOM_SECONDS}\nreconcile_seconds = {SELDOM_SECONDS}\n"
         )
     }

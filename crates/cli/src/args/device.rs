@@ -59,7 +59,7 @@ pub struct DeviceSpecArgs {
     /// Credential for SSH
     #[arg(long, value_name = "NAME")]
     pub ssh_credential: Option<String>,
-    /// Provider that acts on the device (default: the server's)
+    /// Provider that acts on the device (default: datacenter, with a BMC)
     #[arg(long)]
     pub provider: Option<String>,
     /// Serial number

@@ -6,6 +6,7 @@ const IMPORT_HELP: &str = "\
 Examples:
   farrier import 36                 machine-1 … machine-36, simulated
   farrier import fleet.csv
+  farrier import fleet.csv --dry-run
   farrier list -o json > fleet.json; farrier import fleet.json
 
 CSV columns, by a header line; only machine_id is required:
@@ -14,8 +15,8 @@ CSV columns, by a header line; only machine_id is required:
   label; several MAC addresses, and several power shelves in feeds, are separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
-A repeated import changes only what differs in the file. If any row is malformed, no machine is
-registered.";
+A file registers new machines, and replaces spec and labels of known ones. The server checks all
+machines first: if one is refused, none is registered. A number leaves known machines as they are.";
 
 #[derive(Debug, Args)]
 #[command(after_help = IMPORT_HELP)]

@@ -48,7 +48,7 @@ pub struct MachineArg {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  farrier machine register web-7 --ssh-endpoint 10.20.30.40:22 --label env=prod"
+    after_help = "Example:\n  farrier machine register web-7 --bmc-endpoint 10.20.30.41 --ssh-endpoint 10.20.30.40:22 --label env=prod"
 )]
 pub struct MachineRegisterArgs {
     /// ID of the new machine (default: generated)
@@ -110,7 +110,7 @@ pub struct MachineSpecArgs {
     /// MAC address; can be repeated
     #[arg(long = "mac", value_name = "MAC")]
     pub mac_addresses: Vec<String>,
-    /// Provider that acts on the machine (default: the server's)
+    /// Provider that acts on the machine (default: datacenter, with a BMC)
     #[arg(long)]
     pub provider: Option<String>,
     /// Serial number

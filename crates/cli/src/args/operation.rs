@@ -196,8 +196,11 @@ pub struct OperationWatchArgs {
 pub struct LogsArgs {
     /// ID of the operation (op-…), or of a node (node-…) for its newest operation
     pub operation_id: String,
-    /// Keep printing until the operation has ended
-    #[arg(short, long)]
+    /// Print what is logged so far, and do not wait for the end of the operation
+    #[arg(long)]
+    pub no_follow: bool,
+    /// The default; accepted for those who type it
+    #[arg(short, long, hide = true, conflicts_with = "no_follow")]
     pub follow: bool,
     /// Byte offset to start from
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]

@@ -28,7 +28,7 @@ pub struct ServeArgs {
     /// Config file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Simulate a fleet of this many machines
+    /// Simulate a fleet of this many machines; 0: only allow the provider `sim`
     #[arg(long, value_name = "N")]
     pub simulate: Option<u32>,
     /// Speed of the simulated hardware

@@ -31,7 +31,7 @@ pub enum SimFaultCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  farrier sim fault create --machine 'machine-*' --effect repave --action fail --times 1"
+    after_help = "Examples:\n  farrier sim fault create --machine 'machine-*' --effect repave --action fail --times 1\n  farrier sim fault create --effect configure_storage --action fail --code boot-disk-missing"
 )]
 pub struct SimFaultArgs {
     /// Machine ID; * matches any characters (default: every machine)
@@ -55,13 +55,17 @@ pub struct SimFaultArgs {
     /// For fail: error message of the hardware
     #[arg(long, default_value = "", hide_default_value = true)]
     pub message: String,
+    /// For fail: fault code, e.g. boot-disk-missing (default: one that fits the effect)
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub code: String,
 }
 
 /// The names that a fault rule can match: effects, node stages, and `probe`, which is no effect.
-/// `parts` is left out: starting child runs calls no provider.
+/// `parts` and the stages of Farrier's own records are left out: they call no provider.
 fn sim_effects() -> PossibleValuesParser {
     let effects = Effect::NAMES.into_iter().filter(|name| *name != "parts").chain(["probe"]);
-    let stages = NodeStage::NAMES.iter().map(|name| PossibleValue::new(*name).hide(true));
+    let stages = NodeStage::ALL.iter().filter(|stage| !stage.is_record());
+    let stages = stages.map(|stage| PossibleValue::new(stage.as_str()).hide(true));
     PossibleValuesParser::new(effects.map(PossibleValue::new).chain(stages))
 }
 

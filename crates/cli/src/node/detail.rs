@@ -104,9 +104,10 @@ fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
         }
         (Some(at), true | false) => format!("last heartbeat {}", clock.ago(Some(at))),
     };
-    let how = match agent.problems.as_str() {
-        "" => "healthy".to_string(),
-        problems => format!("problems: {problems}"),
+    let how = match (agent.silent, agent.problems.as_str()) {
+        (true, _) => "silent since then".to_string(),
+        (false, "") => "healthy".to_string(),
+        (false, problems) => format!("problems: {problems}"),
     };
     let requester = [agent.hostname.as_str(), agent.version.as_str()];
     let requester: Vec<&str> = requester.into_iter().filter(|name| !name.is_empty()).collect();
@@ -209,7 +210,7 @@ Type next:
                 version: "0.1.0".into(),
                 enrolled_at: at(30),
                 heard_at: at(98),
-                problems: String::new(),
+                ..Default::default()
             }),
             ..NodeDetail::default()
         };

@@ -40,8 +40,8 @@ impl ExpectedEnd {
 
 /// The reason why the command follows the run.
 pub enum RunOrigin {
-    /// The command has requested it. A run that has already ended was found by its request ID.
-    Submitted,
+    /// The command has requested it. `replayed`: an earlier request with the same ID started it.
+    Submitted { replayed: bool },
     /// The run existed, and the command has acted on it.
     Acted { printed: Progress, log_offset: i64 },
     /// The command only watches it.
@@ -134,8 +134,16 @@ pub async fn follow_or_report(
         screen.print_record(&accepted.run, format_preview)?;
         return Ok(Exit::Success);
     }
-    if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
-        return report_replay(client, screen, &accepted).await;
+    let ended = is_terminal(accepted.run.phase());
+    match accepted.origin {
+        RunOrigin::Submitted { replayed: true } if ended => {
+            return report_ended(client, screen, &accepted, "  same operation, no new work").await;
+        }
+        // A new operation can fail at once.
+        RunOrigin::Submitted { replayed: false } if ended && !wait.waits() => {
+            return report_ended(client, screen, &accepted, "").await;
+        }
+        RunOrigin::Submitted { .. } | RunOrigin::Acted { .. } | RunOrigin::Watched => {}
     }
     if !wait.waits() {
         let line = format!(
@@ -151,16 +159,17 @@ pub async fn follow_or_report(
     follow_to_end(client, screen, accepted, wait.timeout).await
 }
 
-/// Reports the operation that an earlier request with the same ID started.
-async fn report_replay(
+/// Reports an operation that has ended already.
+async fn report_ended(
     client: &Client,
     screen: &mut Screen,
     accepted: &AcceptedOperation,
+    note: &str,
 ) -> Result<Exit> {
     let run = &accepted.run;
     let phase = run.phase();
     screen.print_line(&format!(
-        "Operation: {} ({})  same operation, no new work",
+        "Operation: {} ({}){note}",
         one_line(&run.run_id),
         phase.as_str_name()
     ))?;
@@ -197,7 +206,7 @@ pub async fn follow_to_end(
     ))?;
     let (progress, log_offset) = match origin {
         RunOrigin::Acted { printed, log_offset } => (printed, log_offset),
-        RunOrigin::Submitted | RunOrigin::Watched => (Progress::default(), 0),
+        RunOrigin::Submitted { .. } | RunOrigin::Watched => (Progress::default(), 0),
     };
     let start = FollowStart { run_id: run.run_id, progress, log_offset };
     let run = follow(client, screen, start, timeout).await?;

@@ -157,7 +157,8 @@ async fn report_operation(
         screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
-    let (expected_end, origin) = (ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let origin = RunOrigin::Submitted { replayed: answer.preview.is_none() };
+    let expected_end = ExpectedEnd::Succeeded;
     let accepted = AcceptedOperation { run, expected_end, origin, before: None };
     follow_or_report(client, screen, accepted, &submit.wait).await
 }

@@ -324,7 +324,7 @@ fn health(person: &Terminal) {
 
 /// The firmware of a machine, upgraded by `machine reprovision` and by `component firmware`.
 fn hosts(person: &Terminal) {
-    person.line("machine register fresh-1", 0);
+    person.line("machine register fresh-1 --provider sim", 0);
     let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
     for name in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
         assert!(preview.contains(name), "{name:?} is not in\n{preview}");
@@ -459,7 +459,7 @@ fn agent(person: &Terminal, dir: &Path) {
     let state = dir.join("agent-state");
     // No process listens on port 9.
     let text = example
-        .replace("10.0.0.1:8480", "127.0.0.1:9")
+        .replace("10.0.0.1:8481", "127.0.0.1:9")
         .replace("/var/lib/farrier-agent", state.to_str().unwrap());
     std::fs::write(&file, &text).unwrap();
     let message = person.run(&["agent", "enroll", "--config", config], 2);
@@ -476,13 +476,45 @@ fn agent(person: &Terminal, dir: &Path) {
     assert_eq!((&status["enrolling"], &status["task"]), (&true.into(), &serde_json::Value::Null));
 }
 
+/// A refused machine refuses the file, and a number of machines changes no known one.
+fn check_imports(person: &Terminal, dir: &Path) {
+    let file = dir.join("wrong.csv");
+    let rows = "machine_id,serial,provider\ncsv-1,other,sim\nnew-1,,sim\nnew-2,,none\n";
+    std::fs::write(&file, rows).unwrap();
+    let message = person.run(&["import", file.to_str().unwrap()], 2);
+    assert!(message.contains("line 4 (new-2): machine.spec.provider \"none\""), "{message}");
+    assert!(message.contains("1 of 3 machines are refused; nothing was registered"), "{message}");
+    person.line("get new-1", 2);
+    assert_eq!(person.json("get csv-1")["spec"]["serial"], serde_json::Value::Null);
+
+    person.line("machine update machine-2 --label rack=mine --serial mine", 0);
+    let before = person.json("get machine-2");
+    let message = person.line("import 4", 0);
+    assert_eq!(
+        message,
+        "machine-4 registered\n1 machine registered, 3 unchanged; see them with `farrier list`\n"
+    );
+    let after = person.json("get machine-2");
+    assert_eq!((&after["spec"], &after["labels"]), (&before["spec"], &before["labels"]));
+    person.line("machine delete machine-4", 0);
+}
+
 fn inventory(person: &Terminal, dir: &Path) {
     assert!(person.line("import 3", 0).contains("3 machines registered"));
     let file = dir.join("fleet.csv");
-    let rows = "machine_id,labels.env,target_cluster_ref\ncsv-1,prod,cluster-a\ncsv-2,stage,\n";
+    let rows = "machine_id,labels.env,target_cluster_ref,provider\n\
+                csv-1,prod,cluster-a,sim\ncsv-2,stage,,sim\n";
     std::fs::write(&file, rows).unwrap();
-    person.run(&["import", file.to_str().unwrap()], 0);
-    person.line("machine register web-1 --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
+    let import = ["import", file.to_str().unwrap()];
+    let message = person.run(&[&import[..], &["--dry-run"]].concat(), 0);
+    assert!(message.contains("2 machines would be registered"), "{message}");
+    assert!(message.contains("nothing was changed"), "{message}");
+    person.line("get csv-1", 2);
+    let message = person.run(&import, 0);
+    assert!(message.starts_with("plan: 2 machines registered\ncsv-1 registered\n"), "{message}");
+    assert!(person.run(&import, 0).contains("0 machines registered, 2 unchanged"));
+    check_imports(person, dir);
+    person.line("machine register web-1 --provider sim --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
     let update = "machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a";
     assert_eq!(person.line(update, 0), "web-1 updated\n");
     let history = person.json("history web-1");
@@ -494,7 +526,8 @@ fn inventory(person: &Terminal, dir: &Path) {
     assert_eq!(machine["spec"]["serial"], "s1", "what is not given stays");
     let list = person.line("list", 0);
     let header: Vec<&str> = list.lines().next().unwrap().split_whitespace().collect();
-    let columns = ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP"];
+    let columns =
+        ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP", "CONDITIONS"];
     assert_eq!(header, columns);
     assert_eq!(list.lines().count(), 7, "{list}");
     person.formats("list", "machine-1");
@@ -503,7 +536,7 @@ fn inventory(person: &Terminal, dir: &Path) {
     let found = person.run(&["list", "--filter", "labels.env in (prod, stage)"], 0);
     assert!(found.contains("csv-1") && !found.contains("web-1"), "{found}");
     assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
-    person.line("machine register gone-1", 0);
+    person.line("machine register gone-1 --provider sim", 0);
     let message = person.line("machine delete gone-1 --dry-run", 0);
     assert!(message.contains("gone-1 can be deleted\ndry run: nothing was changed"), "{message}");
     assert_eq!(person.json("get gone-1")["machine_id"], "gone-1");

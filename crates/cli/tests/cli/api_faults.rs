@@ -104,7 +104,7 @@ async fn canceling(_world: &TestServer, mut api: Clients) {
     assert_eq!(states(&machine), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     assert!(is(&machine, "OperationCanceled") && !is(&machine, "NeedsIntervention"));
     let again = api.cancel(&run).await;
-    refused(again, FailedPrecondition, &["already ended CANCELED", "farrier operation rerun"]);
+    refused(again, FailedPrecondition, &["already ended CANCELED", "farrier operation get"]);
     // The next start clears the condition.
     api.clear_faults().await;
     api.fault(fault("m-1", "reboot", "hang", 1)).await;

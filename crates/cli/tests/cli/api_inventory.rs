@@ -4,7 +4,7 @@ use crate::api::{
     BUILT_IN_PLANS, LISTS, TestServer, field_of, is, labelled, machine, on_both, page, plan,
     reboot, refused, states, step,
 };
-use crate::fleet::Clients;
+use crate::fleet::{Clients, Server, Setup};
 use proto::v1;
 use std::collections::BTreeSet;
 use tonic::Code::{FailedPrecondition, InvalidArgument};
@@ -22,17 +22,15 @@ async fn registering(_world: &TestServer, mut api: Clients) {
     assert_ne!(made.machine_id, other.machine_id);
     assert_eq!(states(&made), ("FACTORY_READY", "EFFECTIVE_STATE_NEW"));
 
-    // MAC addresses are normalized; an empty provider becomes the server's default.
+    // MAC addresses are normalized.
     let mut desired = labelled("m-1", &[("env", "prod"), ("app.example.com/name", "")]);
     let spec = desired.spec.as_mut().unwrap();
     spec.mac_addresses = vec!["AA-BB-CC-DD-EE-FF".into(), "001122334455".into()];
     spec.ssh_endpoint = "[fd00::1]:22".into();
     spec.bmc_endpoint = "https://bmc-1.example.net/redfish".into();
-    spec.provider = String::new();
     let made = api.settled(desired.clone()).await;
     let spec = made.spec.clone().unwrap();
     assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "00:11:22:33:44:55"]);
-    assert_eq!(spec.provider, "sim");
     assert_eq!(made.labels, desired.labels);
 
     // Registering the same record changes nothing; registering a known machine keeps its status.
@@ -402,4 +400,38 @@ async fn an_update_undoes_nothing_that_it_did_not_see() {
     let status = refused(late, FailedPrecondition, &["version"]);
     assert!(status.message().contains("farrier get m-1"), "{status:?}");
     assert_eq!(api.machine("m-1").await.labels["env"], "stage");
+}
+
+/// A real machine never becomes a simulated one because its owner names no provider.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_simulated_only_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup { simulates: false, ..Setup::new(dir.path(), "zero") };
+    let server = Server::start(setup);
+    let mut api = Clients::connect(&server.url()).await;
+    let refusal = refused(api.try_put(machine("m-1")).await, InvalidArgument, &["--simulate"]);
+    assert_eq!(field_of(&refusal), "machine.spec.provider");
+    let faults = api.sim.list_faults(v1::ListFaultsRequest::default()).await;
+    refused(faults, FailedPrecondition, &["no simulated hardware", "--simulate"]);
+    check_default_provider(&mut api).await;
+
+    let (_world, mut api) = TestServer::open("zero").await;
+    api.put(machine("m-3")).await;
+    check_default_provider(&mut api).await;
+}
+
+async fn check_default_provider(api: &mut Clients) {
+    let unnamed = |id: &str, bmc_endpoint: &str| {
+        let bmc_endpoint = bmc_endpoint.into();
+        let spec = v1::MachineSpec { bmc_endpoint, ..Default::default() };
+        v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() }
+    };
+    let made = api.put(unnamed("m-1", "https://127.0.0.1:1")).await;
+    assert_eq!(made.spec.unwrap().provider, "datacenter");
+    for machine in [unnamed("m-2", ""), v1::Machine { spec: None, ..unnamed("m-2", "") }] {
+        let refusal = refused(api.try_put(machine).await, InvalidArgument, &["is required"]);
+        assert_eq!(field_of(&refusal), "machine.spec.provider");
+    }
+    let known = v1::Machine { spec: None, ..unnamed("m-1", "") };
+    assert_eq!(api.put(known).await.spec.unwrap().provider, "datacenter");
 }

@@ -76,7 +76,8 @@ class Caller:
 
 def machines(caller):
     for name in ("m-1", "m-2", "m-3", "gpu-1", "gpu-2"):
-        caller.ok("Machine.RegisterMachine", machine={"machine_id": name})
+        caller.ok("Machine.RegisterMachine", machine={"machine_id": name, "spec": {"provider": "sim"}})
+    caller.ok("Machine.RegisterMachines", machines=[{"machine_id": "m-1"}], only_new=True)
     caller.ok("Machine.GetMachine", machine_id="m-1")
     caller.ok("Machine.ListMachines", filter="phase=FACTORY_READY", order_by="created_at desc")
     caller.ok("Machine.WatchMachines")
@@ -211,12 +212,12 @@ def images(caller):
 
 def racks(caller):
     caller.ok("Rack.CreateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
-    shelf = {"power_shelf_id": "ps-1", "spec": {"rack_id": "rack-1"}}
+    shelf = {"power_shelf_id": "ps-1", "spec": {"rack_id": "rack-1", "provider": "sim"}}
     caller.ok("PowerShelf.RegisterPowerShelf", power_shelf=shelf)
     caller.ok("PowerShelf.UpdatePowerShelf", power_shelf=shelf)
     caller.ok("PowerShelf.GetPowerShelf", power_shelf_id="ps-1")
     caller.ok("PowerShelf.ListPowerShelves")
-    switch = {"switch_id": "sw-1", "spec": {"rack_id": "rack-1"}}
+    switch = {"switch_id": "sw-1", "spec": {"rack_id": "rack-1", "provider": "sim"}}
     caller.ok("Switch.RegisterSwitch", switch=switch)
     caller.ok("Switch.UpdateSwitch", switch=switch)
     caller.ok("Switch.GetSwitch", switch_id="sw-1")
@@ -267,8 +268,14 @@ def firmware(caller):
     caller.ok("Firmware.ListFirmwareHistory", filter="changed=true", order_by="at")
     caller.refused("Firmware.DeleteFirmware", "FAILED_PRECONDITION", firmware_id="fw-1")
     shelves = {"power_shelves": {"power_shelf_ids": ["ps-1"]}}
-    update = {"request_id": caller.request_id(), "dry_run": True, **shelves}
-    caller.ok("Component.UpdateComponentFirmware", **update)
+    # As documented, without a request id: the server generates one and returns it.
+    updated = caller.ok("Component.UpdateComponentFirmware", **shelves)
+    assert updated.request_id.startswith("req-"), updated
+    again = caller.ok(
+        "Component.UpdateComponentFirmware", request_id=updated.request_id, **shelves
+    )
+    operations = [answer.results[0].operation_id for answer in (updated, again)]
+    check("the repeated request", operations[1], operations[0])
     caller.ok("Component.GetComponentFirmwareStatus", **shelves)
     caller.ok("Component.ListComponentFirmwareVersions", filter="device_type=power_shelf", **shelves)
 

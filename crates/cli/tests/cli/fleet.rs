@@ -45,6 +45,8 @@ pub struct Setup {
     pub dir: PathBuf,
     pub sim_dir: PathBuf,
     pub speed: &'static str,
+    /// Whether the server has the provider `sim`.
+    pub simulates: bool,
     pub name: String,
     pub port: u16,
     /// More lines for the configuration file: `top` before its sections, `config` after them.
@@ -59,6 +61,7 @@ impl Setup {
             dir: dir.join("data"),
             sim_dir: dir.join("sim"),
             speed,
+            simulates: true,
             name: "one".into(),
             port: free_port(),
             top: String::new(),
@@ -118,7 +121,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(setup: Setup) -> Self {
-        let Setup { home, dir, sim_dir, speed, name, port, top, config } = &setup;
+        let Setup { home, dir, sim_dir, speed, simulates, name, port, top, config } = &setup;
         std::fs::create_dir_all(dir).unwrap();
         let database = match home {
             DatabaseKind::Sqlite => String::new(),
@@ -127,8 +130,9 @@ impl Server {
         let file = dir.join("farrier.toml");
         let text = format!(
             "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
-             dir = {sim_dir:?}\nimages = {IMAGES:?}\n{config}\n"
+             replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\n\
+             enabled = {simulates}\nspeed = {speed:?}\ndir = {sim_dir:?}\n\
+             images = {IMAGES:?}\n{config}\n"
         );
         std::fs::write(&file, text).unwrap();
         let mut options = std::fs::File::options();

@@ -148,7 +148,8 @@ def check_reimage(server, machine_id):
 def main(address):
     server = Server(address)
     check_surroundings(server)
-    spec = {"target_cluster_ref": "cluster-a", "mac_addresses": ["AA:BB:CC:DD:EE:FF"]}
+    macs = ["AA:BB:CC:DD:EE:FF"]
+    spec = {"target_cluster_ref": "cluster-a", "mac_addresses": macs, "provider": "sim"}
     machine = {"labels": {"env": "test"}, "spec": spec}
     machine = server.farrier("Machine", "RegisterMachine", machine=machine)
     check("the phase of a new machine", word(machine.status, "phase"), "FACTORY_READY")

@@ -89,7 +89,7 @@ fn sites(person: &Terminal, dir: &Path) {
 
 /// A machine is onboarded, and every command shows the same state.
 fn onboarding(person: &Terminal) {
-    person.line("machine register gpu-1", 0);
+    person.line("machine register gpu-1 --provider sim", 0);
     let onboard = "node onboard gpu-1 --site site-lab";
     let words = ["would onboard gpu-1 at site-lab", "commission_node", "would run", "MAAS has no"];
     person.check_dry_run(onboard, "node list --machine gpu-1", &words);
@@ -177,7 +177,7 @@ fn mended(person: &Terminal) {
 
 /// A failed onboarding, and every repair command, addressed by the node's ID.
 fn repairs(person: &Terminal) {
-    person.line("machine register gpu-2", 0);
+    person.line("machine register gpu-2 --provider sim", 0);
     broken(person, "gpu-2", "configure_storage", "fail");
     let reported = person.line("node onboard gpu-2 --site site-lab", 1);
     says(&reported, &["✗ configure_storage failed", "✗ FAILED", "(enrolling)"]);
@@ -192,6 +192,8 @@ fn repairs(person: &Terminal) {
     says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);
     person.run(&["operation", "mark-manual", &node, "--reason", "look first"], 0);
     says(&person.line(&format!("node get {node}"), 0), &["FAILED_MANUAL_INTERVENTION"]);
+    let manual = person.json(&format!("operation get {node}"));
+    assert_eq!(manual["error"]["retryable"], false, "{manual}");
     says(&person.line(&format!("workflow adopt {node}"), 1), &["✗ FAILED"]);
     says(&person.line(&format!("workflow resume {node}"), 1), &["✗ FAILED"]);
     let resumed = person.line(&format!("node resume {node}"), 0);
@@ -202,7 +204,7 @@ fn repairs(person: &Terminal) {
     says(&person.line(&format!("operation rerun {node}"), 0), &["✓ SUCCEEDED"]);
     until(person, &node, "active");
 
-    person.line("machine register gpu-3", 0);
+    person.line("machine register gpu-3 --provider sim", 0);
     broken(person, "gpu-3", "wait_for_ready", "hang");
     let op = person.submit("node onboard gpu-3 --site site-lab");
     let node = node_on(person, "gpu-3");
@@ -210,6 +212,10 @@ fn repairs(person: &Terminal) {
     says(&person.line(&format!("node resume {node}"), 0), &[&op, "is at work on it"]);
     let cancel = ["operation", "cancel", &node, "--reason", "not today"];
     says(&person.run(&cancel, 0), &["⊘ CANCELED"]);
+    until(person, &node, "quarantined");
+    let why = person.line(&format!("why {node}"), 0);
+    says(&why, &["was canceled", &format!("farrier operation rerun {op}"), "full_decommission"]);
+    assert!(!why.contains("serves") && !why.contains("its onboarding"), "{why}");
     mended(person);
     says(&person.line(&format!("operation restart-clean {node}"), 0), &["✓ SUCCEEDED"]);
     until(person, &node, "active");
@@ -244,7 +250,7 @@ fn removal(person: &Terminal) {
 
 /// A server without an agent listener issues no tokens, and the command leaves no empty file.
 fn bundles_refused(person: &Terminal) {
-    person.line("machine register bare-1", 0);
+    person.line("machine register bare-1 --provider sim", 0);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("agent.toml");
     let line = format!("node bootstrap bare-1 --to {}", file.display());
@@ -261,7 +267,7 @@ fn a_bundle_is_kept_by_its_owner_alone() {
     let setup = Setup { config: nodes.into(), ..Setup::new(dir.path(), "zero") };
     let server = Server::start(setup);
     let request = |line: &str| finish(farrier(&server.url(), &line.split(' ').collect::<Vec<_>>()));
-    assert_eq!(request("machine register bare-1").0, 0);
+    assert_eq!(request("machine register bare-1 --provider sim").0, 0);
     let file = dir.path().join("agent.toml");
     let (code, stdout, stderr) = request(&format!("node bootstrap bare-1 --to {}", file.display()));
     assert_eq!(code, 0, "{stderr}");

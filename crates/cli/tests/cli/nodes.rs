@@ -175,9 +175,14 @@ fn documented<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names.filter(|name| DECOMMISSION.contains(name) || ONBOARDING.contains(name)).collect()
 }
 
-/// The stages of a mode: all decommission stages except `left_out`, followed by `again`.
+/// The stages of a mode: all decommission stages except `left_out`, followed by `again`. The agent
+/// uninstalls itself before the machine is released.
 fn stages_of(left_out: &[&str], again: &[&'static str]) -> Vec<&'static str> {
-    let first = DECOMMISSION.into_iter().filter(|name| !left_out.contains(name));
+    let of_agent = ["retire_gpuaas_node", "remove_gpuaas_node_record"];
+    let early = DECOMMISSION.into_iter().take_while(|name| *name != "load_site_config");
+    let late = DECOMMISSION.into_iter().skip_while(|name| *name != "load_site_config");
+    let late = late.filter(|name| !of_agent.contains(name));
+    let first = early.chain(of_agent).chain(late).filter(|name| !left_out.contains(name));
     first.chain(again.iter().copied()).collect()
 }
 

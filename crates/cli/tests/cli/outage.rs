@@ -316,7 +316,7 @@ async fn a_full_disk_refuses_with_words_and_goes_on_when_there_is_space() {
     clients.machine("m-1").await;
     let mut refused = None;
     for index in 0..200 {
-        let machine = v1::Machine { machine_id: format!("x-{index}"), ..Default::default() };
+        let machine = crate::api::machine(&format!("x-{index}"));
         let request = v1::RegisterMachineRequest { machine: Some(machine), ..Default::default() };
         if let Err(status) = clients.machines.register_machine(request).await {
             refused = Some(status);

@@ -165,7 +165,8 @@ async fn machines_in_service_keep_their_power_unless_overridden() {
         typed(url, &line, 0);
         until(url, &format!("power-shelf get {id}"), ready);
     }
-    let (_, message) = typed(url, "power-shelf register ps-3 --rack rack-1 --slot 1", 2);
+    let (_, message) =
+        typed(url, "power-shelf register ps-3 --provider sim --rack rack-1 --slot 1", 2);
     assert!(
         message.contains("power_shelf.spec.slot") && message.contains("ps-1 stands"),
         "{message}"

@@ -164,7 +164,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let (code, stdout, _) = finish(farrier(&stage.url(), &["import", "2500"]));
     assert_eq!(
         (code, stdout.as_str()),
-        (0, "2500 machines registered; see them with `farrier list`\n")
+        (0, "2499 machines registered, 1 unchanged; see them with `farrier list`\n")
     );
     let (_, stdout, _) = finish(farrier(&stage.url(), &["list"]));
     // Three pages; machine-1 existed before.
@@ -195,7 +195,7 @@ fn logs_end_with_the_run() {
     let mut stage = ScriptedServer::open();
     stage.submit("r");
     stage.play(ScriptEvent::Log("repave", "one\ntwo\n"));
-    let follower = Follower::start(&stage.url(), &["logs", "-f", "op-1"]);
+    let follower = Follower::start(&stage.url(), &["logs", "op-1"]);
     follower.wait_for_output("two");
     stage.kill();
     follower.wait_for_output(LOST);

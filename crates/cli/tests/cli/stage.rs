@@ -320,6 +320,24 @@ impl MachineService for Shared {
         Ok(Response::new(machine))
     }
 
+    async fn register_machines(
+        &self,
+        request: Request<RegisterMachinesRequest>,
+    ) -> Answer<RegisterMachinesResponse> {
+        let request = request.into_inner();
+        let registrations = request.machines.into_iter().map(|machine| {
+            let id = machine.machine_id.clone();
+            let known = self.state().machines.contains_key(&id);
+            if !request.dry_run && !(known && request.only_new) {
+                self.state().machines.insert(id, machine.clone());
+            }
+            let (machine, created) = (Some(machine), !known);
+            MachineRegistration { machine, created, ..Default::default() }
+        });
+        let registrations = registrations.collect();
+        Ok(Response::new(RegisterMachinesResponse { registrations }))
+    }
+
     async fn get_machine(&self, request: Request<GetMachineRequest>) -> Answer<Machine> {
         let id = request.into_inner().machine_id;
         match self.state().machines.get(&id) {

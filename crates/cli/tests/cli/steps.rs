@@ -76,10 +76,10 @@ async fn gates(_world: &TestServer, mut api: Clients) {
         refused(api.try_run(request).await, FailedPrecondition, &words);
     }
     api.done("m-1", "REBOOT", "reboot").await;
-    assert_eq!(switched(&mut api, OFF, "off").await, "The machine is powered off");
+    assert_eq!(switched(&mut api, OFF, "off").await, "The power is off");
     assert!(!is(&api.machine("m-1").await, "Reachable"));
     assert_eq!(switched(&mut api, OFF, "off-2").await, "It was off already");
-    assert_eq!(switched(&mut api, "", "on-2").await, "The machine is powered on");
+    assert_eq!(switched(&mut api, "", "on-2").await, "The power is on");
     assert!(switched(&mut api, CYCLE, "cycle").await.starts_with("Booted"));
     for (pairs, field) in [
         (&[("graceful_seconds", "soon")][..], "params[graceful_seconds]"),

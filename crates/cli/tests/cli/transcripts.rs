@@ -157,7 +157,10 @@ fn prepare(person: &Terminal) {
     let rack = "rack create rack-1 --hardware-type gb200 --expect-machines 2";
     person.line(&format!("{rack} --expect-switches 1 --expect-power-shelves 1"), 0);
     for (name, slot) in [("tray-1", 3), ("tray-2", 5)] {
-        person.line(&format!("machine register {name} --rack rack-1 --slot {slot}"), 0);
+        person.line(
+            &format!("machine register {name} --provider sim --rack rack-1 --slot {slot}"),
+            0,
+        );
     }
     person.line("switch register sw-1 --provider sim --serial S1 --rack rack-1 --slot 8", 0);
     person.line("power-shelf register ps-1 --provider sim --serial P1 --rack rack-1 --slot 1", 0);
@@ -168,8 +171,8 @@ fn prepare(person: &Terminal) {
         }
     }
     person.line("site create site-lab --provider sim --pool gpu", 0);
-    person.line("machine register gpu-1", 0);
-    person.line("machine register gpu-2", 0);
+    person.line("machine register gpu-1 --provider sim", 0);
+    person.line("machine register gpu-2 --provider sim", 0);
     person.line("node onboard gpu-1 --site site-lab --request-id onboard-1", 0);
     person.line("site check site-lab", 0);
     let started = Instant::now();

@@ -68,7 +68,10 @@ async fn masks(world: &TestServer, mut api: Clients) {
     let three = labels(&[("c", "3")]);
     let channel = Channel::from_shared(world.server.url()).unwrap().connect().await.unwrap();
 
-    let spec = |serial: &str| Some(v1::MachineSpec { serial: serial.into(), ..Default::default() });
+    let spec = |serial: &str| {
+        let (provider, serial) = ("sim".into(), serial.into());
+        Some(v1::MachineSpec { provider, serial, ..Default::default() })
+    };
     let machine = |labels: &HashMap<_, _>, serial: &str| v1::Machine {
         machine_id: "m-1".into(),
         labels: labels.clone(),
@@ -104,7 +107,10 @@ async fn masks(world: &TestServer, mut api: Clients) {
     })
     .await;
 
-    let spec = |serial: &str| Some(v1::DeviceSpec { serial: serial.into(), ..Default::default() });
+    let spec = |serial: &str| {
+        let (provider, serial) = ("sim".into(), serial.into());
+        Some(v1::DeviceSpec { provider, serial, ..Default::default() })
+    };
     let switch = |labels: &HashMap<_, _>, serial: &str| v1::Switch {
         switch_id: "sw-1".into(),
         labels: labels.clone(),

@@ -79,7 +79,9 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
     api.racks.delete_rack(v1::DeleteRackRequest { expected_version: 0, ..delete }).await.unwrap();
 
     let mut switches = SwitchServiceClient::new(channel.clone());
-    let switch = Some(v1::Switch { switch_id: "sw-1".into(), ..Default::default() });
+    let spec = Some(v1::DeviceSpec { provider: "sim".into(), ..Default::default() });
+    let switch_id = "sw-1".into();
+    let switch = Some(v1::Switch { switch_id, spec: spec.clone(), ..Default::default() });
     let register = v1::RegisterSwitchRequest { switch: switch.clone(), dry_run: false };
     switches.register_switch(register).await.unwrap();
     let update = v1::UpdateSwitchRequest {
@@ -97,7 +99,8 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
     stale(switches.delete_switch(delete).await, "farrier switch get sw-1");
 
     let mut shelves = PowerShelfServiceClient::new(channel);
-    let power_shelf = Some(v1::PowerShelf { power_shelf_id: "ps-1".into(), ..Default::default() });
+    let power_shelf_id = "ps-1".into();
+    let power_shelf = Some(v1::PowerShelf { power_shelf_id, spec, ..Default::default() });
     let register =
         v1::RegisterPowerShelfRequest { power_shelf: power_shelf.clone(), dry_run: false };
     shelves.register_power_shelf(register).await.unwrap();

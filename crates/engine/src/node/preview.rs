@@ -42,7 +42,9 @@ impl Nodes {
         let observed = upstream.clone().unwrap_or(MaasState::Unknown);
         let has_agent = self.has_agent(&would.node.id()).await?;
         let (run, state) = (&would.run, would.node.state);
-        let mut requested = AgentTaskContext { run, state, has_agent, released: false };
+        let agent_answers = self.agent_answers(&would.node.id()).await?;
+        let mut requested =
+            AgentTaskContext { run, state, has_agent, agent_answers, released: false };
         // The present MAAS state is not valid for stages after the machine's release.
         let mut given_back = false;
         let mut stages = Vec::new();

@@ -72,7 +72,8 @@ impl RestartOnNode {
         };
         let run = Run { spec, progress, version: 1 };
         // A refusal names the parent: the client has named that run.
-        admit_resume(&node, &Run { spec: original.spec.clone(), ..run.clone() })?;
+        let named = RunSpec { id: original.spec.id.clone(), ..run.spec.clone() };
+        admit_resume(&node, &Run { spec: named, ..run.clone() })?;
         node.workflow = Some(self.id.clone());
         let again = self.mode.describe(&self.original, &self.who);
         let message = format!(

@@ -197,6 +197,7 @@ impl Nodes {
             run: &work.run,
             state: self.node_now(id).await?.state,
             has_agent: self.has_agent(id).await.map_err(unread)?,
+            agent_answers: self.agent_answers(id).await.map_err(unread)?,
             released: has_done(&work.run, NodeStage::ReleaseMaasNode),
         };
         Ok(requested.skip_reason(work.stage))
@@ -225,6 +226,14 @@ impl Nodes {
 
     pub(super) async fn has_agent(&self, id: &NodeId) -> Result<bool> {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.has_agent(id))).await
+    }
+
+    /// Whether the agent has sent a heartbeat within the limit of silence.
+    pub(super) async fn agent_answers(&self, id: &NodeId) -> Result<bool> {
+        let last = self.0.store().read(id.clone(), |id, tx| Box::pin(tx.last_heartbeat(id)));
+        let (last, now) = (last.await?.at, self.0.now());
+        let silence = self.0.settings().nodes.heartbeat_limits.silence;
+        Ok(last.is_some_and(|at| now.since(at) <= silence))
     }
 
     fn new_task(&self, work: &StageContext, kind: TaskKind, key: &EffectKey) -> Task {

@@ -8,6 +8,7 @@ use model::order::Selection;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
+use std::time::Duration;
 use store::{NodeHeartbeat, RecordPage, Result, Tx};
 
 /// A node with its run, agent, site and explanation.
@@ -17,6 +18,8 @@ pub struct NodeView {
     /// The newest operation.
     pub run: Option<Run>,
     pub heartbeat: NodeHeartbeat,
+    /// The last heartbeat is older than the limit of silence.
+    pub agent_silent: bool,
     /// The node has an agent session.
     pub enrolled: bool,
     /// When the MAAS of its site last answered: the age of the upstream state.
@@ -26,8 +29,13 @@ pub struct NodeView {
 
 impl Nodes {
     pub async fn get(&self, id: &NodeId) -> Result<NodeView> {
-        let input = (id.clone(), self.0.now());
-        self.0.store().read(input, |(id, now), tx| Box::pin(show(tx, id, *now))).await
+        let silence = self.0.settings().nodes.heartbeat_limits.silence;
+        let input = (id.clone(), silence, self.0.now());
+        let view = self
+            .0
+            .store()
+            .read(input, |(id, silence, now), tx| Box::pin(show(tx, id, *silence, *now)));
+        view.await
     }
 
     /// The node on a machine that is not deleted.
@@ -55,7 +63,7 @@ impl Nodes {
     }
 }
 
-async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
+async fn show(tx: &mut Tx, id: &NodeId, silence: Duration, now: Timestamp) -> Result<NodeView> {
     let found = tx.record::<Node>(id.as_str()).await?;
     let node = found.ok_or_else(|| no_node(id))?;
     let run = match &node.workflow {
@@ -69,5 +77,13 @@ async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
         Some(site) => tx.last_site_answer(site).await?,
         None => None,
     };
-    Ok(NodeView { node, run, heartbeat: name, enrolled, site_answered, explanation: reported })
+    Ok(NodeView {
+        agent_silent: name.at.is_some_and(|at| now.since(at) > silence),
+        node,
+        run,
+        heartbeat: name,
+        enrolled,
+        site_answered,
+        explanation: reported,
+    })
 }

@@ -363,8 +363,7 @@ pub(crate) async fn reopen_operation(
         let text = format!("{} was never planned: there is no step to go on with", run.spec.id);
         return Err(Refusal::new(Reason::NothingPlanned, text).next(again).into());
     }
-    let full = request_from_params(&run.spec.params).scope.is_full();
-    admit(&rack, full, MaintenanceTrigger::OnDemand)?;
+    admit(&rack, MaintenanceTrigger::OnDemand)?;
     let devices = load_devices(tx, id).await?;
     admit_resume(run, &devices)?;
     let mut plain = run.clone();

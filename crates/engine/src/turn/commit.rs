@@ -34,7 +34,9 @@ impl DecisionCommit {
         };
         // Lock order everywhere: the target before the run, so that no two transactions deadlock.
         let (facts, written_percent) = (facts.as_ref(), self.written_percent);
-        let update = TargetUpdate { run, evidence, facts, written_percent, event: &event };
+        let firmware = self.applied_firmware.as_ref();
+        let update =
+            TargetUpdate { run, evidence, facts, written_percent, firmware, event: &event };
         let locked = update.load(tx).await?;
         let settle = RunSettlement {
             run: run.clone(),
@@ -46,7 +48,7 @@ impl DecisionCommit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.append_run_event(&run, &event)?;
-        let update = TargetUpdate { run: &run, evidence, facts, written_percent, event: &event };
+        let update = TargetUpdate { run: &run, ..update };
         update.write(tx, locked).await?;
         if let Some(applied) = &self.applied_firmware {
             tx.insert_applied(applied)?;

@@ -116,6 +116,9 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
         assert_eq!(state(&fixture, "m-1").await, HostState::Ready);
         let waited = "WaitingForRackFirmwareUpgrade".to_string();
         assert!(host_states(&fixture, "m-1").await.contains(&waited));
+        let history = fixture.engine().history("m-1", 0, 10_000).await.expect("a history");
+        let change = "changed the firmware of BMC from 2.0 to 3.0";
+        assert!(history.iter().any(|event| event.message.ends_with(change)), "{history:?}");
         for id in ids {
             let applied = fixture
                 .engine()

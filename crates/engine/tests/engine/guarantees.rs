@@ -178,7 +178,11 @@ async fn boot(store: &Store, sim: Arc<Sim>, settings: Settings) -> Engine {
 }
 
 async fn register(engine: &Engine, machine: &str, labels: Labels) {
-    let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
+    let spec = MachineSpec {
+        target_cluster_ref: "c".into(),
+        provider: "sim".into(),
+        ..MachineSpec::default()
+    };
     let described =
         DescribedMachine { id: Some(MachineId::trusted(machine)), spec: Some(spec), labels };
     engine.machines().register(described, "test".into()).await.expect("registered");

@@ -580,6 +580,27 @@ fn a_failed_onboarding_can_be_restarted_clean() {
     });
 }
 
+/// Rule: a canceled onboarding leaves its node in quarantine, and a rerun may still end in service.
+#[test]
+fn a_canceled_onboarding_can_be_rerun() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let failed = fixture.onboarding_fails_at("wait_for_hardware_sync_healthy").await;
+        let run = failed.spec.id.clone();
+        engine.runs().act(run.clone(), Action::Cancel, requester()).await.expect("canceled");
+        fixture.wait_for_state(NodeState::Quarantined).await;
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let runs = engine.runs();
+        let rerun = runs.restart(run, RestartMode::Rerun, "again".into(), requester()).await;
+        let rerun = rerun.expect("restarted").run.spec.id;
+        let done = fixture.client.wait_until_ended(&rerun).await;
+        assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture.assert_no_violations();
+    });
+}
+
 /// The agent service of a fixture.
 pub fn agents(fixture: &NodeFixture) -> Agents {
     let env = &fixture.env;

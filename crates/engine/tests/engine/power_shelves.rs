@@ -49,10 +49,14 @@ async fn fixture_with(settings: Settings) -> ShelfFixture {
     ShelfFixture { engine, store, sim, _dir: dir }
 }
 
+fn simulated() -> model::lifecycle::DeviceSpec {
+    model::lifecycle::DeviceSpec { provider: "sim".into(), ..Default::default() }
+}
+
 impl ShelfFixture {
     async fn add<D: Device>(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<D> {
         let rack = rack.map(RackId::trusted);
-        let spec = Some(PlacedSpec { rack, slot, ..PlacedSpec::default() });
+        let spec = Some(PlacedSpec { spec: simulated(), rack, slot });
         let described = DescribedDevice { id: id.into(), spec, labels: Labels::new() };
         self.engine.devices().register::<D>(described, "ada".into()).await
     }
@@ -106,6 +110,7 @@ impl ShelfFixture {
     async fn fed_machine(&self, id: &str, rack: Option<&str>, feeds: &[&str]) -> Result<Machine> {
         let spec = MachineSpec {
             target_cluster_ref: "c".into(),
+            provider: "sim".into(),
             rack: rack.map(RackId::trusted),
             feeds: feeds.iter().map(|id| PowerShelfId::trusted(*id)).collect(),
             ..MachineSpec::default()
@@ -501,7 +506,7 @@ async fn a_feed_is_a_known_shelf_in_the_same_rack_or_in_none() {
     assert!(refused.to_string().contains("stands in rack-1"), "{refused}");
     let spec = |feeds: &[&str]| {
         let feeds = feeds.iter().map(|id| PowerShelfId::trusted(*id)).collect();
-        let spec = model::lifecycle::DeviceSpec { feeds, ..Default::default() };
+        let spec = model::lifecycle::DeviceSpec { feeds, ..simulated() };
         Some(PlacedSpec { spec, rack: Some(RackId::trusted("rack-2")), slot: None })
     };
     for (feeds, fine) in [(&["ps-1"][..], false), (&["ps-9"], true)] {

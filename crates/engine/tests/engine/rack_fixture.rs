@@ -80,7 +80,7 @@ impl RackFixture {
 
     pub async fn place(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<()> {
         let rack = rack.map(RackId::trusted);
-        let spec = MachineSpec { rack, slot, ..MachineSpec::default() };
+        let spec = MachineSpec { provider: "sim".into(), rack, slot, ..MachineSpec::default() };
         let id = Some(MachineId::trusted(id));
         let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
         self.engine().machines().register(described, "test".into()).await.map(|_| ())

@@ -142,7 +142,11 @@ impl TestEnv {
     }
 
     pub async fn register(&self, engine: &Engine, machine: &str) {
-        let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
+        let spec = MachineSpec {
+            target_cluster_ref: "c".into(),
+            provider: "sim".into(),
+            ..MachineSpec::default()
+        };
         let id = Some(MachineId::trusted(machine));
         let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
         engine.machines().register(described, "test".into()).await.expect("registered");

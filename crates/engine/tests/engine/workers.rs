@@ -88,7 +88,11 @@ pub async fn wait_until_idle(engine: &Engine) {
 }
 
 pub async fn in_maintenance(engine: &Engine, machine: &str) {
-    let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
+    let spec = MachineSpec {
+        target_cluster_ref: "c".into(),
+        provider: "sim".into(),
+        ..MachineSpec::default()
+    };
     let id = Some(MachineId::trusted(machine));
     let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
     engine.machines().register(described, "test".into()).await.unwrap();

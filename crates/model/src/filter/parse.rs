@@ -3,7 +3,6 @@
 use super::{Filter, FilterField, FilterSubject, FilterTerm, MAX_FILTER, MAX_TERMS, MAX_VALUES};
 use crate::condition::ConditionType;
 use crate::lifecycle::Lifecycle;
-use crate::machine::Phase;
 use crate::machine::view::{EffectiveState, LifecycleState};
 use crate::node::Node;
 use crate::plan::RunType;
@@ -410,13 +409,13 @@ fn canonical(
         found.map(|word| word.to_string()).ok_or(words)
     };
     match field {
-        FilterField::Phase => among(Phase::ALL.iter().map(|phase| phase.as_str()).collect()),
+        // The lifecycle states contain the phases.
+        FilterField::Phase | FilterField::LifecycleState => {
+            among(LifecycleState::ALL.iter().map(|state| state.as_str()).collect())
+        }
         FilterField::RunPhase => among(RunPhase::ALL.iter().map(|phase| phase.as_str()).collect()),
         FilterField::EffectiveState => {
             among(EffectiveState::ALL.iter().map(|state| state.as_str()).collect())
-        }
-        FilterField::LifecycleState => {
-            among(LifecycleState::ALL.iter().map(|state| state.as_str()).collect())
         }
         FilterField::WorkflowState => {
             among(Workflow::ALL.iter().map(|state| state.as_str()).collect())

@@ -57,6 +57,8 @@ pub struct AgentTaskContext<'a> {
     pub run: &'a Run,
     pub state: NodeState,
     pub has_agent: bool,
+    /// Its agent has sent a heartbeat lately.
+    pub agent_answers: bool,
     /// The run has already released the machine to MAAS.
     pub released: bool,
 }
@@ -74,6 +76,11 @@ impl AgentTaskContext<'_> {
         if self.released {
             return Some(format!("it is given back to MAAS: {kind} has nothing to do"));
         }
+        // The release erases the installation; an agent that is gone need not uninstall itself.
+        let uninstalls = stage == NodeStage::RemoveGpuaasNodeRecord;
+        if uninstalls && self.has_agent && !self.agent_answers && releases_machine(self.run) {
+            return Some(format!("its agent is silent: {kind} is left out before the release"));
+        }
         let emptying = matches!(stage, NodeStage::ForceReleaseAllocations | NodeStage::DrainNode);
         if emptying && self.state == NodeState::Retired {
             return Some("the node is retired, and empty".into());
@@ -87,6 +94,10 @@ impl AgentTaskContext<'_> {
         let missed = self.has_agent || requires_agent(stage, self.run);
         (!missed).then(|| format!("no agent is enrolled: {kind} has nothing to do"))
     }
+}
+
+fn releases_machine(run: &Run) -> bool {
+    run.spec.steps.iter().any(|step| step.name == NodeStage::ReleaseMaasNode.as_str())
 }
 
 fn drained_by_cluster(run: &Run) -> bool {

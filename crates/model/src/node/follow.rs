@@ -68,10 +68,19 @@ fn onboarding(node: &Node, run: &Run) -> Option<NodeTransition> {
         (NodeState::Enrolling, Workflow::Completed | Workflow::Reconciled) => {
             Some(NodeTransition::new(NodeState::Active, owner, format!("{id} has onboarded it")))
         }
-        // A failed undo is no basis for another onboarding.
-        (NodeState::Enrolling, Workflow::Cancelled) if run.progress.failure.is_some() => {
-            let why = format!("{id} was canceled, and could not be taken back as a whole");
+        (NodeState::Enrolling, Workflow::Cancelled) => {
+            let why = match run.progress.failure {
+                Some(_) => format!("{id} was canceled, and could not be undone completely"),
+                None => format!("{id} was canceled before it had onboarded it"),
+            };
             Some(NodeTransition::quarantine(owner, Quarantine::Onboarding, why))
+        }
+        // The rerun of a canceled onboarding, which an operator requested.
+        (NodeState::Quarantined, Workflow::Completed | Workflow::Reconciled)
+            if node.quarantine == Some(Quarantine::Onboarding) =>
+        {
+            let (to, owner) = (NodeState::Active, TransitionOwner::Operator);
+            Some(NodeTransition::new(to, owner, format!("{id} has onboarded it")))
         }
         (
             NodeState::Enrolling,
@@ -79,8 +88,7 @@ fn onboarding(node: &Node, run: &Run) -> Option<NodeTransition> {
             | Workflow::Running
             | Workflow::Compensating
             | Workflow::FailedRetryable
-            | Workflow::FailedManualIntervention
-            | Workflow::Cancelled,
+            | Workflow::FailedManualIntervention,
         )
         | (
             NodeState::Active
@@ -248,12 +256,15 @@ pub fn is_consistent(state: NodeState, run: &Run) -> bool {
     };
     let workflow = run.progress.workflow;
     if run.spec.run_type == RunType::Onboard {
+        // The rerun of a canceled onboarding works on a node that stays in quarantine.
+        let is_rerun = run.spec.rerun_of.is_some();
         return match workflow {
-            Workflow::Pending | Workflow::Running | Workflow::Compensating => state == Enrolling,
-            Workflow::FailedRetryable => state == Enrolling,
+            Workflow::Pending
+            | Workflow::Running
+            | Workflow::Compensating
+            | Workflow::FailedRetryable => state == Enrolling || (is_rerun && state == Quarantined),
             Workflow::FailedManualIntervention => matches!(state, Enrolling | Quarantined),
-            // Left open by the documents: everything was undone, or an operator investigates.
-            Workflow::Cancelled => matches!(state, Enrolling | Quarantined),
+            Workflow::Cancelled => state == Quarantined,
             // From here on heartbeats decide.
             Workflow::Completed | Workflow::Reconciled => {
                 matches!(state, Active | Offline | Quarantined)

@@ -336,7 +336,12 @@ fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
 
 fn never_served(node: &Node) -> Refusal {
     let id = &node.head.id;
-    let message = format!("{id} has never served: only full_decommission takes it away");
+    let message = match node.quarantine {
+        Some(Quarantine::Onboarding) => format!(
+            "{id} has never served: rerun its onboarding, or remove it with full_decommission"
+        ),
+        Some(_) | None => format!("{id} has never served: only full_decommission removes it"),
+    };
     Refusal::new(Reason::NodeState, message)
         .next(format!("farrier node decommission {id} --mode full_decommission"))
 }
@@ -363,6 +368,14 @@ pub fn admit_resume(node: &Node, run: &Run) -> Result<(), Refusal> {
 
 /// True if the node's state fits the run once it is active again.
 fn goes_on(node: &Node, run: &Run) -> bool {
+    let quarantined = node.state == NodeState::Quarantined;
+    // Only a quarantine by a canceled onboarding ends with another onboarding.
+    if run.spec.run_type == RunType::Onboard
+        && quarantined
+        && node.quarantine != Some(Quarantine::Onboarding)
+    {
+        return false;
+    }
     let mut running = run.clone();
     running.progress.workflow = Workflow::Running;
     super::is_consistent(node.state, &running)

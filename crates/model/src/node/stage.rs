@@ -137,6 +137,11 @@ impl NodeStage {
         Self::ALL.iter().copied().find(|stage| stage.as_str() == name)
     }
 
+    /// Whether Farrier executes it in its own record, without a call to anything else.
+    pub const fn is_record(self) -> bool {
+        matches!(self.executor(), StageExecutor::Record(_))
+    }
+
     /// The timeout of an attempt.
     pub const fn attempt_timeout(self) -> Duration {
         Duration::from_secs(self.limits().0 as u64)
@@ -240,10 +245,19 @@ impl DecommissionMode {
         Self::ALL.into_iter().find(|mode| mode.as_str() == name)
     }
 
-    /// The stages in the order of the document. A node that no MAAS manages has no MAAS stages.
+    /// The stages in the order of the document, but with the agent's part before the release. A
+    /// node that no MAAS manages has no MAAS stages.
     pub fn stages(self, managed: bool) -> Vec<NodeStage> {
         let mut all = NodeStage::DECOMMISSION.to_vec();
         all.retain(|stage| self.has(*stage));
+        // The agent can uninstall itself only while its machine is not released.
+        let of_agent = [NodeStage::RetireGpuaasNode, NodeStage::RemoveGpuaasNodeRecord];
+        if let Some(at) = all.iter().position(|stage| *stage == NodeStage::LoadSiteConfig)
+            && of_agent.iter().all(|stage| all.contains(stage))
+        {
+            all.retain(|stage| !of_agent.contains(stage));
+            all.splice(at..at, of_agent);
+        }
         if self == Self::Reimage {
             // The released machine is installed again by the stages of onboarding.
             let deploy =

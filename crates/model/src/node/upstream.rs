@@ -168,7 +168,8 @@ pub const fn is_expected_maas_state(state: NodeState, upstream: MaasState) -> bo
         }
         NodeState::Active | NodeState::Offline => matches!(upstream, Deployed),
         NodeState::Quarantined => {
-            matches!(upstream, Ready | Deployed | Absent) || upstream.failed()
+            // New: its onboarding was canceled and undone.
+            matches!(upstream, New | Ready | Deployed | Absent) || upstream.failed()
         }
         NodeState::Draining => matches!(upstream, Deployed | Ready),
         // States on the way to Ready or to a new installation are fine: the operation takes care of
@@ -179,6 +180,9 @@ pub const fn is_expected_maas_state(state: NodeState, upstream: MaasState) -> bo
                 Deployed | Ready | New | Releasing | DiskErasing | Allocated | Deploying
             )
         }
-        NodeState::Removing => matches!(upstream, Ready | New | Releasing | DiskErasing | Absent),
+        // Deployed: its agent uninstalls itself before the machine is released.
+        NodeState::Removing => {
+            matches!(upstream, Deployed | Ready | New | Releasing | DiskErasing | Absent)
+        }
     }
 }

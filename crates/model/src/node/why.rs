@@ -135,7 +135,11 @@ impl Node {
             (NodeState::Offline, _) => {
                 vec![format!("farrier machine inspect {machine}"), format!("farrier why {machine}")]
             }
-            (NodeState::Quarantined, Some(Quarantine::Onboarding)) => vec![self.take_away()],
+            (NodeState::Quarantined, Some(Quarantine::Onboarding)) => {
+                let onboarding = run.filter(|run| run.ended() && !run.progress.workflow.failed());
+                let rerun = onboarding.map(|run| run.command("rerun"));
+                rerun.into_iter().chain([self.take_away()]).collect()
+            }
             (NodeState::Quarantined | NodeState::Retired, _) if !self.served => {
                 vec![self.take_away()]
             }

@@ -14,7 +14,7 @@ use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
 use crate::power_shelf::topology::stays_on;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
-use crate::run::{Run, RunPhase};
+use crate::run::{Run, RunPhase, StopRequest};
 use crate::switch::{Switch, SwitchState};
 use crate::target::{TargetId, TargetKind};
 
@@ -231,7 +231,7 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
             Some(RackFailure { phase: during, device, failure: error, next_command: next })
         }
         (RunPhase::Failed | RunPhase::Canceled, None) => {
-            let by = run.progress.stop_request.as_ref().map(|halt| format!(" by {}", halt.by));
+            let by = run.progress.stop_request.as_ref().map(StopRequest::describe);
             let text = format!(
                 "{id} was canceled{}, and what it began may be half done",
                 by.unwrap_or_default()

@@ -109,7 +109,7 @@ reasons! {
         "the rack has no device to maintain",
         "`farrier rack get <rack>`";
     RackNotReady = "RACK_NOT_READY", Precondition,
-        "the rack's state does not allow a maintenance: it needs Ready or Error; a partial scope may join one in progress",
+        "the rack's state does not allow a maintenance: it needs Ready or Error, for a partial scope too",
         "`farrier why <rack>`";
     MaintenancePending = "MAINTENANCE_PENDING", Precondition,
         "another maintenance or a reprovision of the rack was accepted and has not started, also one with a machine that is to be deleted; the sentence names it",
@@ -172,7 +172,7 @@ reasons! {
         "the firmware of the machine is upgraded by an operation of its rack",
         "cancel that operation";
     NodeExists = "NODE_EXISTS", Exists,
-        "the machine serves as a node already",
+        "the machine has a node already",
         "`farrier why <node>`";
     NodeTransition = "NODE_TRANSITION", Precondition,
         "the node's state has no such transition, or another component owns it",
@@ -246,6 +246,9 @@ reasons! {
     CursorGone = "CURSOR_GONE", Gone,
         "a watch resumes from a cursor whose later events were deleted, or from after a restored backup: it would miss events",
         "watch again without a cursor and without `skip_ended`; the snapshot has the current state";
+    SimulatorOff = "SIMULATOR_OFF", Precondition,
+        "the server has no simulated hardware",
+        "start it with `--simulate` or `--demo`, or set `sim.enabled` in its configuration";
     TooManyFaults = "TOO_MANY_FAULTS", Precondition,
         "the simulator has 256 fault rules",
         "`farrier sim fault delete --all`";

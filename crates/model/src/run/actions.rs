@@ -291,6 +291,8 @@ fn finished(run: &Run, action: Action) -> Refusal {
         action.as_str()
     );
     let next = match run.phase() {
+        // Whoever cancels wants less to happen, not more.
+        _ if action == Action::Cancel => format!("farrier operation get {}", run.spec.id),
         RunPhase::Failed => run.command("retry-step"),
         // Further actions are requested on the node, not on its run.
         RunPhase::Canceled | RunPhase::Succeeded if run.works_on_node() => {

@@ -181,6 +181,11 @@ impl AnswerContext<'_> {
             }
             Ok(ProviderAnswer::Stopped) => match &self.step.uncertain_fault {
                 Some(fault) => self.attempt_failed(self.as_plain_failure(fault)),
+                // A worker that took it over after its deadline has stopped it.
+                None if self.now >= self.deadline() => self.attempt_failed(Fault::new(
+                    FaultCode::StepTimeout,
+                    "it did not end in time, and was stopped",
+                )),
                 None => self.attempt_failed(Fault::new(FaultCode::EffectFailed, "it was stopped")),
             },
             Ok(ProviderAnswer::Unknown(observed)) => self.unknown(observed),

@@ -3,7 +3,9 @@
 //! intent of the next are one commit.
 
 use super::next::PlannedCall;
-use super::{HistoryNote, Policy, Run, RunDecision, abandon_call, classify_answer, next};
+use super::{
+    HistoryNote, Policy, Run, RunDecision, StepPhase, abandon_call, classify_answer, next,
+};
 use crate::condition::ConditionObservation;
 use crate::effect::{CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
 use crate::fault::Fault;
@@ -35,6 +37,35 @@ pub enum AfterCommit {
     CallProvider(ProviderCall, Duration),
     IdleUntil(Timestamp),
     Idle,
+}
+
+/// An attempt that a decision concludes as failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAttempt {
+    pub step: String,
+    pub attempt: u32,
+    /// One line for the log of the run.
+    pub message: String,
+}
+
+impl FailedAttempt {
+    /// The failed attempt, if the run has one more after a decision than before.
+    pub fn between(before: &Run, after: &Run) -> Option<Self> {
+        let index = before.progress.step_index;
+        let open = before.progress.steps.get(index).filter(|step| step.attempt_open)?;
+        let ended = after.progress.steps.get(index).filter(|step| !step.attempt_open)?;
+        let (name, attempt) = (before.step_name(open), open.attempt);
+        let failure = after.progress.failure.as_ref();
+        let retries = ended.state == StepPhase::Running && ended.not_before.is_some();
+        let message = match failure.filter(|_| before.progress.failure.is_none()) {
+            Some(failure) => format!("attempt {attempt} failed: {}", failure.fault),
+            None if retries => {
+                format!("attempt {attempt} failed: {}; trying again", ended.message)
+            }
+            None => return None,
+        };
+        Some(Self { step: name, attempt, message })
+    }
 }
 
 /// The limit of moves without a provider call; more would be a loop in the rules.

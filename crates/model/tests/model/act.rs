@@ -5,7 +5,7 @@ use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::FaultCode;
 use model::refusal::RefusalKind;
 use model::run::actions::{Action, ActionResult, RestartMode, apply_action, restart};
-use model::run::{Run, StepPhase, StopKind, Workflow};
+use model::run::{CallResult, FailedAttempt, Policy, Run, StepPhase, StopKind, Workflow, decide};
 
 /// A run in that state, reached as real runs reach it.
 fn run_in(workflow: Workflow) -> Run {
@@ -356,5 +356,34 @@ fn who_asks_for_a_stop_does_not_wait_for_a_backoff() {
             panic!("{action:?} is accepted by a run that waits");
         };
         assert_eq!(progress.steps[0].not_before, None, "{action:?}");
+    }
+}
+
+/// A refused cancel proposes nothing that would do the work again.
+#[test]
+fn a_refused_cancel_recommends_nothing_destructive() {
+    for workflow in [Workflow::Completed, Workflow::FailedRetryable, Workflow::Cancelled] {
+        let run = run_in(workflow);
+        let refusal = apply_action(&run, Action::Cancel, &who(), at(9)).unwrap_err();
+        let expected = format!("farrier operation get {}", run.spec.id);
+        assert_eq!(refusal.next_command, Some(expected), "{workflow:?}");
+    }
+}
+
+/// The log of a run has a line about every failed attempt.
+#[test]
+fn a_failed_attempt_is_worth_a_line() {
+    let after = |driver: &RunDriver, result| {
+        let given = CallResult::Answered(CallVerb::Perform, result);
+        let decided = decide(&driver.run, 1, Some(&given), Policy::default(), driver.now);
+        FailedAttempt::between(&driver.run, &decided.run)
+    };
+    let mut driver = RunDriver::of(vec![netboot(1)]);
+    assert_eq!(after(&driver, done()), None);
+    for (expected, again) in [("attempt 1 failed: ", true), ("attempt 2 failed: ", false)] {
+        let failed = after(&driver, fault(FaultCode::EffectFailed)).unwrap();
+        assert!(failed.message.starts_with(expected), "{failed:?}");
+        assert_eq!(failed.message.ends_with("; trying again"), again, "{failed:?}");
+        driver.answer(fault(FaultCode::EffectFailed));
     }
 }

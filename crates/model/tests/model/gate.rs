@@ -81,6 +81,7 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
                 run: &run,
                 state: NodeState::Draining,
                 has_agent: true,
+                agent_answers: true,
                 released: false,
             };
             match context.skip_reason(NodeStage::DrainNode) {

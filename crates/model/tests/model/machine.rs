@@ -1,6 +1,6 @@
 //! Tests of the parts of `model::machine`.
 
-mod admit;
+pub mod admit;
 mod delete;
 pub mod disk_write;
 mod hardware;

@@ -180,11 +180,8 @@ async fn check_redfish(bmc: &Bmc, approach: &BmcAccess, report: &mut BmcTestRepo
         BmcCheck::Bios,
         system.bios().await.map(|bios| format!("{} settings", bios.current.len())),
     );
-    let protocols = system.update_protocols().await;
-    report.record(
-        BmcCheck::Update,
-        protocols.map(|all| format!("over {}", join_or(&all, "whatever it knows"))),
-    );
+    let methods = system.update_methods().await;
+    report.record(BmcCheck::Update, methods.map(|all| format!("by {}", all.join(", "))));
     report.record(BmcCheck::Tasks, bmc.tasks().await.map(|count| format!("it knows of {count}")));
     report.record(BmcCheck::Log, log(&system).await);
     report.record(BmcCheck::Sensors, sensors(&system).await);

@@ -12,7 +12,7 @@ use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
 use model::effect::{
     self, CallOutcome, CallResult, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer,
     ProviderCall, TaintEffect,
@@ -356,7 +356,7 @@ pub(super) fn node_outcome(cluster: &str, node: Option<&Node>) -> CallOutcome {
 pub(super) fn not_in_cluster(text: &str) -> CallOutcome {
     let evidence = vec![
         ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined"),
-        ConditionObservation::new(ConditionType::Drained, true, "NotInCluster"),
+        ConditionObservation::new(ConditionType::Drained, true, NOT_IN_CLUSTER),
     ];
     CallOutcome { message: text.into(), evidence, facts: None }
 }

@@ -235,13 +235,25 @@ impl System {
     }
 
     /// The protocols over which the BMC downloads images. Empty: it lists none.
-    pub async fn update_protocols(&self) -> Result<Vec<String>> {
+    /// The methods by which its firmware can be updated, preferred first; a download with its
+    /// protocols.
+    pub async fn update_methods(&self) -> Result<Vec<String>> {
         let offer = self.updates.read_state().await?;
-        let action = offer.doc.root().get("Actions").get(ACTION);
-        match action.link("target") {
-            Some(_) => Ok(action.texts("TransferProtocol@Redfish.AllowableValues")),
-            None => Err(self.lacks("SimpleUpdate action")),
+        let methods = offer.methods();
+        if methods.is_empty() {
+            return Err(self.lacks("way to update firmware"));
         }
+        let action = offer.doc.root().get("Actions").get(ACTION);
+        let protocols = action.texts("TransferProtocol@Redfish.AllowableValues").join(", ");
+        let describe = |method: UpdateMethod| match method {
+            UpdateMethod::SimpleUpdate if !protocols.is_empty() => {
+                format!("{} ({protocols})", method.as_str())
+            }
+            UpdateMethod::SimpleUpdate | UpdateMethod::MultipartPush | UpdateMethod::HttpPush => {
+                method.as_str().to_string()
+            }
+        };
+        Ok(methods.into_iter().map(describe).collect())
     }
 
     pub const fn updates(&self) -> &UpdateService {

@@ -6,6 +6,7 @@
 //! that is meant for an operation.
 
 use model::effect::{CallVerb, Effect};
+use model::fault::{EffectOutcome, FaultCode};
 use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
 use model::refusal::{Reason, Refusal};
@@ -18,6 +19,8 @@ pub const MAX_RULES: usize = 256;
 pub const MAX_DELAY_MS: u32 = 3_600_000;
 /// The word that selects probes.
 pub const PROBE: &str = "probe";
+/// The effect of starting child runs, which calls no hardware.
+const PARTS: &str = "parts";
 
 /// The failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,6 +80,9 @@ pub struct FaultRule {
     /// The fault's message; if empty, a default for the action.
     #[serde(default)]
     pub message: String,
+    /// For `fail`: the code of the fault. None: a code that fits the effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<FaultCode>,
     /// How often the rule has applied.
     #[serde(default, rename = "struck")]
     pub applied_count: u32,
@@ -111,6 +117,7 @@ impl FaultRule {
             times: 0,
             delay_ms: 0,
             message: String::new(),
+            code: None,
             applied_count: 0,
         }
     }
@@ -138,12 +145,9 @@ impl FaultRule {
         text::check_short("fault.fault_id", &self.id)?;
         text::check_short("fault.machine", &self.machine)?;
         text::check_optional_reason("fault.message", &self.message)?;
+        self.check_effect()?;
+        self.check_code()?;
         let probes = self.effect == PROBE;
-        let known = |name: &str| Effect::NAMES.contains(&name) || NodeStage::NAMES.contains(&name);
-        if !self.effect.is_empty() && !probes && !known(&self.effect) {
-            let words: Vec<&str> = Effect::NAMES.into_iter().chain([PROBE]).collect();
-            return Err(unknown_value("fault.effect", &self.effect, &words));
-        }
         if probes && self.verb != CallVerb::Perform {
             let problem = format!("is {:?}, but a probe has no verb", self.verb.as_str());
             return Err(Refusal::invalid("fault.verb", problem, "leave it out"));
@@ -170,6 +174,40 @@ impl FaultRule {
         }
     }
 
+    /// Refuses an effect that no call to the hardware has.
+    fn check_effect(&self) -> Result<(), Refusal> {
+        let name = self.effect.as_str();
+        let stage = NodeStage::parse(name);
+        let is_record = stage.is_some_and(NodeStage::is_record);
+        if name == PARTS || is_record {
+            let problem = format!("is {name:?}, which Farrier does itself: no hardware is called");
+            return Err(Refusal::invalid("fault.effect", problem, "name another effect"));
+        }
+        if name.is_empty() || name == PROBE || stage.is_some() || Effect::NAMES.contains(&name) {
+            return Ok(());
+        }
+        let names = Effect::NAMES.into_iter().filter(|name| *name != PARTS);
+        let words: Vec<&str> = names.chain([PROBE]).collect();
+        Err(unknown_value("fault.effect", name, &words))
+    }
+
+    /// A failure with a code says that nothing happened.
+    fn check_code(&self) -> Result<(), Refusal> {
+        let Some(code) = self.code else { return Ok(()) };
+        let problem = format!("is {:?}", code.as_str());
+        if self.action != Action::Fail {
+            let instead = "use it with the action fail, or leave it out";
+            return Err(Refusal::invalid("fault.code", problem, instead));
+        }
+        match code.effect_outcome() {
+            EffectOutcome::NotApplied => Ok(()),
+            EffectOutcome::Unknown => {
+                let instead = "fail does nothing and says so: use drop, garbage or hang";
+                Err(Refusal::invalid("fault.code", problem, instead))
+            }
+        }
+    }
+
     pub fn delay(&self) -> Duration {
         Duration::from_millis(u64::from(self.delay_ms))
     }
@@ -187,11 +225,12 @@ impl FaultRule {
         if self.message.is_empty() { default.into() } else { self.message.clone() }
     }
 
-    fn matches(&self, machine: &str, selected: &FaultSubject) -> bool {
+    fn matches(&self, machine: &str, selected: &FaultSubject<'_>) -> bool {
         let by_order = match selected {
             FaultSubject::Probe => self.effect == PROBE,
-            FaultSubject::Call { effect, verb } => {
-                (self.effect.is_empty() || self.effect == *effect) && self.verb == *verb
+            FaultSubject::Call { effect, step, verb } => {
+                let named = self.effect == *effect || self.effect == *step;
+                (self.effect.is_empty() || named) && self.verb == *verb
             }
         };
         let left = self.times == 0 || self.applied_count < self.times;
@@ -212,9 +251,14 @@ fn unknown_value(field: &str, name: &str, legal: &[&str]) -> Refusal {
 
 /// A call or probe that a rule may match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultSubject {
+pub enum FaultSubject<'a> {
     Probe,
-    Call { effect: &'static str, verb: CallVerb },
+    /// The step too: the stage `drain_node` has the effect `drain` where a cluster does it.
+    Call {
+        effect: &'static str,
+        step: &'a str,
+        verb: CallVerb,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -265,12 +309,12 @@ impl Rules {
         before - self.rules.len()
     }
 
-    pub fn any_matches(&self, machine: &str, selected: &FaultSubject) -> bool {
+    pub fn any_matches(&self, machine: &str, selected: &FaultSubject<'_>) -> bool {
         self.rules.iter().any(|rule| rule.matches(machine, selected))
     }
 
     /// The rule that applies; its counter is increased.
-    pub fn apply_match(&mut self, machine: &str, selected: &FaultSubject) -> Option<FaultRule> {
+    pub fn apply_match(&mut self, machine: &str, selected: &FaultSubject<'_>) -> Option<FaultRule> {
         let rule = self.rules.iter_mut().find(|rule| rule.matches(machine, selected))?;
         rule.applied_count = rule.applied_count.saturating_add(1);
         Some(rule.clone())
@@ -296,7 +340,8 @@ fn glob(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const REPAVE: FaultSubject = FaultSubject::Call { effect: "repave", verb: CallVerb::Perform };
+    const REPAVE: FaultSubject<'static> =
+        FaultSubject::Call { effect: "repave", step: "repave-os", verb: CallVerb::Perform };
 
     #[test]
     fn globs() {
@@ -327,6 +372,18 @@ mod tests {
             (FaultRule { machine: "a\nb".into(), ..fail.clone() }, "fault.machine", "printable"),
             (FaultRule { message: "\u{7}".into(), ..fail.clone() }, "fault.message", "printable"),
             (FaultRule { delay_ms: 5, ..fail.clone() }, "fault.delay_ms", "slow"),
+            (FaultRule { effect: "disable_node".into(), ..fail.clone() }, "fault.effect", "itself"),
+            (FaultRule { effect: "parts".into(), ..fail.clone() }, "fault.effect", "itself"),
+            (
+                FaultRule { code: Some(FaultCode::AnswerLost), ..fail.clone() },
+                "fault.code",
+                "use drop",
+            ),
+            (
+                FaultRule { code: Some(FaultCode::SeedFailed), ..FaultRule::new(Action::Hang) },
+                "fault.code",
+                "action fail",
+            ),
             (slow, "fault.delay_ms", "3600000"),
             (
                 FaultRule { effect: PROBE.into(), verb: CallVerb::Stop, ..fail },
@@ -367,6 +424,18 @@ mod tests {
         assert_eq!(rules.clear(None), 1);
         let third = rules.add(FaultRule::new(Action::Hang)).unwrap();
         assert_eq!(third.id, "fault-3");
+    }
+
+    /// Where a cluster drains a node, the stage has the effect `drain`.
+    #[test]
+    fn a_rule_matches_by_effect_or_by_step() {
+        let verb = CallVerb::Perform;
+        let drain = FaultSubject::Call { effect: "drain", step: "drain_node", verb };
+        for (effect, applies) in [("drain", true), ("drain_node", true), ("scrub_gpu", false)] {
+            let rule = FaultRule { effect: effect.into(), ..FaultRule::new(Action::Fail) };
+            rule.check().unwrap();
+            assert_eq!(rule.matches("m-1", &drain), applies, "{effect}");
+        }
     }
 
     #[test]

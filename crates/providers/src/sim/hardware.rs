@@ -410,11 +410,11 @@ impl Hardware {
             (DesiredPower::On, Power::On) => {
                 let observed =
                     ConditionObservation::new(ConditionType::Reachable, true, "PoweredOn");
-                Ok(self.with_power(outcome("The machine is powered on", Some(observed))))
+                Ok(self.with_power(outcome("The power is on", Some(observed))))
             }
             (DesiredPower::Off, Power::Off) => self.observe_rma(RmaAction::PowerOff),
-            (DesiredPower::On, Power::Off) => Err("the machine is powered off".into()),
-            (DesiredPower::Off, Power::On) => Err("the machine is powered on".into()),
+            (DesiredPower::On, Power::Off) => Err("the power is off".into()),
+            (DesiredPower::Off, Power::On) => Err("the power is on".into()),
         }
     }
 
@@ -424,9 +424,9 @@ impl Hardware {
             (RmaAction::PowerOff, Power::Off) => {
                 let observed =
                     ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF);
-                Ok(self.with_power(outcome("The machine is powered off", Some(observed))))
+                Ok(self.with_power(outcome("The power is off", Some(observed))))
             }
-            (RmaAction::PowerOff, Power::On) => Err("the machine is powered on".into()),
+            (RmaAction::PowerOff, Power::On) => Err("the power is on".into()),
             (RmaAction::Mark, _) if !self.marked => Err("the machine is not marked".into()),
             (RmaAction::Mark, _) => {
                 let observed = ConditionObservation::new(ConditionType::Rma, true, "RmaRun");

@@ -5,7 +5,7 @@
 
 use super::hardware::{Hardware, Power, outcome};
 use super::job::Job;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
 use model::effect::{CallOutcome, ClusterExpectation, Effect, EffectKey, NodeLabels, Taint};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -155,7 +155,7 @@ impl Hardware {
 
     fn observe_drained(&self, cluster_ref: &str) -> (bool, CallOutcome) {
         let (holds, reason, message) = if !self.member_of(cluster_ref) {
-            (true, "NotInCluster", "the machine is in no cluster, so nothing is left to drain")
+            (true, NOT_IN_CLUSTER, "the machine is in no cluster, so nothing is left to drain")
         } else if self.cordoned {
             (true, "Cordoned", "the node is cordoned and drained")
         } else {

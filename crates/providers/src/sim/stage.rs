@@ -8,7 +8,7 @@ use model::condition::imaged;
 use model::effect::{CallOutcome, DeviceFacts, Effect, MaasFacts};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
-use model::node::{MaasObservation, MaasState, NodeStage};
+use model::node::{MaasObservation, MaasState, NodeStage, StageExecutor, TaskKind};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -236,9 +236,16 @@ impl Hardware {
                 false,
             ) => true,
         };
-        let message = match stage == NodeStage::ValidateCleanNode && !holds {
-            true => "something of its users is still there".into(),
-            false => format!("{stage}: MAAS has the machine as {state}"),
+        let message = match (stage.executor(), holds) {
+            (StageExecutor::Task(TaskKind::Validate), false) => {
+                "something of its users is still there".into()
+            }
+            (StageExecutor::Maas, _) => format!("{stage}: MAAS has the machine as {state}"),
+            (StageExecutor::Enrollment, true) => "its agent has enrolled".into(),
+            (StageExecutor::Enrollment, false) => "its agent has not enrolled".into(),
+            (StageExecutor::Task(task), true) => format!("its agent has done {}", task.as_str()),
+            (StageExecutor::Task(task), false) => format!("{} is not done", task.as_str()),
+            (StageExecutor::Record(_), _) => format!("{stage} is in Farrier's record"),
         };
         if holds { Ok(outcome(message, None)) } else { Err(message) }
     }
@@ -277,8 +284,10 @@ impl Hardware {
 
     /// The upstream state of the machine.
     pub(super) fn upstream(&self, at: Timestamp) -> MaasObservation {
-        let on = Some(self.power == Power::On);
-        MaasObservation { state: self.managed.state, message: String::new(), powered_on: on, at }
+        let state = self.managed.state;
+        // MAAS knows the power only of machines that it has.
+        let powered_on = (state != MaasState::Absent).then_some(self.power == Power::On);
+        MaasObservation { state, message: String::new(), powered_on, at }
     }
 
     /// Whether its agent sends heartbeats.

@@ -122,7 +122,7 @@ impl SimStore {
     pub(super) fn match_fault_rule(
         &self,
         machine: &MachineId,
-        selected: FaultSubject,
+        selected: FaultSubject<'_>,
     ) -> Result<Option<FaultRule>> {
         let machine = machine.as_str();
         if let Self::Dir(root) = self

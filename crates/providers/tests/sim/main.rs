@@ -263,9 +263,9 @@ async fn differences_are_reported() {
         (join("c1"), "The machine is in no cluster"),
         (verify(ClusterExpectation::Ready, false), "The machine is in no cluster"),
         (Effect::Net { document: "x".into() }, "the network is configured otherwise"),
-        (rma(RmaAction::PowerOff), "the machine is powered on"),
+        (rma(RmaAction::PowerOff), "the power is on"),
         (rma(RmaAction::Mark), "the machine is not marked"),
-        (power(DesiredPower::Off), "the machine is powered on"),
+        (power(DesiredPower::Off), "the power is on"),
     ] {
         let answer = answer(&sim, CallVerb::Observe, "look", effect).await;
         assert_eq!(answer, Ok(ProviderAnswer::Differs(observed.into())));
@@ -304,9 +304,9 @@ async fn an_unchanged_power_state_is_a_success() {
     let sim = Sim::in_ram(Speed::Zero);
     for (step, to, message) in [
         ("on", DesiredPower::On, "It was on already"),
-        ("off", DesiredPower::Off, "The machine is powered off"),
+        ("off", DesiredPower::Off, "The power is off"),
         ("off-2", DesiredPower::Off, "It was off already"),
-        ("on-2", DesiredPower::On, "The machine is powered on"),
+        ("on-2", DesiredPower::On, "The power is on"),
     ] {
         let outcome = perform(&sim, step, power(to)).await.unwrap();
         assert_eq!(outcome.message, message, "{step}");

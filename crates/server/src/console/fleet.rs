@@ -17,6 +17,7 @@ use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine};
+use model::node::NodeState;
 use model::time::Timestamp;
 use store::{MachinePage, Result};
 
@@ -31,6 +32,8 @@ const LIST: List = List {
 
 /// The number of machines with problems at the top; a link leads to the rest.
 const MAX_TROUBLE: i64 = 8;
+/// The name of the state of a rack that an operator must look into.
+const RACK_ERROR: &str = "Error";
 const ATTENTION: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
 
@@ -56,12 +59,17 @@ pub(super) async fn show(
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let now = engine.now();
-    let summary = console.summary.get(engine).await?;
+    let mut summary = console.summary.get(engine).await?;
     let first = after.is_none();
     let text = requested.get("filter").map_or("", |text| text.trim());
     let page = engine.machines().list(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
-    let failure =
-        if first && text.is_empty() { Some(machines_in_trouble(engine).await?) } else { None };
+    if first && page.next.is_none() {
+        let selected = ORDER.into_iter().find(|state| text == selects(*state));
+        if text.is_empty() || selected.is_some() {
+            summary.corrected_by(selected, &page.machines);
+        }
+    }
+    let failure = if first && text.is_empty() { Some(Trouble::load(engine).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
         @if let Some(failure) = &failure { (draw_trouble(failure, &summary, now)) }
@@ -87,6 +95,32 @@ fn title(summary: &Summary) -> String {
     }
 }
 
+/// What needs an operator.
+struct Trouble {
+    machines: Vec<(Machine, Explained)>,
+    /// The ids of the racks in Error, and of the nodes in quarantine.
+    racks: Vec<String>,
+    nodes: Vec<String>,
+}
+
+impl Trouble {
+    async fn load(engine: &Engine) -> Result<Self> {
+        const MAX: usize = MAX_TROUBLE as usize;
+        let racks = engine.racks().list(Filter::in_states(&[RACK_ERROR]), None, MAX).await?;
+        let quarantined = NodeState::Quarantined.as_str();
+        let nodes = engine.nodes().list(Filter::in_states(&[quarantined]), None, MAX).await?;
+        Ok(Self {
+            machines: machines_in_trouble(engine).await?,
+            racks: racks.records.into_iter().map(|rack| rack.head.id).collect(),
+            nodes: nodes.records.into_iter().map(|node| node.head.id).collect(),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.racks.is_empty() && self.nodes.is_empty()
+    }
+}
+
 /// Machines that need an operator, each with its explanation.
 async fn machines_in_trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
@@ -106,19 +140,24 @@ async fn machines_in_trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)
     Ok(found)
 }
 
-fn draw_trouble(failure: &[(Machine, Explained)], summary: &Summary, now: Timestamp) -> Markup {
+fn draw_trouble(trouble: &Trouble, summary: &Summary, now: Timestamp) -> Markup {
     let attention = summary.count(EffectiveState::Attention);
+    let failure = &trouble.machines;
     html! {
         section #trouble data-region aria-labelledby="trouble-title" {
-            @if failure.is_empty() && summary.overdue == 0 {
+            @if trouble.is_empty() && summary.overdue == 0 {
                 div.why.green {
-                    p.headline #trouble-title { "✓ Nothing needs you: no machine needs attention, no operation is overdue." }
+                    p.headline #trouble-title {
+                        "✓ Nothing needs you: no machine needs attention, no rack is in Error, no node is quarantined, no operation is overdue."
+                    }
                 }
             } @else {
                 div.why.orange {
-                    p.headline #trouble-title { (headline(attention, failure.len(), summary.overdue)) }
+                    p.headline #trouble-title { (headline(attention, trouble, summary.overdue)) }
                     @if !failure.is_empty() { (trouble_table(failure, now)) }
                     p.more {
+                        @for id in &trouble.racks { a href={ "/racks/" (id) } { (id) " is in Error" } " " }
+                        @for id in &trouble.nodes { a href={ "/nodes/" (id) } { (id) " is quarantined" } " " }
                         @if attention > failure.len() {
                             a href=(LIST.with_filter(ATTENTION)) { "all " (attention) " that need attention" }
                         }
@@ -133,8 +172,9 @@ fn draw_trouble(failure: &[(Machine, Explained)], summary: &Summary, now: Timest
     }
 }
 
-fn headline(attention: usize, shown: usize, overdue: usize) -> String {
+fn headline(attention: usize, trouble: &Trouble, overdue: usize) -> String {
     let mut parts = Vec::new();
+    let shown = trouble.machines.len();
     match attention {
         0 => {}
         1 => parts.push("1 machine needs attention".to_string()),
@@ -145,6 +185,21 @@ fn headline(attention: usize, shown: usize, overdue: usize) -> String {
         0 => {}
         1 => parts.push("1 ready machine does not answer".to_string()),
         many => parts.push(format!("{many} ready machines do not answer")),
+    }
+    // Lists end at a limit.
+    let counted = |count: usize| match count >= MAX_TROUBLE as usize {
+        true => format!("{count} or more"),
+        false => count.to_string(),
+    };
+    match trouble.racks.len() {
+        0 => {}
+        1 => parts.push("1 rack is in Error".to_string()),
+        many => parts.push(format!("{} racks are in Error", counted(many))),
+    }
+    match trouble.nodes.len() {
+        0 => {}
+        1 => parts.push("1 node is quarantined".to_string()),
+        many => parts.push(format!("{} nodes are quarantined", counted(many))),
     }
     match overdue {
         0 => {}
@@ -211,9 +266,14 @@ fn counts(summary: &Summary, filter: &str) -> Markup {
     }
 }
 
+/// The filter that selects the machines in a state.
+fn selects(state: EffectiveState) -> String {
+    format!("effective_state={}", state.as_str())
+}
+
 fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
     let badge = effective_state_badge(state);
-    let selects = format!("effective_state={}", state.as_str());
+    let selects = selects(state);
     let tone = if number == 0 { "none" } else { badge.tone.class() };
     html! {
         a class={ "count " (tone) } href=(LIST.with_filter(&selects))
@@ -305,8 +365,17 @@ mod tests {
 
     #[test]
     fn headline_counts_the_problems() {
-        assert_eq!(headline(1, 1, 0), "! 1 machine needs attention");
-        assert_eq!(headline(0, 2, 1), "! 2 ready machines do not answer, 1 operation is overdue");
-        assert_eq!(headline(12, 8, 0), "! 12 machines need attention");
+        let trouble = |racks: &[&str], nodes: &[&str]| Trouble {
+            machines: Vec::new(),
+            racks: racks.iter().map(ToString::to_string).collect(),
+            nodes: nodes.iter().map(ToString::to_string).collect(),
+        };
+        assert!(trouble(&[], &[]).is_empty());
+        assert!(!trouble(&["rack-1"], &[]).is_empty() && !trouble(&[], &["node-1"]).is_empty());
+        let none = trouble(&[], &[]);
+        assert_eq!(headline(1, &none, 0), "! 1 machine needs attention");
+        assert_eq!(headline(12, &none, 1), "! 12 machines need attention, 1 operation is overdue");
+        let both = trouble(&["rack-1"], &["node-1", "node-2"]);
+        assert_eq!(headline(0, &both, 0), "! 1 rack is in Error, 2 nodes are quarantined");
     }
 }

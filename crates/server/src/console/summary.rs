@@ -3,6 +3,7 @@
 
 use engine::Engine;
 use model::filter::Filter;
+use model::machine::Machine;
 use model::machine::view::EffectiveState;
 use std::time::{Duration, Instant};
 use store::Result;
@@ -29,6 +30,24 @@ impl Summary {
     pub fn count(&self, state: EffectiveState) -> usize {
         let position = EffectiveState::ALL.iter().position(|one| *one == state);
         position.map_or(0, |position| self.counts[position])
+    }
+
+    /// Corrects the counts by the machines that a list shows completely: without a filter, or with
+    /// one that selects this state. So the counts never contradict the table beside them.
+    pub fn corrected_by(&mut self, only: Option<EffectiveState>, machines: &[Machine]) {
+        let overdue = self.overdue;
+        match only {
+            None => {
+                *self = Self { overdue, ..Self::default() };
+                machines.iter().for_each(|machine| self.add(machine.effective_state()));
+            }
+            Some(state) => {
+                if let Some(position) = EffectiveState::ALL.iter().position(|one| *one == state) {
+                    self.total = self.total + machines.len() - self.counts[position];
+                    self.counts[position] = machines.len();
+                }
+            }
+        }
     }
 
     fn add(&mut self, state: EffectiveState) {
@@ -73,5 +92,30 @@ async fn count(engine: &Engine) -> Result<Summary> {
             summary.more = true;
             return Ok(summary);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::MachineId;
+    use model::machine::{Labels, MachineSpec, Phase};
+    use model::time::Timestamp;
+
+    #[test]
+    fn a_complete_list_corrects_the_counts() {
+        let machine = |phase| {
+            let (id, spec) = (MachineId::trusted("m-1"), MachineSpec::default());
+            Machine { phase, ..Machine::new(id, spec, Labels::new(), Timestamp::default()) }
+        };
+        let ready = [machine(Phase::Ready), machine(Phase::Ready)];
+        let mut summary = Summary { overdue: 3, ..Summary::default() };
+        summary.corrected_by(None, &[&ready[..], &[machine(Phase::FactoryReady)]].concat());
+        let counted = |summary: &Summary| {
+            (summary.total, summary.count(EffectiveState::Idle), summary.count(EffectiveState::New))
+        };
+        assert_eq!((counted(&summary), summary.overdue), ((3, 2, 1), 3));
+        summary.corrected_by(Some(EffectiveState::Idle), &ready[..1]);
+        assert_eq!(counted(&summary), (2, 1, 1));
     }
 }

@@ -26,10 +26,14 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         request: Request<v1::UpdateComponentFirmwareRequest>,
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
         let by = initiator(request.metadata());
-        let update = update_from(request.into_inner(), by).or_status()?;
+        let mut update = update_from(request.into_inner(), by).or_status()?;
+        if update.request_id.is_empty() && !update.dry_run {
+            update.request_id = self.engine.new_request_id();
+        }
+        let request_id = update.request_id.clone();
         let done = self.engine.components().update(update).await.or_status()?;
         let results = done.into_iter().map(result).collect();
-        Ok(Response::new(v1::UpdateComponentFirmwareResponse { results }))
+        Ok(Response::new(v1::UpdateComponentFirmwareResponse { results, request_id }))
     }
 
     async fn get_component_firmware_status(
@@ -82,9 +86,9 @@ fn update_from(
         overrides: overrides_from(requested.gate_override, component_firmware(&targets))?,
         targets,
         firmware: firmware_from(&requested.target_version)?,
-        request_id: match requested.dry_run {
-            true => requested.request_id,
-            false => text::check_request_id(&requested.request_id)?,
+        request_id: match requested.request_id.as_str() {
+            "" => String::new(),
+            given => text::check_request_id(given)?,
         },
         by,
         reference: requested.reference,

@@ -419,12 +419,10 @@ fn step_status(run: &Run, state: &StepState) -> v1::StepStatus {
 fn error(run: &Run) -> Option<v1::ErrorStatus> {
     let failure = run.progress.failure.as_ref()?;
     let class = failure.fault.class();
-    let code = match class {
-        FaultClass::Retryable => "EXECUTION_FAILED",
-        FaultClass::NeedsIntervention | FaultClass::Rejected | FaultClass::Bug => {
-            "INTERVENTION_REQUIRED"
-        }
-    };
+    // An operator may have marked a run manual whose fault would allow a retry.
+    let manual = run.progress.workflow == Workflow::FailedManualIntervention;
+    let retryable = class == FaultClass::Retryable && !manual;
+    let code = if retryable { "EXECUTION_FAILED" } else { "INTERVENTION_REQUIRED" };
     let retries = failure.attempts.saturating_sub(1);
     let after = match retries {
         0 => String::new(),
@@ -434,7 +432,7 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     Some(v1::ErrorStatus {
         code: code.into(),
         message: format!("{}{after}", failure.fault.message),
-        retryable: class == FaultClass::Retryable,
+        retryable,
         details: HashMap::from([
             ("fault".to_string(), failure.fault.code.as_str().to_string()),
             ("class".to_string(), class.as_str().to_string()),

@@ -10,6 +10,7 @@ use super::stream::{self, Streaming};
 use super::update;
 use super::{Answer, GrpcServices};
 use engine::admission::StartRequest;
+use engine::machine::batch::{BatchEntry, Registration, RegistrationChange};
 use engine::{Change, DescribedMachine};
 use model::filter::FilterSubject;
 use model::gate::machine_run;
@@ -20,6 +21,7 @@ use model::refusal::Refusal;
 use model::run::actions::Action;
 use model::target::TargetId;
 use proto::{FieldMask, v1};
+use std::collections::HashSet;
 use tonic::{Request, Response};
 
 /// A customer's request, with the type of the run that serves it.
@@ -51,6 +53,13 @@ fn change(
     update::change(requested, mask, &["labels", "spec"], stored, machine_from)
 }
 
+/// A machine of a batch: like RegisterMachine, it clears nothing but labels.
+fn batch_entry(requested: v1::Machine) -> BatchEntry {
+    let described = machine_from(Some(requested.clone()))?;
+    let id = described.id.ok_or_else(|| Refusal::missing("machine.machine_id"))?;
+    Ok((id, change(requested, None)))
+}
+
 impl GrpcServices {
     /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
     async fn start_operation(
@@ -76,6 +85,41 @@ impl GrpcServices {
     }
 }
 
+/// The number of machines that one request registers.
+const MAX_BATCH: usize = 1_000;
+
+fn check_batch(machines: &[v1::Machine]) -> Result<(), Refusal> {
+    if machines.is_empty() || machines.len() > MAX_BATCH {
+        let problem = format!("has {} entries", machines.len());
+        return Err(Refusal::invalid("machines", problem, format!("give 1 to {MAX_BATCH}")));
+    }
+    let mut seen = HashSet::new();
+    match machines.iter().position(|machine| !seen.insert(&machine.machine_id)) {
+        None => Ok(()),
+        Some(index) => Err(Refusal::invalid(
+            &format!("machines[{index}].machine_id"),
+            format!("{:?} occurs twice", machines[index].machine_id),
+            "give each machine its own",
+        )),
+    }
+}
+
+fn registration(done: Result<Registration, Refusal>, id: String) -> v1::MachineRegistration {
+    match done {
+        Ok(Registration { machine: registered, change }) => v1::MachineRegistration {
+            machine: Some(machine(registered)),
+            created: change == RegistrationChange::Created,
+            updated: change == RegistrationChange::Updated,
+            problem: String::new(),
+        },
+        Err(refusal) => v1::MachineRegistration {
+            machine: Some(v1::Machine { machine_id: id, ..Default::default() }),
+            problem: refusal.message,
+            ..Default::default()
+        },
+    }
+}
+
 #[tonic::async_trait]
 impl v1::machine_service_server::MachineService for GrpcServices {
     type WatchMachinesStream = Streaming<v1::MachineEvent>;
@@ -92,6 +136,22 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let engine = self.engine.with_dry_run(dry_run);
         let done = engine.machines().register_changed(id, change, actor).await.or_status()?;
         Ok(Response::new(machine(done)))
+    }
+
+    async fn register_machines(
+        &self,
+        request: Request<v1::RegisterMachinesRequest>,
+    ) -> Answer<v1::RegisterMachinesResponse> {
+        let actor = initiator(request.metadata());
+        let v1::RegisterMachinesRequest { machines, only_new, dry_run } = request.into_inner();
+        check_batch(&machines).or_status()?;
+        let ids: Vec<String> = machines.iter().map(|one| one.machine_id.clone()).collect();
+        let entries = machines.into_iter().map(batch_entry).collect();
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.machines().register_all(entries, only_new, actor).await.or_status()?;
+        let registrations = done.into_iter().zip(ids).map(|(done, id)| registration(done, id));
+        let registrations = registrations.collect();
+        Ok(Response::new(v1::RegisterMachinesResponse { registrations }))
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {

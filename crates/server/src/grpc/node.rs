@@ -383,6 +383,7 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         node: one,
         run: latest,
         heartbeat: name,
+        agent_silent,
         enrolled,
         site_answered,
         explanation: reported,
@@ -401,7 +402,8 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
         failure: fault.map(|fault| fault.message.clone()).unwrap_or_default(),
         observed: one.maas.as_ref().map(|observation| observed(&one, observation, site_answered)),
-        agent: agent(&one, &name, enrolled),
+        agent: agent(&one, &name, enrolled)
+            .map(|agent| v1::AgentStatus { silent: agent_silent, ..agent }),
         recommended: reported.next_commands,
         quarantine_cause: one
             .quarantine
@@ -459,6 +461,7 @@ fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentS
         enrolled_at: node.agent.as_ref().map(|agent| time(agent.enrolled_at)),
         heard_at: name.at.map(time),
         problems: name.problems.clone(),
+        silent: false,
     })
 }
 

@@ -4,11 +4,13 @@ use super::convert::word_from;
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
+use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
+use model::text;
 use proto::{v1, words};
-use providers::sim::FaultRule;
-use tonic::{Request, Response};
+use providers::sim::{FaultRule, Sim};
+use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
@@ -16,7 +18,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
-        let added = self.sim.add_fault(rule).or_status()?;
+        let added = self.simulator()?.add_fault(rule).or_status()?;
         Ok(Response::new(fault(added)))
     }
 
@@ -27,7 +29,8 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let v1::ListFaultsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimFault).or_status()?;
         let page = Page::new(List::SimFaults, &stamp, page_size, &page_token).or_status()?;
-        let found = self.sim.fault_page(&filter, page.after(), page.limit()).or_status()?;
+        let found =
+            self.simulator()?.fault_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.id);
         let faults = found.into_iter().map(fault).collect();
         Ok(Response::new(v1::ListFaultsResponse { faults, next_page_token }))
@@ -39,7 +42,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
     ) -> Answer<v1::DeleteFaultsResponse> {
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let deleted = self.sim.clear_faults(which).or_status()?;
+        let deleted = self.simulator()?.clear_faults(which).or_status()?;
         if deleted == 0
             && let Some(id) = which
         {
@@ -59,7 +62,8 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let v1::ListEffectsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimEffect).or_status()?;
         let page = Page::new(List::SimEffects, &stamp, page_size, &page_token).or_status()?;
-        let found = self.sim.effect_page(&filter, page.after(), page.limit()).or_status()?;
+        let found =
+            self.simulator()?.effect_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.key);
         let effects = found.into_iter().map(|count| v1::SimEffect {
             key: count.key,
@@ -69,6 +73,16 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
             applied: saturate(count.applied),
         });
         Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect(), next_page_token }))
+    }
+}
+
+impl GrpcServices {
+    fn simulator(&self) -> Result<&Sim, Status> {
+        self.sim.as_ref().ok_or_else(|| {
+            let message = "this server has no simulated hardware";
+            let next = "farrier serve --simulate 0";
+            refusal_status(Refusal::new(Reason::SimulatorOff, message).next(next))
+        })
     }
 }
 
@@ -86,6 +100,10 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
     let verb = word_from::<v1::ProviderVerb>("fault.verb", requested.verb)?.unwrap_or_default();
     let action = word_from::<v1::SimAction>("fault.action", requested.action)?.unwrap_or_default();
     let rule = FaultRule::parse(verb, action)?;
+    let code = match requested.code.as_str() {
+        "" => None,
+        name => Some(FaultCode::parse(name).ok_or_else(|| unknown_code(name))?),
+    };
     Ok(FaultRule {
         id: String::new(),
         machine: requested.machine,
@@ -93,8 +111,15 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
         times: count("fault.times", requested.times)?,
         delay_ms: count("fault.delay_ms", requested.delay_ms)?,
         message: requested.message,
+        code,
         ..rule
     })
+}
+
+fn unknown_code(name: &str) -> Refusal {
+    let shown: String = name.chars().take(text::MAX_SHORT).collect();
+    let instead = "use one that docs/reference/faults.md lists";
+    Refusal::invalid("fault.code", format!("{shown:?} is no fault code"), instead)
 }
 
 fn fault(rule: FaultRule) -> v1::SimFault {
@@ -108,5 +133,6 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         delay_ms: saturate(rule.delay_ms),
         message: rule.message,
         struck: saturate(rule.applied_count),
+        code: rule.code.map(|code| code.as_str().to_string()).unwrap_or_default(),
     }
 }

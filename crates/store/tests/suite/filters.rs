@@ -60,11 +60,11 @@ fn quoted(value: &str) -> String {
 fn random_field(dice: &mut Dice, subject: FilterSubject) -> (String, Vec<String>) {
     let words = |all: &[&str]| all.iter().map(|name| (*name).to_string()).collect::<Vec<_>>();
     let ids = |prefix: &str| (0..6).map(|n| format!("{prefix}-{:03}", n * 10)).collect::<Vec<_>>();
-    let phases = Phase::ALL.map(Phase::as_str);
     let effective = EffectiveState::ALL.map(EffectiveState::as_str);
     let lifecycle = LifecycleState::ALL.map(LifecycleState::as_str);
     let phase = if subject == FilterSubject::Machine { "phase" } else { "machine_phase" };
-    let common = (phase, words(&phases));
+    // A filter by phase takes the lifecycle states too.
+    let common = (phase, words(&lifecycle));
     let condition = format!("condition.{}", dice.pick(ConditionType::ALL).as_str());
     let label = format!("labels.{}", dice.pick(&KEYS));
     let mut fields = vec![

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// All refusals: by the state of the rack, by operations that hold its devices, by health reports,
 /// and by affected machines that are needed.
 pub fn gates(rack: &Rack, planned: &PlannedMaintenance, overrides: &Overrides) -> Vec<Refusal> {
-    let state = admit(rack, planned.request.scope.is_full(), planned.trigger).err();
+    let state = admit(rack, planned.trigger).err();
     let claimed =
         planned.devices.iter().filter_map(|device| refuse_held(rack, device, planned.trigger));
     // With an unknown firmware the affected machines are unknown too.
@@ -46,9 +46,9 @@ pub(crate) fn health_refusals(
     [own].into_iter().chain(all).filter_map(permit).collect()
 }
 
-/// The documented preconditions. While other operations are active in the rack, a request with a
-/// limited scope may join them.
-pub fn admit(rack: &Rack, full: bool, trigger: MaintenanceTrigger) -> Result<(), Refusal> {
+/// The documented preconditions, whatever the scope: the rack is Ready or in Error, and no other
+/// maintenance is pending.
+pub fn admit(rack: &Rack, trigger: MaintenanceTrigger) -> Result<(), Refusal> {
     let id = &rack.head.id;
     let why = format!("farrier why {id}");
     let not_ready =
@@ -60,19 +60,17 @@ pub fn admit(rack: &Rack, full: bool, trigger: MaintenanceTrigger) -> Result<(),
         let message = format!("a reprovision of {id} is pending: {pending}");
         return Err(Refusal::new(Reason::MaintenancePending, message).next(why));
     }
-    let joins = !full && trigger == MaintenanceTrigger::OnDemand;
     match &rack.state {
         RackState::Ready if rack.topology_changed => {
             not_ready(format!("the devices of {id} have changed, and it looks for them first"))
         }
         RackState::Ready | RackState::Error { .. } => match rack.maintenance_requested.first() {
-            Some(pending) if full && trigger == MaintenanceTrigger::OnDemand => {
+            Some(pending) if trigger == MaintenanceTrigger::OnDemand => {
                 let message = format!("a maintenance of {id} is already pending: {pending}");
                 Err(Refusal::new(Reason::MaintenancePending, message).next(why))
             }
             Some(_) | None => Ok(()),
         },
-        RackState::Maintenance { .. } | RackState::Validating if joins => Ok(()),
         RackState::Created
         | RackState::Discovering
         | RackState::Maintenance { .. }

@@ -75,7 +75,7 @@ fn commits() -> Vec<(&'static str, Run)> {
     }
     let mut half = run(RunType::Onboard, None, 1, Workflow::FailedRetryable);
     half.progress.workflow = Workflow::Cancelled;
-    all.push(("its operation is canceled, and cannot be taken back as a whole", half));
+    all.push(("its operation is canceled, and cannot be undone completely", half));
     all
 }
 

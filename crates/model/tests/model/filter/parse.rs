@@ -186,3 +186,31 @@ proptest::proptest! {
         let _ = Filter::parse(&format!("labels.x in ({text}"), FilterSubject::Machine);
     }
 }
+
+/// The three intents select by phase, the other lifecycle states by lifecycle state.
+#[test]
+fn a_phase_takes_all_lifecycle_states() {
+    use model::filter::FilterItem;
+    use model::id::{MachineId, RunId};
+    use model::machine::{Labels, Machine, MachineSpec, Phase};
+    use model::time::Timestamp;
+    let now = Timestamp::default();
+    let mut busy =
+        Machine::new(MachineId::trusted("m"), MachineSpec::default(), Labels::new(), now);
+    busy.phase = Phase::Ready;
+    busy.active_run = Some(RunId::trusted("op-1"));
+    let mut idle = busy.clone();
+    idle.active_run = None;
+    for (text, of_busy, of_idle) in [
+        ("phase=READY", true, true),
+        ("phase=PROVISIONING", true, false),
+        ("phase in (PROVISIONING, MAINTENANCE)", true, false),
+        ("phase!=PROVISIONING", false, true),
+        ("phase not in (PROVISIONING, READY)", false, false),
+        ("phase=IN_SERVICE", false, false),
+    ] {
+        let filter = Filter::parse(text, FilterSubject::Machine).unwrap();
+        let matches = |machine| filter.matches(FilterItem::Machine(machine));
+        assert_eq!((matches(&busy), matches(&idle)), (of_busy, of_idle), "{text}");
+    }
+}

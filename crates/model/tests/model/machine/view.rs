@@ -68,3 +68,21 @@ fn every_combination_follows_the_documents() {
         }
     }
 }
+
+/// A machine that was drained because it was in no cluster takes work once it has joined one.
+#[test]
+fn joining_a_cluster_ends_a_drain_without_a_cluster() {
+    use model::condition::ConditionType::Drained;
+    use model::condition::NOT_IN_CLUSTER;
+    let at = Timestamp::default();
+    for (reason, stays) in [(NOT_IN_CLUSTER, false), ("Cordoned", true)] {
+        let mut drained = machine(Phase::Maintenance, false, &[]);
+        drained.learn(&[ConditionObservation::new(Drained, true, reason)], at);
+        assert!(drained.is(Drained));
+        drained.learn(&[ConditionObservation::new(InCustomerCluster, true, "Joined:c")], at);
+        assert_eq!(drained.is(Drained), stays, "{reason}");
+    }
+    let mut left = machine(Phase::Ready, false, &[InCustomerCluster]);
+    left.learn(&[ConditionObservation::new(Drained, true, NOT_IN_CLUSTER)], at);
+    assert!(left.is(Drained) && !left.is(InCustomerCluster));
+}

@@ -85,6 +85,7 @@ fn restart_outcome(scenario: &NodeRunDriver, how: RestartMode) -> &'static str {
     assert_eq!(progress.scan_index, None, "its stages adopt one by one");
     let (mut run, mut node) = (scenario.run.clone(), scenario.node.clone());
     run.progress = progress;
+    run.spec.rerun_of = Some(run.spec.id.clone());
     run.spec.id = RunId::trusted("op-2");
     node.workflow = Some(run.spec.id.clone());
     match admit_resume(&node, &run) {

@@ -5,8 +5,8 @@ use model::node::{DecommissionMode, MaasState, NodeState, is_consistent, is_expe
 use model::run::{Run, Workflow};
 
 /// Section 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled
-/// onboarding left nothing behind or is investigated; a failed one may have been quarantined by an
-/// operator; and after its end heartbeats decide.
+/// onboarding leaves its node in quarantine; a failed one may have been quarantined by an operator;
+/// and after its end heartbeats decide.
 const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
     ("pending", &["enrolling"], &[]),
     ("running", &["enrolling"], &[]),
@@ -15,7 +15,7 @@ const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
     ("completed", &["active"], &["offline", "quarantined"]),
     ("reconciled", &["active"], &["offline", "quarantined"]),
     ("compensating", &[], &["enrolling"]),
-    ("cancelled", &[], &["enrolling", "quarantined"]),
+    ("cancelled", &[], &["quarantined"]),
 ];
 
 /// Section 5.3, and then what it leaves open: while pending, nothing has happened; compensating is
@@ -63,7 +63,15 @@ fn same(found: Vec<&'static str>, rows: &[&[&str]], message: &str) {
 fn every_row_of_onboarding() {
     assert_eq!(ONBOARDING.len(), Workflow::ALL.len());
     for (name, document, open) in ONBOARDING {
-        same(fitting(&in_workflow(Work::Onboard, name)), &[document, open], name);
+        let mut run = in_workflow(Work::Onboard, name);
+        same(fitting(&run), &[document, open], name);
+        // A rerun may work on the node of a canceled onboarding, which is quarantined.
+        run.spec.rerun_of = Some(run.spec.id.clone());
+        let mut both = [document, open].concat();
+        if !both.contains(&"quarantined") {
+            both.push("quarantined");
+        }
+        same(fitting(&run), &[&both], name);
     }
 }
 
@@ -103,6 +111,7 @@ const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
         "quarantined",
         &["Ready", "Broken", "Failed deployment", "Deployed", "absent"],
         &[
+            "New",
             "Failed commissioning",
             "Missing",
             "Releasing failed",
@@ -118,7 +127,7 @@ const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
         &["Deployed", "Ready"],
         &["New", "Releasing", "Disk erasing", "Allocated", "Deploying"],
     ),
-    ("removing", &["Ready", "absent"], &["New", "Releasing", "Disk erasing"]),
+    ("removing", &["Ready", "absent"], &["Deployed", "New", "Releasing", "Disk erasing"]),
 ];
 
 #[test]

@@ -273,7 +273,7 @@ fn marking_a_run_manual_takes_its_node_out_of_service() {
 }
 
 #[test]
-fn a_canceled_onboarding_is_taken_back_or_looked_into() {
+fn a_canceled_onboarding_leaves_its_node_in_quarantine() {
     let mut scenario = NodeRunDriver::of(Work::Onboard, Enrolling);
     scenario.until(NodeStage::WaitForDeployed).act(Action::Cancel).stopped();
     assert_eq!(scenario.run.progress.workflow, Workflow::Compensating);
@@ -281,8 +281,24 @@ fn a_canceled_onboarding_is_taken_back_or_looked_into() {
     scenario.finish();
     assert_eq!(
         (scenario.run.progress.workflow, scenario.node.state),
-        (Workflow::Cancelled, Enrolling)
+        (Workflow::Cancelled, Quarantined)
     );
+    assert_eq!(scenario.node.quarantine, Some(Quarantine::Onboarding));
+    let next = scenario.node.recommended(Some(&scenario.run));
+    assert_eq!(next[0], "farrier operation rerun op-1");
+    assert!(next[1].ends_with("--mode full_decommission"), "{next:?}");
+    // The rerun ends in service.
+    let mut rerun = scenario.run.clone();
+    rerun.spec.rerun_of = Some(rerun.spec.id.clone());
+    rerun.progress = model::run::Progress::fresh(&rerun.spec.steps);
+    assert!(admit_resume(&scenario.node, &rerun).is_ok());
+    let other = scenario.node.clone();
+    let other = Node { quarantine: Some(Quarantine::Operator), ..other };
+    assert!(admit_resume(&other, &rerun).is_err());
+    rerun.progress.workflow = Workflow::Completed;
+    let moved = next_transition(&scenario.node, &rerun).unwrap();
+    assert_eq!((moved.to, moved.owner), (Active, TransitionOwner::Operator));
+    assert_eq!(next_transition(&other, &rerun), None);
     let mut scenario = NodeRunDriver::of(Work::Onboard, Enrolling);
     scenario
         .until(NodeStage::WaitForDeployed)

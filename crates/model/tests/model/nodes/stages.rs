@@ -47,7 +47,8 @@ const DECOMMISSION: [&str; 13] = [
     "remove_maas_record",
 ];
 
-/// The stages of each mode, from the catalogue of 5.2. A full decommission has all of them.
+/// The stages of each mode, from the catalogue of 5.2. A full decommission has all of them; its
+/// agent uninstalls itself before the machine is released.
 const MODES: [(&str, &[&str]); 7] = [
     (
         "soft_reset",
@@ -74,7 +75,24 @@ const MODES: [(&str, &[&str]); 7] = [
             "cleanup_secrets",
         ],
     ),
-    ("full_decommission", &DECOMMISSION),
+    (
+        "full_decommission",
+        &[
+            "disable_node",
+            "force_release_allocations",
+            "drain_node",
+            "cleanup_storage",
+            "scrub_gpu",
+            "validate_clean_node",
+            "retire_gpuaas_node",
+            "remove_gpuaas_node_record",
+            "load_site_config",
+            "release_maas_node",
+            "power_off_maas_node",
+            "cleanup_secrets",
+            "remove_maas_record",
+        ],
+    ),
     (
         "storage_cleanup",
         &[
@@ -270,7 +288,8 @@ fn left_out(
 ) -> Vec<&'static str> {
     let run = run_of(Work::Take(mode), &mode.stages(true), cluster);
     let state = NodeState::Draining;
-    let mut requested = AgentTaskContext { run: &run, state, has_agent: true, released: false };
+    let (has_agent, agent_answers, released) = (true, true, false);
+    let mut requested = AgentTaskContext { run: &run, state, has_agent, agent_answers, released };
     with(&mut requested);
     let stages = mode.stages(true).into_iter();
     stages.filter(|stage| requested.skip_reason(*stage).is_some()).map(NodeStage::as_str).collect()
@@ -297,6 +316,10 @@ fn when_an_agent_is_not_asked() {
             _ => &["force_release_allocations"],
         };
         assert_eq!(left_out(mode, |_| (), "cluster-a"), of_cluster, "{mode}");
+        let silent = left_out(mode, |one| one.agent_answers = false, "");
+        let uninstalls = mode == DecommissionMode::FullDecommission;
+        let expected: &[&str] = if uninstalls { &["remove_gpuaas_node_record"] } else { &[] };
+        assert_eq!(silent, expected, "{mode}");
         let alone = left_out(mode, |one| one.has_agent = false, "");
         match mode {
             DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => {
@@ -316,6 +339,7 @@ fn when_an_agent_is_not_asked() {
             run: &run,
             state: NodeState::Draining,
             has_agent: true,
+            agent_answers: true,
             released: false,
         };
         for stage in mode.stages(true) {

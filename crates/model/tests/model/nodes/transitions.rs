@@ -159,6 +159,20 @@ fn a_transitional_state_without_a_run_ends() {
     }
 }
 
+/// A node that an older version left behind when its onboarding was canceled.
+#[test]
+fn the_guard_quarantines_the_node_of_a_canceled_onboarding() {
+    let mut run = run(Work::Onboard);
+    run.progress.workflow = Workflow::Cancelled;
+    match node(NodeState::Enrolling).next(&NodeTurnInput { run: Some(run) }, at(1)) {
+        LifecycleDecision::Transition(change) => {
+            assert_eq!(change.record.state, NodeState::Quarantined);
+            assert_eq!(change.record.quarantine, Some(Quarantine::Onboarding));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The guard also returns a node to quarantine that was drained out of it, and not into service.
 #[test]
 fn the_guard_leads_back_into_quarantine() {

@@ -201,7 +201,8 @@ impl Combination {
     /// A new run in place of the ended one.
     fn restarted(&self, how: RestartMode) -> Option<Self> {
         let progress = restart(&self.run, how).ok()?;
-        let run = Run { progress, ..self.run.clone() };
+        let mut run = Run { progress, ..self.run.clone() };
+        run.spec.rerun_of = Some(run.spec.id.clone());
         admit_resume(&self.node, &run).ok()?;
         check(&self.node, &run);
         Some(Self { run, now: at(0), epoch: 1, ..self.clone() })

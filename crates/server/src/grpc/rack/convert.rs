@@ -201,6 +201,7 @@ pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOn
     v1::RackMaintenanceOnDemandResponse {
         operation_id: text_of(started.run.as_ref().map(|run| &run.spec.id)),
         preview: started.preview.as_ref().map(preview),
+        request_id: text_of(started.run.as_ref().map(|run| &run.spec.request_id)),
     }
 }
 
@@ -287,9 +288,11 @@ fn child_run(part: &ChildRunStatus) -> v1::RackMaintenanceChildRun {
         (None, RunPhase::Succeeded) => {
             run.progress.steps.last().map(|step| step.message.clone()).unwrap_or_default()
         }
-        (None, RunPhase::Pending | RunPhase::Running | RunPhase::Failed | RunPhase::Canceled) => {
-            run.current_step()
+        (None, RunPhase::Canceled) => {
+            let stop = run.progress.stop_request.as_ref();
+            stop.map(|stop| stop.reason.clone()).unwrap_or_default()
         }
+        (None, RunPhase::Pending | RunPhase::Running | RunPhase::Failed) => run.current_step(),
     };
     v1::RackMaintenanceChildRun {
         operation_id: run.spec.id.to_string(),
