@@ -15,4 +15,5 @@ mod netboot;
 mod serve;
 mod telemetry;
 
+pub use providers::sim::SIMULATED_FAULTS;
 pub use serve::{ServeError, serve};

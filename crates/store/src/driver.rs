@@ -383,7 +383,7 @@ impl Dialect {
 }
 
 /// The schema migrations. The SQL of a released migration never changes.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
@@ -396,6 +396,7 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("../migrations/0010_inspections.sql"),
     include_str!("../migrations/0011_firmware_version.sql"),
     include_str!("../migrations/0012_list_orders.sql"),
+    include_str!("../migrations/0013_side_facts.sql"),
 ];
 
 /// The migrations that a database at schema `version` still needs.

@@ -29,6 +29,7 @@ mod record;
 mod replica;
 mod retention;
 mod run;
+mod side_facts;
 mod signal;
 mod subject;
 mod value;
@@ -57,6 +58,7 @@ pub use retention::{
     RemovedRows,
 };
 pub use run::{ClaimedRun, RunPage};
+pub use side_facts::StepDuration;
 pub use signal::{Signal, SignalBus};
 pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
 

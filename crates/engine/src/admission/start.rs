@@ -54,6 +54,8 @@ impl Runs {
         let id = RunId::new(self.0.now(), self.0.random());
         let owner = self.0.scheduler().eager_owner();
         let claims = owner.is_some().then(|| id.clone());
+        let (machine, by) = (start.machine_id.clone(), start.initiator.clone());
+        let request = start.run_type.as_str();
         let start = StartRun {
             start,
             origin,
@@ -63,7 +65,9 @@ impl Runs {
             providers: self.0.providers().clone(),
             now: self.0.now(),
         };
-        self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
+        let done =
+            self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await;
+        self.0.trace_refusal(machine.as_str(), (&by, request), done)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Read-only views of nodes.
 
 use super::no_node;
+use crate::explain::peer_contacts;
 use crate::node::Nodes;
 use model::id::{MachineId, NodeId};
 use model::node::Node;
@@ -8,6 +9,7 @@ use model::order::Selection;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
+use std::time::Duration;
 use store::{NodeHeartbeat, RecordPage, Result, Tx};
 
 /// A node with its run, agent, site and explanation.
@@ -26,8 +28,13 @@ pub struct NodeView {
 
 impl Nodes {
     pub async fn get(&self, id: &NodeId) -> Result<NodeView> {
-        let input = (id.clone(), self.0.now());
-        self.0.store().read(input, |(id, now), tx| Box::pin(show(tx, id, *now))).await
+        let silence = self.0.settings().nodes.heartbeat_limits.silence;
+        let input = (id.clone(), silence, self.0.now());
+        let found = self
+            .0
+            .store()
+            .read(input, |(id, silence, now), tx| Box::pin(show(tx, id, *silence, *now)));
+        found.await
     }
 
     /// The node on a machine that is not deleted.
@@ -53,7 +60,7 @@ impl Nodes {
     }
 }
 
-async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
+async fn show(tx: &mut Tx, id: &NodeId, silence: Duration, now: Timestamp) -> Result<NodeView> {
     let found = tx.record::<Node>(id.as_str()).await?;
     let node = found.ok_or_else(|| no_node(id))?;
     let run = match &node.workflow {
@@ -62,7 +69,8 @@ async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
     };
     let name = tx.last_heartbeat(id).await?;
     let enrolled = tx.has_agent(id).await?;
-    let reported = node.explain(run.as_ref(), name.at, now);
+    let contacts = peer_contacts(tx, run.as_ref(), Some(&node), silence).await?;
+    let reported = node.explain(run.as_ref(), &contacts, now);
     let site_answered = match &node.site {
         Some(site) => tx.last_site_answer(site).await?,
         None => None,

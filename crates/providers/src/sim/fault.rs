@@ -6,6 +6,7 @@
 //! that is meant for an operation.
 
 use model::effect::{CallVerb, Effect};
+use model::fault::FaultCode;
 use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
 use model::refusal::{Reason, Refusal};
@@ -18,6 +19,16 @@ pub const MAX_RULES: usize = 256;
 pub const MAX_DELAY_MS: u32 = 3_600_000;
 /// The word that selects probes.
 pub const PROBE: &str = "probe";
+
+/// The faults with which a rule can end an operation.
+pub const SIMULATED_FAULTS: &[FaultCode] = &[
+    FaultCode::EffectFailed,
+    FaultCode::CommandFailed,
+    FaultCode::EvictionBlocked,
+    FaultCode::OutcomeUnknown,
+    FaultCode::StepTimeout,
+    FaultCode::PartFailed,
+];
 
 /// The failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -21,8 +21,6 @@ pub(super) struct Summary {
     pub total: usize,
     /// There are more machines than were counted.
     pub more: bool,
-    /// Active operations that wait longer than is normal.
-    pub overdue: usize,
 }
 
 impl Summary {
@@ -60,7 +58,7 @@ impl SummaryCache {
 }
 
 async fn count(engine: &Engine) -> Result<Summary> {
-    let mut summary = Summary { overdue: engine.runs().overdue().await?, ..Summary::default() };
+    let mut summary = Summary::default();
     let mut after = None;
     loop {
         let page = engine.machines().list(Filter::default(), after, PAGE).await?;

@@ -50,6 +50,7 @@ macro_rules! on_postgres {
 
 /// Reverts the schema migrations of racks and of nodes.
 pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \
+     DROP TABLE step_durations; DROP TABLE refused_requests; \
      DROP TABLE inspections; DROP TABLE feeds; \
      ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
      DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \

@@ -33,5 +33,6 @@ mod replicas;
 mod retention;
 mod runs;
 mod settling;
+mod side_facts;
 mod snapshots;
 mod writer;
