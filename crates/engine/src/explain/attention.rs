@@ -12,8 +12,6 @@ use model::switch::Switch;
 use model::why::Urgency;
 use store::Result;
 
-/// The most objects of each kind that are explained.
-const MAX_OF_KIND: usize = 50;
 const FAILED: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
 const ERROR: &str = "Error";
@@ -38,6 +36,8 @@ pub struct Attention {
 #[derive(Default)]
 struct Candidates {
     found: Vec<(&'static str, String, Urgency)>,
+    /// The most objects of each kind that are explained.
+    max_of_kind: usize,
     more: bool,
 }
 
@@ -48,16 +48,17 @@ impl Candidates {
 }
 
 impl Engine {
-    /// Everything that needs a person, worst first; among equals, what waits longest.
-    pub async fn attention(&self) -> Result<Attention> {
-        let mut candidates = Candidates::default();
+    /// What needs a person, worst first; among equals, what waits longest. Each explanation asks
+    /// the gates, so at most `max_of_kind` objects of each kind are explained.
+    pub async fn attention(&self, max_of_kind: usize) -> Result<Attention> {
+        let mut candidates = Candidates { max_of_kind, ..Candidates::default() };
         self.find_machines(&mut candidates).await?;
         self.find_records(&mut candidates).await?;
         let overdue = self.runs().overdue().await?;
         // A child run is overdue together with its parent.
         let overdue = overdue.into_iter().filter(|run| run.spec.parent_run.is_none());
         let overdue = overdue.map(|run| run.spec.id.to_string());
-        candidates.add("operation", Urgency::Overdue, overdue.take(MAX_OF_KIND));
+        candidates.add("operation", Urgency::Overdue, overdue.take(max_of_kind));
         let mut items = Vec::new();
         for (kind, id, urgency) in candidates.found {
             let explained = self.explain(&id).await?;
@@ -75,7 +76,7 @@ impl Engine {
         for (filter, urgency) in [(FAILED, Urgency::Stopped), (UNREACHABLE, Urgency::OutOfService)]
         {
             let filter = Filter::parse(filter, FilterSubject::Machine)?;
-            let page = self.machines().list(filter, None, MAX_OF_KIND as i64).await?;
+            let page = self.machines().list(filter, None, candidates.max_of_kind as i64).await?;
             candidates.more |= page.next.is_some();
             let machines = page.machines.into_iter().filter(|machine| {
                 // A machine that was never probed is not a problem.
@@ -89,15 +90,17 @@ impl Engine {
 
     async fn find_records(&self, candidates: &mut Candidates) -> Result<()> {
         let in_error = || Filter::in_states(&[ERROR]);
-        let racks = self.racks().list(in_error(), None, MAX_OF_KIND).await?;
+        let racks = self.racks().list(in_error(), None, candidates.max_of_kind).await?;
         candidates.more |= racks.next.is_some();
         let ids = racks.records.into_iter().map(|rack| rack.head.id);
         candidates.add("rack", Urgency::Stopped, ids);
-        let switches = self.devices().list::<Switch>(in_error(), None, MAX_OF_KIND).await?;
+        let switches =
+            self.devices().list::<Switch>(in_error(), None, candidates.max_of_kind).await?;
         candidates.more |= switches.next.is_some();
         let ids = switches.records.into_iter().map(|switch| switch.head.id);
         candidates.add("switch", Urgency::Stopped, ids);
-        let shelves = self.devices().list::<PowerShelf>(in_error(), None, MAX_OF_KIND).await?;
+        let shelves =
+            self.devices().list::<PowerShelf>(in_error(), None, candidates.max_of_kind).await?;
         candidates.more |= shelves.next.is_some();
         let ids = shelves.records.into_iter().map(|shelf| shelf.head.id);
         candidates.add("power_shelf", Urgency::Stopped, ids);
@@ -106,11 +109,11 @@ impl Engine {
             (NodeState::Offline, Urgency::OutOfService),
         ] {
             let filter = Filter::in_states(&[state.as_str()]);
-            let nodes = self.nodes().list(filter, None, MAX_OF_KIND).await?;
+            let nodes = self.nodes().list(filter, None, candidates.max_of_kind).await?;
             candidates.more |= nodes.next.is_some();
             candidates.add("node", urgency, nodes.records.into_iter().map(|node| node.head.id));
         }
-        let sites = self.sites().list(Filter::default(), None, MAX_OF_KIND).await?;
+        let sites = self.sites().list(Filter::default(), None, candidates.max_of_kind).await?;
         candidates.more |= sites.next.is_some();
         let cut_off = sites.records.into_iter().filter(|site| match site.state() {
             SiteState::Unreachable | SiteState::CutOff => true,

@@ -17,7 +17,7 @@ pub fn possible_damage(run: &Run) -> Option<String> {
     }
     let step = run.progress.steps.iter().find(|step| may_have_happened(run, step))?;
     let (target, name, id) = (&run.spec.target, run.step_name(step), &run.spec.id);
-    Some(format!("{target} may be damaged: nobody knows whether step {name} of {id} was done"))
+    Some(format!("{target} may be damaged: the outcome of step {name} of {id} is unknown"))
 }
 
 fn may_have_happened(run: &Run, step: &StepState) -> bool {

@@ -27,7 +27,7 @@ fn needs_intervention(mut machine: Machine) -> Machine {
     machine
 }
 
-/// A destructive step whose outcome nobody knows is said before everything else.
+/// The unknown outcome of a destructive step is told before everything else.
 #[test]
 fn possible_damage_comes_first() {
     let mut driver = RunDriver::of(vec![wipe(0)]);
@@ -36,7 +36,7 @@ fn possible_damage_comes_first() {
     while !driver.run.ended() {
         driver.answer(told.clone());
     }
-    let words = "m-1 may be damaged: nobody knows whether step wipe of op-1 was done";
+    let words = "m-1 may be damaged: the outcome of step wipe of op-1 is unknown";
     assert_eq!(possible_damage(&driver.run).as_deref(), Some(words));
     let machine = needs_intervention(machine());
     let reported = explain_machine(&machine, Some(&driver.run), RunContext::default(), at(99));

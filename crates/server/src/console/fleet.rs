@@ -59,7 +59,8 @@ pub(super) async fn show(
     let first = after.is_none();
     let text = requested.get("filter").map_or("", |text| text.trim());
     let page = engine.machines().list(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
-    let attention = if first && text.is_empty() { Some(engine.attention().await?) } else { None };
+    let attention =
+        if first && text.is_empty() { Some(engine.attention(MAX_TROUBLE).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
         @if let Some(attention) = &attention { (draw_trouble(attention, now)) }

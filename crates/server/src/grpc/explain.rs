@@ -14,6 +14,9 @@ use proto::{v1, words};
 use store::HistoryQuery;
 use tonic::{Request, Response};
 
+/// The most objects of each kind in ListAttention.
+const MAX_ATTENTION: usize = 50;
+
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
@@ -48,7 +51,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         _request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
-        let attention = self.engine.attention().await.or_status()?;
+        let attention = self.engine.attention(MAX_ATTENTION).await.or_status()?;
         let items = attention.items.into_iter().map(attention_item).collect();
         Ok(Response::new(v1::ListAttentionResponse { items, more: attention.more }))
     }
