@@ -191,8 +191,7 @@ pub enum ClientCommand {
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
-    /// Show why an object is not ready, and the next command to type; without an ID, everything
-    /// that needs a person
+    /// Show why an object is not ready and what to type; all of them without an ID
     Why(WhyArgs),
     /// Show every transition of an object, oldest first
     History(HistoryArgs),
