@@ -200,8 +200,8 @@ pub enum ClientCommand {
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
-    /// Show why an object is not ready, and the next command to type
-    Why(IdArg),
+    /// Show why an object is not ready and what to type; all of them without an ID
+    Why(WhyArgs),
     /// Show every transition of an object, oldest first
     History(HistoryArgs),
     /// Show the documentation of a fault code
@@ -327,6 +327,18 @@ pub struct FilteredListArgs {
     /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The ID may also be a serial number, a MAC address, the address of a BMC, a host \
+                  name or the\nlabel `name`, in any case. Without an ID, exits with 1 if something \
+                  needs a person.\n\nExamples:\n  farrier why\n  farrier why machine-3\n  farrier why \
+                  aa:bb:cc:dd:ee:ff"
+)]
+pub struct WhyArgs {
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    pub id: Option<String>,
 }
 
 #[derive(Debug, Args)]

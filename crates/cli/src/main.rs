@@ -122,7 +122,10 @@ async fn run_client_command(
         ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
         ClientCommand::Cancel(args) => operation::cancel(client, screen, &args).await,
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
-        ClientCommand::Why(args) => why::explain(client, screen, args.id).await,
+        ClientCommand::Why(args) => match args.id {
+            Some(id) => why::explain(client, screen, id).await,
+            None => why::list_attention(client, screen).await,
+        },
         ClientCommand::History(args) => history::list(client, screen, &args).await,
         ClientCommand::Fault(args) => why::show_fault_page(client, screen, args.code).await,
         ClientCommand::Machine(command) => machine::run(client, screen, command).await,

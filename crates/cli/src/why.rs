@@ -4,10 +4,13 @@
 use crate::client::Client;
 use crate::exit::{Exit, Result};
 use crate::output::Screen;
-use crate::table::format_pairs;
+use crate::table::{Cell, Table, format_pairs};
 use crate::text::{one_line, printable};
 use crate::time::Clock;
-use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
+use proto::v1::{
+    AttentionItem, ExplainRequest, Explanation, FaultPage, GetFaultPageRequest,
+    ListAttentionRequest,
+};
 use proto::words::WireEnum;
 
 pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result<Exit> {
@@ -16,6 +19,49 @@ pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result
         format_explanation(explanation, &Clock::system())
     })?;
     Ok(Exit::Success)
+}
+
+/// Everything that needs a person, worst first. Unsuccessful if there is something.
+pub async fn list_attention(client: &Client, screen: &mut Screen) -> Result<Exit> {
+    let answer = client.call(client.explain().list_attention(ListAttentionRequest {})).await?;
+    let clock = Clock::system();
+    screen.print_list(
+        &answer.items,
+        |items, wide| attention_table(items, wide, &clock),
+        "nothing needs a person",
+    )?;
+    if answer.more {
+        screen.print_notice(
+            "more objects need a person: see `farrier list` and `farrier rack list`",
+        )?;
+    }
+    Ok(if answer.items.is_empty() { Exit::Success } else { Exit::Unsuccessful })
+}
+
+fn attention_table(items: &[AttentionItem], wide: bool, clock: &Clock) -> Table {
+    let names = ["ID", "SINCE", "PROBLEM", "TYPE NEXT"];
+    let more = ["KIND", "URGENCY", "FAULT", "FAILED"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for item in items {
+        let mut row: Vec<Cell> = vec![
+            (&item.id).into(),
+            clock.ago(item.since.as_ref()).into(),
+            (&item.headline).into(),
+            (&item.next_command).into(),
+        ];
+        if wide {
+            let urgency = item.urgency().word();
+            row.extend([
+                (&item.kind).into(),
+                urgency.into(),
+                (&item.fault).into(),
+                (&item.failed).into(),
+            ]);
+        }
+        table.add_row(row);
+    }
+    table
 }
 
 pub async fn show_fault_page(client: &Client, screen: &mut Screen, code: String) -> Result<Exit> {
@@ -65,6 +111,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
     };
     let mut facts = vec![
         ("waiting for", why.waiting_for.clone()),
+        ("last word", why.last_word.clone()),
         ("since", since),
         ("normal", normal),
         ("claimed by", why.held_by.clone()),
@@ -72,6 +119,9 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("fault", fault),
         ("degraded", why.degraded_reason.clone()),
         ("operation", why.run_id.clone()),
+        ("requested by", why.requested_by.clone()),
+        ("last operation", why.last_operation.clone()),
+        ("last refused", why.refused.clone()),
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|message| ("health", message.clone())));

@@ -19,6 +19,7 @@ use crate::random::Random;
 use crate::run::Runs;
 use crate::scheduler::{Scheduler, SchedulerState};
 use crate::settings::Settings;
+use crate::side_facts::SideFacts;
 use crate::site::Sites;
 use crate::watch::WatchHub;
 use model::plan::Defaults;
@@ -47,6 +48,7 @@ struct Context {
     hub: WatchHub,
     observer: Observer,
     nodes: NodeWatch,
+    side_facts: SideFacts,
 }
 
 impl Engine {
@@ -60,6 +62,7 @@ impl Engine {
     ) -> Result<Self> {
         let incarnation = format!("{}#{:016x}", settings.replica, random());
         let replica = Replica { name: settings.replica.clone(), incarnation };
+        let (side_facts, side_fact_receiver) = SideFacts::new();
         let context = Arc::new(Context {
             hub: WatchHub::new(store.clone()),
             providers,
@@ -70,6 +73,7 @@ impl Engine {
             scheduler: SchedulerState::new(replica),
             observer: Observer::default(),
             nodes: NodeWatch::default(),
+            side_facts,
         });
         let engine = Self { context, store };
         engine.scheduler().start_up().await?;
@@ -78,6 +82,7 @@ impl Engine {
         tokio::spawn(engine.nodes().run_watch());
         tokio::spawn(engine.runs().run_event_reader());
         tokio::spawn(engine.runs().run_retention());
+        tokio::spawn(engine.clone().run_side_facts(side_fact_receiver));
         Ok(engine)
     }
 
@@ -194,6 +199,10 @@ impl Engine {
 
     pub(crate) fn observer(&self) -> &Observer {
         &self.context.observer
+    }
+
+    pub(crate) fn side_facts(&self) -> &SideFacts {
+        &self.context.side_facts
     }
 
     pub(crate) fn defaults(&self) -> &Defaults {

@@ -1,5 +1,14 @@
 //! Explanations and histories of objects of every kind.
 
+mod attention;
+mod contacts;
+mod known_as;
+mod offered;
+
+pub use attention::{Attention, AttentionItem};
+
+pub(crate) use contacts::{peer_contacts, usual_durations};
+
 use crate::Engine;
 use crate::admission::find_deletion;
 use crate::device::ExplainedDevice;
@@ -9,21 +18,31 @@ use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
 use model::node::Node;
-use model::refusal::{Reason, Refusal};
-use model::run::Run;
+use model::refusal::{Reason, Refusal, RefusedRequest};
+use model::run::{Run, RunPhase};
 use model::site::explain_site;
 use model::target::TargetId;
+use model::time::Timestamp;
 use model::why::{
-    Explanation, SetAside, explain_machine, explain_run, explain_set_aside, explain_unreadable,
+    Explanation, PeerContacts, RunContext, SetAside, explain_machine, explain_run,
+    explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
 };
 use providers::Target;
-use store::{Event, HistoryQuery, Result, RowKind, SetAsideRow, StoreError, Tx, UnreadableRow};
+use std::time::Duration;
+use store::{
+    Cause, Cursor, Event, HistoryQuery, Result, RowKind, SetAsideRow, StoreError, Tx, UnreadableRow,
+};
 
+/// The state of the entry about a refused request in a history.
+const REFUSED: &str = "refused";
 /// How many of a machine's newest runs are searched for the failure that needs intervention.
 const MAX_FAILURES_BACK: i64 = 20;
 
 /// The objects that an id refers to.
 struct Found {
+    /// The id is that of the run, not that of the machine.
+    is_run: bool,
+    /// The machine, or the machine of the run.
     machine: Option<Machine>,
     run: Option<Run>,
     /// The replica that has claimed the run.
@@ -32,6 +51,34 @@ struct Found {
     node: Option<Node>,
     /// The hardware that the last inspection recorded.
     hardware: Option<RecordedHardware>,
+    contacts: PeerContacts,
+    trace: ObjectTrace,
+}
+
+/// What happened to an object lately: its newest operation and its last refused request.
+#[derive(Default)]
+struct ObjectTrace {
+    latest: Option<Run>,
+    refused: Option<RefusedRequest>,
+}
+
+impl ObjectTrace {
+    async fn read(tx: &mut Tx, target: Option<&TargetId>, id: &str) -> Result<Self> {
+        let latest = match target {
+            Some(target) => tx.latest_run(target).await?,
+            None => None,
+        };
+        Ok(Self { latest, refused: tx.refused_request(id).await? })
+    }
+
+    fn tell(&self, about: &str, now: Timestamp, explained: &mut Explanation) {
+        // An operation that is explained already, or is the object itself, is not repeated.
+        let latest = self.latest.as_ref().filter(|run| run.spec.id.as_str() != about);
+        if let Some(run) = latest {
+            explained.last_operation = operation_words(run, now);
+        }
+        explained.refused = refused_words(self.refused.as_ref(), now);
+    }
 }
 
 /// Treats a corrupt node as absent, so that it does not block other explanations.
@@ -42,13 +89,26 @@ fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
     }
 }
 
-async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
+async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>> {
     let run_id = RunId::trusted(id);
     if let Some(run) = tx.run(&run_id).await? {
         let held_by = tx.claiming_replica(&run_id).await?;
         let node = readable(crate::node::node_of_run(tx, &run).await)?;
-        let (machine, hardware) = (None, None);
-        return Ok(Some(Found { run: Some(run), claimed_by: held_by, node, machine, hardware }));
+        let machine = match run.spec.target.machine() {
+            Some(id) => tx.machine(&id).await?,
+            None => None,
+        };
+        let contacts = peer_contacts(tx, Some(&run), node.as_ref(), silence).await?;
+        return Ok(Some(Found {
+            is_run: true,
+            machine,
+            run: Some(run),
+            claimed_by: held_by,
+            node,
+            hardware: None,
+            contacts,
+            trace: ObjectTrace::read(tx, None, id).await?,
+        }));
     }
     let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
         return Ok(None);
@@ -71,7 +131,18 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
         None => None,
     };
     let hardware = tx.hardware_of(&[id]).await?.remove(&machine.id);
-    Ok(Some(Found { machine: Some(machine), run, claimed_by: held_by, node, hardware }))
+    let contacts = peer_contacts(tx, run.as_ref(), node.as_ref(), silence).await?;
+    let trace = ObjectTrace::read(tx, Some(&TargetId::from(&machine.id)), id).await?;
+    Ok(Some(Found {
+        is_run: false,
+        machine: Some(machine),
+        run,
+        claimed_by: held_by,
+        node,
+        hardware,
+        contacts,
+        trace,
+    }))
 }
 
 /// The row of an object, if it cannot be decoded.
@@ -172,11 +243,24 @@ impl Engine {
 
     async fn explain_readable(&self, id: &str) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
-            return self.racks().explain(&rack).await;
+            let mut explained = self.racks().explain(&rack).await?;
+            let target = TargetId::from(&rack);
+            let trace = self.read_trace(id, Some(target)).await?;
+            let cause = trace.latest.as_ref().filter(|run| run.phase() == RunPhase::Failed);
+            self.drop_refused(id, cause, &mut explained.explanation).await;
+            explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
+            trace.tell(id, self.now(), &mut explained.explanation);
+            return Ok(explained);
         }
         if let Some(ExplainedDevice { explanation: reported, run, claimed_by: held_by }) =
             self.devices().explain(id).await?
         {
+            let mut reported = reported;
+            self.read_trace(id, TargetId::parse(id).ok()).await?.tell(
+                id,
+                self.now(),
+                &mut reported,
+            );
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained {
                 explanation: reported,
@@ -187,7 +271,13 @@ impl Engine {
             });
         }
         if let Ok(node) = NodeId::parse(id) {
-            let NodeView { node, run, explanation: reported, .. } = self.nodes().get(&node).await?;
+            let NodeView { node, run, explanation, .. } = self.nodes().get(&node).await?;
+            let mut reported = explanation;
+            self.drop_refused(id, run.as_ref(), &mut reported).await;
+            self.read_trace(id, None).await?.tell(id, self.now(), &mut reported);
+            if let Some(run) = &run {
+                reported.last_operation = operation_words(run, self.now());
+            }
             let run_id = run.map(|run| run.spec.id);
             let machine_id = Some(node.machine);
             return Ok(Explained {
@@ -209,8 +299,10 @@ impl Engine {
                 degraded_reason: None,
             });
         }
-        let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
-        let Some(Found { machine, run, claimed_by: held_by, node, hardware }) = found else {
+        let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
+        let found =
+            self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;
+        let Some(found) = found else {
             let input = (id.to_string(), self.now());
             let deleted = self
                 .store()
@@ -219,20 +311,29 @@ impl Engine {
             let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
             return Err(deleted.unwrap_or_else(unknown).into());
         };
+        let Found { is_run, machine, run, claimed_by: held_by, node, hardware, contacts, trace } =
+            found;
         let now = self.now();
-        let reported = match (&machine, &run) {
+        let context = RunContext {
+            machine: machine.as_ref(),
+            node: node.as_ref(),
+            contacts: Some(&contacts),
+        };
+        let mut reported = match (&machine, &run) {
+            (_, Some(run)) if is_run => match &node {
+                Some(node) => node.explain_run(run, context, now),
+                None => explain_run(run, context, now),
+            },
             (Some(machine), run) => {
-                let reported = explain_machine(machine, run.as_ref(), node.as_ref(), now);
+                let reported = explain_machine(machine, run.as_ref(), context, now);
                 let mut reported = self.hosts().with_firmware(machine, reported).await?;
                 reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
                 reported
             }
-            (None, Some(run)) => match &node {
-                Some(node) => node.explain_run(run, now),
-                None => explain_run(run, now),
-            },
-            (None, None) => Explanation::default(),
+            (None, Some(_) | None) => Explanation::default(),
         };
+        self.drop_refused(id, run.as_ref(), &mut reported).await;
+        trace.tell(id, now, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
@@ -243,6 +344,14 @@ impl Engine {
             claimed_by: held_by,
             degraded_reason,
         })
+    }
+
+    async fn read_trace(&self, id: &str, target: Option<TargetId>) -> Result<ObjectTrace> {
+        let input = (id.to_string(), target);
+        let read = self
+            .store()
+            .read(input, |(id, target), tx| Box::pin(ObjectTrace::read(tx, target.as_ref(), id)));
+        read.await
     }
 
     /// The degraded reason of the machine's provider, if any.
@@ -271,7 +380,41 @@ async fn history(
     query: &HistoryQuery,
     limit: i64,
 ) -> Result<(Vec<Event>, bool)> {
-    let events = tx.filtered_history(id, query, limit).await?;
+    let mut events = tx.filtered_history(id, query, limit).await?;
     let known = !events.is_empty() || query.after.is_some() || tx.last_version(id).await? > 0;
+    // The last refused request changed nothing, so it has no event: it is read beside them.
+    let refused = tx.refused_request(id).await?.filter(|_| known);
+    let refused = refused.map(|refused| refused_event(id, refused));
+    let refused = refused.filter(|event| query.filter.matches_values(event));
+    let is_last_page = (events.len() as i64) < limit;
+    match refused {
+        Some(event) if query.newest_first && query.after.is_none() => {
+            let at = events.partition_point(|one| one.ts > event.ts);
+            events.insert(at, event);
+        }
+        Some(event) if !query.newest_first && is_last_page => {
+            let at = events.partition_point(|one| one.ts <= event.ts);
+            events.insert(at, event);
+        }
+        Some(_) | None => {}
+    }
     Ok((events, known))
+}
+
+/// A refused request as an entry of the object's history. The object kept its version.
+fn refused_event(id: &str, refused: RefusedRequest) -> Event {
+    let RefusedRequest { at, by, request, reason, message } = refused;
+    Event {
+        cursor: Cursor::default(),
+        ts: at,
+        kind: None,
+        object_id: id.into(),
+        version: 0,
+        state: REFUSED.into(),
+        cause: Cause::Request.as_str().into(),
+        actor: by,
+        message: format!("{request} refused: {message} ({reason})"),
+        decided_by: String::new(),
+        object: None,
+    }
 }

@@ -93,7 +93,10 @@ impl Nodes {
             providers: self.0.providers().clone(),
             now: self.0.now(),
         };
-        self.0.admit("start_onboarding", claims, start, |start, tx| Box::pin(start.run(tx))).await
+        let (machine, by) = (start.request.machine.clone(), start.request.by.clone());
+        let done =
+            self.0.admit("start_onboarding", claims, start, |start, tx| Box::pin(start.run(tx)));
+        self.0.trace_refusal(machine.as_str(), (&by, "onboard"), done.await)
     }
 
     /// Takes a node out of service, or empties it.
@@ -109,7 +112,10 @@ impl Nodes {
             limits: self.0.settings().nodes.heartbeat_limits,
             now: self.0.now(),
         };
-        self.0.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx))).await
+        let (node, by) = (start.request.node.clone(), start.request.by.clone());
+        let done =
+            self.0.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx)));
+        self.0.trace_refusal(node.as_str(), (&by, "decommission"), done.await)
     }
 }
 

@@ -4,6 +4,7 @@ mod act;
 
 use crate::Engine;
 use crate::admission::no_run;
+use crate::explain::usual_durations;
 use act::ActionTransaction;
 use model::id::RunId;
 use model::order::Selection;
@@ -22,8 +23,11 @@ pub struct Runs(pub(crate) Engine);
 impl Runs {
     /// Cancel, retry, resume, adopt, mark manual.
     pub async fn act(&self, id: RunId, action: Action, who: Requester) -> Result<Run> {
+        let (run, by) = (id.clone(), who.by.clone());
         let act = ActionTransaction { id, action, who, now: self.0.now() };
-        self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
+        let done =
+            self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await;
+        self.0.trace_refusal(run.as_str(), (&by, action.as_str()), done)
     }
 
     pub async fn get(&self, id: &RunId) -> Result<Run> {
@@ -63,11 +67,20 @@ impl Runs {
         Ok((run.ok_or_else(|| no_run(id))?, lines))
     }
 
-    /// The number of active runs that wait longer than normal.
-    pub async fn overdue(&self) -> Result<usize> {
-        let runs = self.0.store().scan((), |(), tx| Box::pin(tx.active_runs(MAX_OVERDUE))).await?;
+    /// The active runs that wait longer than normal.
+    pub async fn overdue(&self) -> Result<Vec<Run>> {
+        let active = self.0.store().scan((), |(), tx| {
+            Box::pin(async move {
+                let runs = tx.active_runs(MAX_OVERDUE).await?;
+                let usual = usual_durations(tx, &runs.items.iter().collect::<Vec<_>>()).await?;
+                Ok((runs, usual))
+            })
+        });
+        let (runs, usual) = active.await?;
         self.0.store().unreadable().record(&runs.unreadable);
         let now = self.0.now();
-        Ok(runs.items.iter().filter(|run| overdue(run, now)).count())
+        let late = runs.items.into_iter().zip(usual);
+        let late = late.filter(|(run, usual)| overdue(run, usual.as_ref(), now));
+        Ok(late.map(|(run, _)| run).collect())
     }
 }

@@ -10,6 +10,7 @@ mod executor;
 
 use crate::Engine;
 use crate::log_buffer::{LogBuffer, logged};
+use crate::side_facts::SideFact;
 use commit::DecisionCommit;
 use futures_util::FutureExt;
 use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
@@ -18,11 +19,12 @@ use model::firmware::applied_by_step;
 use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, decide};
 use model::target::TargetKind;
 use model::time::Timestamp;
+use model::why::ended_waits;
 use providers::{Journal, LogOutput, Stream, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ClaimOutcome, ClaimedRun, Result, StoreError};
+use store::{ClaimOutcome, ClaimedRun, Result, StepDuration, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -157,6 +159,7 @@ impl Turn {
             match self.try_commit(decision, hold, now).await {
                 Ok(version) => {
                     self.record_metrics(&decision.run);
+                    self.note_durations(&decision.run, now);
                     self.claimed.run = Run { version, ..decision.run.clone() };
                     return Ok(true);
                 }
@@ -179,6 +182,16 @@ impl Turn {
                     wait = (wait * 2).min(MAX_DATABASE_RETRY);
                 }
             }
+        }
+    }
+
+    /// Records how long the steps took that this commit has ended.
+    fn note_durations(&self, committed: &Run, now: Timestamp) {
+        let (run, machine) = (&committed.spec.id, committed.spec.target.machine());
+        for (step, duration) in ended_waits(&self.claimed.run, committed) {
+            let (run, machine) = (run.clone(), machine.clone());
+            let fact = StepDuration { run, machine, step, ended_at: now, duration };
+            self.engine.side_facts().note(SideFact::StepDuration(fact));
         }
     }
 

@@ -5,6 +5,12 @@
 //! effect may have happened in spite of the fault; if it may have, the only legal follow-up is a
 //! read-back.
 
+mod facts;
+pub mod repair;
+
+pub use facts::FaultFacts;
+pub use repair::{Incident, Repair};
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -169,11 +175,45 @@ pub struct Fault {
     /// One sentence, from the device or from Farrier.
     #[serde(rename = "said")]
     pub message: String,
+    /// The arguments of its repair. A fault of an older version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Box<FaultFacts>>,
 }
 
 impl Fault {
     pub fn new(code: FaultCode, text: impl Into<String>) -> Self {
-        Self { code, message: text.into() }
+        Self { code, message: text.into(), facts: None }
+    }
+
+    /// The facts of the incident; all unknown if none were recorded.
+    pub fn facts(&self) -> &FaultFacts {
+        self.facts.as_deref().unwrap_or(FaultFacts::UNKNOWN)
+    }
+
+    /// Records facts of the incident.
+    #[must_use]
+    pub fn with(mut self, record: impl FnOnce(&mut FaultFacts)) -> Self {
+        let mut facts = self.facts.take().unwrap_or_default();
+        record(&mut facts);
+        self.facts = Some(facts).filter(|facts| facts.as_ref() != FaultFacts::UNKNOWN);
+        self
+    }
+
+    /// Records the credential and the peer, unless they are known.
+    #[must_use]
+    pub fn at_peer(self, peer: &str, credential: Option<&str>) -> Self {
+        self.with(|facts| {
+            facts.peer.get_or_insert_with(|| peer.into());
+            if let Some(name) = credential {
+                facts.credential.get_or_insert_with(|| name.into());
+            }
+        })
+    }
+
+    /// The same incident under another code and message.
+    #[must_use]
+    pub fn restated(self, code: FaultCode, text: impl Into<String>) -> Self {
+        Self { code, message: text.into(), facts: self.facts }
     }
 
     pub const fn class(&self) -> FaultClass {

@@ -21,6 +21,7 @@ pub mod health;
 pub mod host;
 pub mod id;
 pub mod image;
+pub mod known_as;
 pub mod lifecycle;
 pub mod list_format;
 pub mod machine;

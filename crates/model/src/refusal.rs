@@ -4,6 +4,7 @@
 //! writes nothing. Clients can tell the kinds apart; `server` maps each kind to one gRPC code.
 
 use crate::gate::Gate;
+use crate::time::Timestamp;
 use std::fmt;
 
 mod reason;
@@ -33,6 +34,18 @@ pub struct Refusal {
     pub next_command: Option<String>,
     /// The gate that refuses, if it can be overridden.
     pub gate: Option<Gate>,
+}
+
+/// A refused request, as it is remembered for the people who ask about its object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedRequest {
+    pub at: Timestamp,
+    pub by: String,
+    /// The name of the request, such as `ReimageMachine`.
+    pub request: String,
+    /// The word of the reason.
+    pub reason: String,
+    pub message: String,
 }
 
 impl Refusal {

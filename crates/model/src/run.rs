@@ -199,6 +199,9 @@ pub struct StepState {
     pub not_before: Option<Timestamp>,
     pub message: String,
     pub started_at: Option<Timestamp>,
+    /// Since when its end is waited for: its start, or the action that continued it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
 }
 
@@ -310,6 +313,7 @@ impl StepState {
             not_before: None,
             message: String::new(),
             started_at: None,
+            waiting_since: None,
             finished_at: None,
         }
     }

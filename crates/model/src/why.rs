@@ -4,31 +4,41 @@
 //! Every state of a machine or a run has an explanation here; the matches are closed, so a state
 //! without one does not compile.
 
+mod attention;
 mod device;
 mod disk;
-mod remedy;
+mod outcome;
 mod stored;
+mod wait;
 
+pub use attention::Urgency;
 pub use device::{device_overdue, explain_device};
+pub use outcome::{operation_words, possible_damage, refused_words};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
+pub(crate) use wait::agent_words;
+pub use wait::{
+    AgentContact, ChildProgress, LastLine, MAX_SAMPLES, MIN_SAMPLES, PeerContacts, ReplicaContact,
+    UsualDuration, duration_key, ended_waits, overdue,
+};
 
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
-use crate::effect::CallVerb;
-use crate::fault::FaultCode;
+use crate::fault::{Fault, FaultCode, Incident};
 use crate::health::HealthSummary;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, Phase};
 use crate::node::{Node, NodeState};
-use crate::run::{Run, RunPhase, StepState, StopKind, StopRequest, Workflow};
+use crate::plan::RunType;
+use crate::rack::maintenance::FIRMWARE_SKIPPED;
+use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
 use disk::{disk_note, half_written, reimage};
-use remedy::own_commands;
-use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Explanation {
     pub headline: String,
     pub waiting_for: String,
+    /// The last word of the peer that is waited for.
+    pub last_word: String,
     pub since: Option<Timestamp>,
     pub normal: String,
     pub overdue: bool,
@@ -39,6 +49,14 @@ pub struct Explanation {
     pub health: Vec<String>,
     /// Facts that prevent nothing and that an operator should know.
     pub notes: Vec<String>,
+    /// Who requested the operation in question, and when.
+    pub requested_by: String,
+    /// A destructive effect on the object has an unknown outcome.
+    pub may_be_damaged: bool,
+    /// The last operation on the object, and how it ended.
+    pub last_operation: String,
+    /// The last request on the object that was refused: who, what, why.
+    pub refused: String,
 }
 
 impl Explanation {
@@ -53,30 +71,36 @@ impl Explanation {
     }
 }
 
-/// The reason why a run waits, and the normal duration of the wait.
-struct Wait {
-    what: String,
-    since: Timestamp,
-    normal: Duration,
+/// The objects that a run concerns, and its peers. The default is for a reader of the run alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RunContext<'a> {
+    pub machine: Option<&'a Machine>,
+    /// The node identity on the machine, if there is one.
+    pub node: Option<&'a Node>,
+    pub contacts: Option<&'a PeerContacts>,
 }
 
-/// The normal time for which a run waits for a worker to claim it.
-const PENDING_NORMAL: Duration = Duration::from_secs(5);
-const STATUS_NORMAL: Duration = Duration::from_secs(30);
-
-/// `node` is the node identity on this machine, if there is one.
+/// `run` is the active run of the machine, or the one that its state comes from.
 pub fn explain_machine(
     machine: &Machine,
     run: Option<&Run>,
-    node: Option<&Node>,
+    context: RunContext,
     now: Timestamp,
 ) -> Explanation {
-    let mut reported = explain_state(machine, run, now);
+    let context = RunContext { machine: Some(machine), ..context };
+    let mut reported = explain_state(machine, run, context, now);
     reported.notes.extend(disk_note(machine));
-    let reported = match node {
+    let mut reported = match context.node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,
     };
+    // The run that failed is explained until an operator has decided about it.
+    let undecided = machine.is(ConditionType::NeedsIntervention)
+        || machine.is(ConditionType::OperationCanceled);
+    if let Some(damage) = run.filter(|_| undecided).and_then(possible_damage) {
+        reported.headline = format!("{damage}; {}", reported.headline);
+        reported.may_be_damaged = true;
+    }
     reported.with_health(machine.id.as_str(), &machine.health)
 }
 
@@ -116,7 +140,12 @@ fn as_node(
     reported
 }
 
-fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
+fn explain_state(
+    machine: &Machine,
+    run: Option<&Run>,
+    context: RunContext,
+    now: Timestamp,
+) -> Explanation {
     let (id, state) = (&machine.id, machine.effective_state());
     let rests =
         matches!(state, EffectiveState::Maintenance | EffectiveState::New | EffectiveState::Idle);
@@ -125,11 +154,11 @@ fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explan
     }
     match state {
         EffectiveState::Blocked => blocked(machine),
-        EffectiveState::Attention => attention(machine, run, now),
+        EffectiveState::Attention => attention(machine, run, context, now),
         EffectiveState::Busy => match run {
             Some(run) => Explanation {
                 headline: format!("{id} is busy: {}", headline(run)),
-                ..explain_run(run, now)
+                ..explain_run(run, context, now)
             },
             None => plain(format!("{id} is busy, and its operation cannot be read"), vec![]),
         },
@@ -138,7 +167,7 @@ fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explan
         {
             canceled(machine, run)
         }
-        EffectiveState::Maintenance => in_maintenance(machine),
+        EffectiveState::Maintenance => in_maintenance(machine, run),
         EffectiveState::New => plain(
             format!("{id} is new: registered, and never provisioned"),
             vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
@@ -183,15 +212,25 @@ fn bad_news(
 }
 
 /// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
-fn in_maintenance(machine: &Machine) -> Explanation {
+fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanation {
     let id = &machine.id;
-    let intended = format!("{id} is in maintenance, as its operator intends");
+    let finished = run.filter(|run| is_finished_reimage(run));
+    let intended = match finished {
+        Some(run) => format!("{id} is in maintenance, and {}", headline(run)),
+        None => format!("{id} is in maintenance, as its operator intends"),
+    };
     let leave = format!("farrier exit-maintenance {id}");
     let looked_at =
         [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
     let Some((condition, known)) = bad_news(machine, looked_at) else {
-        let next_commands = vec![leave, reimage(machine)];
-        return plain(format!("{intended}; nothing is waiting"), next_commands);
+        return match finished {
+            Some(run) => Explanation {
+                since: run.progress.finished_at,
+                waiting_for: "an operator, who puts it back into service".into(),
+                ..plain(intended, vec![leave])
+            },
+            None => plain(format!("{intended}; nothing is waiting"), vec![leave, reimage(machine)]),
+        };
     };
     Explanation {
         headline: format!(
@@ -203,20 +242,50 @@ fn in_maintenance(machine: &Machine) -> Explanation {
         since: Some(known.last_transition),
         failed: known.reason.clone(),
         fault: FaultCode::parse(&known.reason),
-        next_commands: vec![probe_command(machine, known), format!("farrier history {id}"), leave],
+        next_commands: condition_repairs(machine, condition, known).chain([leave]).collect(),
         ..Explanation::default()
     }
 }
 
-/// The command that shows more about a bad condition.
-fn probe_command(machine: &Machine, known: &Condition) -> String {
-    match FaultCode::parse(&known.reason) {
-        Some(FaultCode::LoginRefused) => {
-            format!("farrier bmc unlock {}", machine.spec.bmc_endpoint)
+/// True if the run has installed the machine, which then waits for its operator.
+fn is_finished_reimage(run: &Run) -> bool {
+    run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
+}
+
+/// The commands that repair the cause of a bad condition, best first.
+fn condition_repairs(
+    machine: &Machine,
+    condition: ConditionType,
+    known: &Condition,
+) -> impl Iterator<Item = String> {
+    let id = &machine.id;
+    let mut commands = match FaultCode::parse(&known.reason) {
+        Some(code) => {
+            let fault = condition_fault(machine, condition, code);
+            let incident =
+                Incident { fault: &fault, run: None, machine: Some(machine), node: None };
+            incident.commands()
         }
-        Some(code) => format!("farrier fault {}", code.as_str()),
-        None => format!("farrier machine inspect {}", machine.id),
+        None if condition == ConditionType::Reachable && known.reason == POWERED_OFF => {
+            vec![format!("farrier machine power {id} on")]
+        }
+        None => Vec::new(),
+    };
+    if commands.is_empty() {
+        commands.push(format!("farrier machine inspect {id}"));
     }
+    commands.push(format!("farrier history {id}"));
+    commands.into_iter()
+}
+
+/// The fault behind a condition: a probe uses the credential of the spec.
+fn condition_fault(machine: &Machine, condition: ConditionType, code: FaultCode) -> Fault {
+    let credential = match condition == ConditionType::Reachable {
+        true => &machine.spec.ssh_credential,
+        false => &machine.spec.bmc_credential,
+    };
+    let credential = Some(credential.clone()).filter(|name| !name.is_empty());
+    Fault::new(code, "").with(|facts| facts.credential = credential)
 }
 
 fn idle(machine: &Machine) -> Explanation {
@@ -245,29 +314,25 @@ fn idle(machine: &Machine) -> Explanation {
                 since: Some(known.last_transition),
                 failed: known.reason.clone(),
                 fault: FaultCode::parse(&known.reason),
-                next_commands: repair_commands(machine, condition, known),
+                next_commands: service_repairs(machine, condition, known),
                 ..Explanation::default()
             }
         }
     }
 }
 
-/// The commands for a READY machine with a bad condition. Power and reboot need the BMC, so one
-/// that cannot be reached comes first.
-fn repair_commands(machine: &Machine, condition: ConditionType, known: &Condition) -> Vec<String> {
-    let id = &machine.id;
-    let history = format!("farrier history {id}");
+/// The commands for a READY machine with a bad condition. Power needs the BMC, so one that cannot
+/// be reached comes first.
+fn service_repairs(machine: &Machine, condition: ConditionType, known: &Condition) -> Vec<String> {
+    let on = format!("farrier machine power {} on", machine.id);
     let bmc = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
     match (bmc, condition == ConditionType::Reachable) {
-        (Some(bmc), _) => vec![probe_command(machine, bmc), history],
-        (None, true) if known.reason == POWERED_OFF => {
-            vec![format!("farrier machine power {id} on"), history]
-        }
+        (Some(bmc), _) => condition_repairs(machine, ConditionType::BmcReachable, bmc).collect(),
         (None, true) => {
-            let on = format!("farrier machine power {id} on");
-            vec![on, format!("farrier reboot {id}"), history]
+            let others = condition_repairs(machine, condition, known).filter(|one| *one != on);
+            std::iter::once(on.clone()).chain(others).collect()
         }
-        (None, false) => vec![format!("farrier reboot {id}"), history],
+        (None, false) => condition_repairs(machine, condition, known).collect(),
     }
 }
 
@@ -292,18 +357,23 @@ fn blocked(machine: &Machine) -> Explanation {
     }
 }
 
-fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
+fn attention(
+    machine: &Machine,
+    run: Option<&Run>,
+    context: RunContext,
+    now: Timestamp,
+) -> Explanation {
     let id = &machine.id;
     let known = machine.conditions.get(ConditionType::NeedsIntervention);
     let clear = format!("farrier admin clear-needs-intervention {id} --reason …");
     match run {
         Some(run) if !run.ended() => {
-            let reported = explain_run(run, now);
+            let reported = explain_run(run, context, now);
             let headline = format!("{id} needs attention, and is busy: {}", headline(run));
             Explanation { headline, ..reported }
         }
         Some(run) => {
-            let mut reported = explain_run(run, now);
+            let mut reported = explain_run(run, context, now);
             reported.headline = format!("{id} needs attention: {}", headline(run));
             reported.next_commands.push(clear);
             reported
@@ -320,22 +390,25 @@ fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanatio
     }
 }
 
-pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
-    let wait = waiting(run);
+pub fn explain_run(run: &Run, context: RunContext, now: Timestamp) -> Explanation {
+    let wait = wait::waiting(run, context, now);
     let failure = run.progress.failure.as_ref();
     let mut reported = Explanation {
         headline: headline(run),
         failed: failure.map(|failure| failure.fault.message.clone()).unwrap_or_default(),
         fault: failure.map(|failure| failure.fault.code),
         since: run.progress.finished_at.or(Some(run.spec.created_at)),
-        next_commands: next_commands(run),
+        next_commands: next_commands(run, context),
+        requested_by: outcome::requester_words(run, now),
+        notes: skipped_firmware(run).into_iter().collect(),
         ..Explanation::default()
     };
     if let Some(wait) = wait {
+        reported.overdue = wait.overdue(now);
         reported.waiting_for = wait.what;
         reported.since = Some(wait.since);
-        reported.normal = format!("up to {}", format_duration(wait.normal));
-        reported.overdue = now.since(wait.since) > wait.normal;
+        reported.normal = wait.words;
+        reported.last_word = last_word(context, now);
     }
     if reported.overdue {
         reported.next_commands.insert(0, run.command("resume"));
@@ -346,6 +419,20 @@ pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
         reported.failed = format!("an earlier attempt: {}", step.message);
     }
     reported
+}
+
+/// Why an operation applied no firmware, if it skipped that.
+pub fn skipped_firmware(run: &Run) -> Option<String> {
+    let why = run.spec.params.get(FIRMWARE_SKIPPED).filter(|why| !why.is_empty())?;
+    Some(format!("{} applied no firmware: {why}", run.spec.id))
+}
+
+/// The last line of the step's log, and its age.
+fn last_word(context: RunContext, now: Timestamp) -> String {
+    let line = context.contacts.and_then(|contacts| contacts.last_line.as_ref());
+    line.map_or_else(String::new, |line| {
+        format!("{} ago: {}", format_duration(now.since(line.at)), line.text)
+    })
 }
 
 fn headline(run: &Run) -> String {
@@ -385,100 +472,51 @@ fn frozen(run: &Run) -> String {
     })
 }
 
-fn waiting(run: &Run) -> Option<Wait> {
-    match run.progress.workflow {
-        Workflow::Pending => Some(Wait {
-            what: "a worker to take it".into(),
-            since: run.spec.created_at,
-            normal: PENDING_NORMAL,
-        }),
-        Workflow::Running | Workflow::Compensating => Some(match run.progress.current() {
-            Some(step) => step_wait(run, step),
-            None => Wait {
-                what: "a worker to conclude it".into(),
-                since: run.progress.started_at.unwrap_or(run.spec.created_at),
-                normal: PENDING_NORMAL,
-            },
-        }),
-        Workflow::Completed
-        | Workflow::FailedRetryable
-        | Workflow::FailedManualIntervention
-        | Workflow::Cancelled
-        | Workflow::Reconciled => None,
-    }
-}
-
-fn step_wait(run: &Run, step: &StepState) -> Wait {
-    let name = run.step_name(step);
-    let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
-    let begun = step.started_at.unwrap_or(run.spec.created_at);
-    if let (Some(at), None) = (step.not_before, &step.intent) {
-        // A step that was only observed has no attempt to count from.
-        let since = step.attempt_since.max(begun);
-        let what = match step.next_verb {
-            CallVerb::Perform => {
-                format!("the next attempt at step {name} (attempt {} failed)", step.attempt)
-            }
-            CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
-                format!("the next look at step {name} ({})", step.message)
-            }
-        };
-        return Wait { what, since, normal: at.since(since) + PENDING_NORMAL };
-    }
-    let Some(requested) = &step.intent else {
-        return Wait { what: format!("step {name} to start"), since: begun, normal: timeout };
-    };
-    let noun = run.spec.target.kind.noun();
-    let (what, since, timeouts) = match requested.verb {
-        CallVerb::Perform => {
-            (format!("the {noun} to finish step {name}"), step.attempt_since, timeout)
-        }
-        CallVerb::Follow => {
-            (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
-        }
-        CallVerb::GetStatus => (format!("the status of step {name}"), requested.at, STATUS_NORMAL),
-        CallVerb::Observe => {
-            (format!("a check whether step {name} already holds"), requested.at, STATUS_NORMAL)
-        }
-        CallVerb::Stop => (format!("the {noun} to stop step {name}"), requested.at, STATUS_NORMAL),
-    };
-    Wait { what, since, normal: timeouts }
-}
-
-fn next_commands(run: &Run) -> Vec<String> {
+fn next_commands(run: &Run, context: RunContext) -> Vec<String> {
     let id = &run.spec.id;
     let target = &run.spec.target;
     match run.phase() {
         RunPhase::Pending | RunPhase::Running => {
-            vec![format!("farrier logs -f {id}"), run.command("cancel")]
+            let children = context.contacts.map_or(&[][..], |contacts| &contacts.children);
+            let slowest = children.iter().min_by_key(|child| child.since);
+            let child = slowest.map(|child| format!("farrier why {}", child.run));
+            let own = [format!("farrier logs -f {id}"), run.command("cancel")];
+            child.into_iter().chain(own).collect()
         }
         RunPhase::Succeeded => vec![target.show_command()],
         RunPhase::Canceled => vec![run.command("rerun"), target.show_command()],
-        RunPhase::Failed => failed_commands(run),
+        RunPhase::Failed => repairs(run, context).into_iter().map(|(_, command)| command).collect(),
     }
 }
 
-/// The commands that fit the fault, most useful first.
-fn failed_commands(run: &Run) -> Vec<String> {
-    // A child run is best resumed through its parent, which waits for it.
-    let parent =
-        run.spec.parent_run.iter().map(|parent| format!("farrier operation retry-step {parent}"));
-    parent.chain(own_commands(run)).collect()
+/// The commands that repair a failed run, best first, and whether they only read.
+fn repairs(run: &Run, context: RunContext) -> Vec<(bool, String)> {
+    let RunContext { machine, node, .. } = context;
+    let Some(Failure { fault, .. }) = &run.progress.failure else {
+        return vec![
+            (false, run.command("resume")),
+            (true, format!("farrier logs {}", run.spec.id)),
+        ];
+    };
+    let incident = Incident { fault, run: Some(run), machine, node };
+    let own = incident.repairs().map(|(repair, command)| (repair.reads(), command));
+    let mut commands: Vec<_> = own.collect();
+    // A child run is resumed through its parent, which waits for it.
+    if let Some(parent) = &run.spec.parent_run {
+        let retry = run.command("retry-step");
+        let at = commands.iter().position(|(_, one)| *one == retry).unwrap_or(commands.len());
+        commands.insert(at, (false, format!("farrier operation retry-step {parent}")));
+    }
+    commands
 }
 
-/// The one command that fits a failed run best.
+/// The one command that fits a failed run best: one that only reads does not resolve the failure.
 pub fn next_command(run: &Run) -> Option<String> {
     match run.phase() {
         RunPhase::Failed => {
-            // A command that only reads does not resolve the failure.
-            let probes = |one: &String| one.contains(" logs ") || one.contains(" status ");
-            failed_commands(run).into_iter().find(|one| !probes(one))
+            let commands = repairs(run, RunContext::default()).into_iter();
+            commands.filter(|(reads, _)| !reads).map(|(_, command)| command).next()
         }
         RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded | RunPhase::Canceled => None,
     }
-}
-
-/// True if an active run has waited longer than normal, for the metric of stuck objects.
-pub fn overdue(run: &Run, now: Timestamp) -> bool {
-    waiting(run).is_some_and(|wait| now.since(wait.since) > wait.normal)
 }

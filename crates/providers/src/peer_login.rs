@@ -72,7 +72,7 @@ impl PeerLogin {
                     "{peer} was not asked: it refused the credential {refused:?} before ({text}), \
                      and trying again might lock the account"
                 );
-                Err(Fault::new(FaultCode::LoginRefused, text))
+                Err(Fault::new(FaultCode::LoginRefused, text).at_peer(peer, Some(&refused)))
             }
             Some(_) | None => Ok(credential),
         }
@@ -90,7 +90,7 @@ impl PeerLogin {
         {
             self.record_refusal(peer, &credential.name, credential.version, fault).await?;
         }
-        done
+        done.map_err(|fault| fault.at_peer(peer, Some(&credential.name)))
     }
 
     /// Records that a peer has refused this version of a credential.
@@ -127,14 +127,16 @@ impl PeerLogin {
             return Ok(());
         }
         let message = format!("{peer} showed {shown}, and {known} was trusted before");
-        Err(Fault::new(FaultCode::IdentityChanged, message))
+        let fault = Fault::new(FaultCode::IdentityChanged, message).at_peer(peer, None);
+        Err(fault.with(|facts| facts.identity = Some(shown.into())))
     }
 }
 
 /// The fault of a credential of the wrong kind.
 pub fn wrong_kind(credential: &Credential, desired: &str) -> Fault {
     let message = format!("the credential {:?} is not {desired}", credential.name);
-    Fault::new(FaultCode::CredentialMissing, message)
+    let fault = Fault::new(FaultCode::CredentialMissing, message);
+    fault.with(|facts| facts.credential = Some(credential.name.clone()))
 }
 
 /// The fault of a peer without a pinned identity when the policy is `pinned`.
@@ -143,7 +145,7 @@ pub fn unpinned(peer: &str) -> Fault {
         "{peer} was not contacted: its identity is not pinned, and the configuration has trust = \"pinned\"; \
          say it with `farrier trust set {peer} IDENTITY`"
     );
-    Fault::new(FaultCode::IdentityUntrusted, message)
+    Fault::new(FaultCode::IdentityUntrusted, message).at_peer(peer, None)
 }
 
 /// The stored identity of a peer. An unreadable one is a fault, not an unknown peer.

@@ -282,7 +282,8 @@ impl ProviderStateStore for InMemoryStateStore {
 
 pub fn no_credential(name: &str) -> Fault {
     let message = format!("there is no credential {name:?}");
-    Fault::new(FaultCode::CredentialMissing, message)
+    let fault = Fault::new(FaultCode::CredentialMissing, message);
+    fault.with(|facts| facts.credential = Some(name.into()))
 }
 
 pub fn no_site(id: &SiteId) -> Fault {
@@ -295,5 +296,5 @@ pub fn no_node(id: &NodeId) -> Fault {
 
 pub fn no_image(name: &str) -> Fault {
     let message = format!("there is no image {name:?} in the catalogue");
-    Fault::new(FaultCode::ImageUnknown, message)
+    Fault::new(FaultCode::ImageUnknown, message).with(|facts| facts.image = Some(name.into()))
 }

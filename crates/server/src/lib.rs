@@ -17,4 +17,5 @@ mod serve;
 mod telemetry;
 
 pub use database::OfflineDatabase;
+pub use providers::sim::SIMULATED_FAULTS;
 pub use serve::{ServeError, serve};

@@ -175,7 +175,7 @@ pub(crate) async fn refresh(engine: &Engine) {
         show_health(&tallies);
     }
     if let Ok(overdue) = engine.runs().overdue().await {
-        metrics::gauge!("farrier_runs_overdue").set(overdue as f64);
+        metrics::gauge!("farrier_runs_overdue").set(overdue.len() as f64);
     }
     for (kind, state, count) in counts.devices {
         metrics::gauge!("farrier_devices", "kind" => kind, "state" => state).set(count as f64);

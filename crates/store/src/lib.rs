@@ -31,6 +31,7 @@ mod replica;
 mod retention;
 mod run;
 mod set_aside;
+mod side_facts;
 mod signal;
 mod subject;
 mod unreadable;
@@ -61,6 +62,7 @@ pub use retention::{
 };
 pub use run::{ClaimedRun, RunPage};
 pub use set_aside::SetAsideRow;
+pub use side_facts::StepDuration;
 pub use signal::{Signal, SignalBus};
 pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
 pub use unreadable::{CheckedRows, Listed, RowKind, UnreadableRow, UnreadableRows};

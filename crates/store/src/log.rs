@@ -105,6 +105,14 @@ impl Tx {
         }
     }
 
+    /// The last chunk that a step has logged.
+    pub async fn last_log_line(&mut self, run: &RunId, step: &str) -> Result<Option<LogLine>> {
+        let sql = "SELECT start, ts, step, stream, data FROM logs WHERE run_id = $1 AND step = $2 \
+                   ORDER BY start DESC LIMIT 1";
+        let row = self.query_one(sql, values![run.as_str(), step]).await?;
+        row.as_ref().map(line).transpose()
+    }
+
     /// The bytes that one attempt of a step has logged.
     pub async fn logged_bytes(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
         let sql = "SELECT CAST(COALESCE(SUM(LENGTH(data)), 0) AS BIGINT) FROM logs \

@@ -13,6 +13,7 @@ use model::lifecycle::SubjectKind;
 use model::run::{Progress, Run};
 use model::target::TargetKind;
 use model::time::Timestamp;
+use model::why::ReplicaContact;
 use std::sync::LazyLock;
 
 /// An object claimed from the queue.
@@ -275,6 +276,18 @@ impl Tx {
                    LEFT JOIN replicas r ON r.incarnation = s.owner WHERE s.id = $1";
         let row = self.query_one(sql, values![id.as_str()]).await?;
         Ok(row.map(|row| row.opt_text(0).map(|name| name.map(String::from))).transpose()?.flatten())
+    }
+
+    /// The claiming replica and its last heartbeat. None: not claimed, or the replica is gone.
+    pub async fn replica_contact(&mut self, id: &RunId) -> Result<Option<ReplicaContact>> {
+        let sql = "SELECT r.name, r.heartbeat_at, r.expires_at FROM subjects s \
+                   JOIN replicas r ON r.incarnation = s.owner WHERE s.id = $1";
+        let row = self.query_one(sql, values![id.as_str()]).await?;
+        let contact = |row: Row| {
+            let (name, expires_at) = (row.text(0)?.to_string(), row.time(2)?);
+            Ok(ReplicaContact { name, heartbeat_at: row.opt_time(1)?, expires_at })
+        };
+        row.map(contact).transpose()
     }
 
     /// The number of active runs by phase, for the metrics.

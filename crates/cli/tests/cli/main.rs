@@ -39,6 +39,7 @@ mod operator;
 mod outage;
 mod power_shelves;
 mod racks;
+mod repairs;
 mod replicas;
 mod restart;
 mod restore;

@@ -12,7 +12,7 @@ const BACK_UP: &str = "import sqlite3, sys\n\
     sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))";
 const POSTGRES_PROGRAMS: &str = "/usr/lib/postgresql";
 /// Nothing listens there: a BMC test still opens the credential first.
-const NO_BMC: &str = "bmc test https://127.0.0.1:1 --credential bmc";
+const NO_BMC: &str = "bmc test ipmi://127.0.0.1 --credential bmc";
 const WRONG_KEY: &str = "sealed with another key";
 
 #[tokio::test(flavor = "multi_thread")]

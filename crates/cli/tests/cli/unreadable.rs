@@ -123,7 +123,6 @@ async fn set_aside(server: &str) {
     expect(server, "db check", 0, &words);
     assert!(!expect(server, "list", 0, &["m-2"]).contains("left out"));
     expect(server, "why bad-machine", 0, &["was set aside by ada: damaged", "db put-back"]);
-    expect(server, "history set-aside/machine/bad-machine", 0, &["set aside", "ada"]);
     expect(server, "db put-back machine bad-machine --reason again", 0, &["put back"]);
     expect(server, "list", 0, &["1 row left out"]);
 }

@@ -50,6 +50,8 @@ impl Runs {
         let id = RunId::new(self.0.now(), self.0.random());
         let owner = self.0.scheduler().eager_owner();
         let claims = owner.is_some().then(|| id.clone());
+        let (machine, by) = (start.machine_id.clone(), start.initiator.clone());
+        let request = start.run_type.as_str();
         let start = StartRun {
             start,
             origin,
@@ -61,9 +63,12 @@ impl Runs {
         };
         // Only a reimage, or a plan of the client's own, installs an image.
         if start.start.run_type == RunType::Reimage || start.start.plan_id.is_some() {
-            start.check_provider_images(self.0.store()).await?;
+            let checked = start.check_provider_images(self.0.store()).await;
+            self.0.trace_refusal(machine.as_str(), (&by, request), checked)?;
         }
-        self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
+        let done =
+            self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await;
+        self.0.trace_refusal(machine.as_str(), (&by, request), done)
     }
 }
 

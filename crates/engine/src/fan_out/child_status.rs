@@ -103,9 +103,13 @@ pub(super) fn failure(parts: &ChildStatuses) -> Option<Fault> {
         0 => String::new(),
         left => format!("; {} left alone", counted(left)),
     };
+    let first = parts.iter().find_map(|(_, status)| match status {
+        ChildStatus::Failed { run, .. } => Some(run.clone()),
+        ChildStatus::NotBegun | ChildStatus::Going(_) | ChildStatus::Done(_) => None,
+    });
     (!failed.is_empty()).then(|| {
         let text = format!("{}; {} done{rest}", some_of(&failed), counted(done));
-        Fault::new(FaultCode::PartFailed, text)
+        Fault::new(FaultCode::PartFailed, text).with(|facts| facts.operation = first)
     })
 }
 

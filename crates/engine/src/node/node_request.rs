@@ -36,6 +36,7 @@ impl Nodes {
         who: Requester,
     ) -> Result<AppliedNodeRequest> {
         let run = RunId::new(self.0.now(), self.0.random());
+        let (by, request) = (who.by.clone(), ask.brings_back().unwrap_or("quarantine"));
         let ask = ApplyNodeRequest {
             id: id.clone(),
             request: ask,
@@ -46,7 +47,8 @@ impl Nodes {
             limits: self.0.settings().nodes.heartbeat_limits,
             now: self.0.now(),
         };
-        self.0.admit("admit_node_request", None, ask, |ask, tx| Box::pin(ask.run(tx))).await
+        let done = self.0.admit("admit_node_request", None, ask, |ask, tx| Box::pin(ask.run(tx)));
+        self.0.trace_refusal(id.as_str(), (&by, request), done.await)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Read-only views of nodes.
 
 use super::no_node;
+use crate::explain::peer_contacts;
 use crate::node::Nodes;
 use model::id::{MachineId, NodeId};
 use model::node::Node;
@@ -72,7 +73,8 @@ async fn show(tx: &mut Tx, id: &NodeId, silence: Duration, now: Timestamp) -> Re
     };
     let name = tx.last_heartbeat(id).await?;
     let enrolled = tx.has_agent(id).await?;
-    let reported = node.explain(run.as_ref(), name.at, now);
+    let contacts = peer_contacts(tx, run.as_ref(), Some(&node), silence).await?;
+    let reported = node.explain(run.as_ref(), &contacts, now);
     let site_answered = match &node.site {
         Some(site) => tx.last_site_answer(site).await?,
         None => None,

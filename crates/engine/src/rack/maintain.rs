@@ -105,7 +105,11 @@ impl Racks {
             limits: self.0.settings().rack_limits,
             now: self.0.now(),
         };
-        engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx))).await
+        let (rack, by) = (begin.start.rack_id.clone(), begin.start.by.clone());
+        let request = begin.start.trigger.as_str();
+        let done =
+            engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx)));
+        engine.trace_refusal(rack.as_str(), (&by, request), done.await)
     }
 }
 
@@ -183,7 +187,10 @@ impl MaintenanceAdmission {
         let what = format!("{} {}", start.trigger.as_str(), self.id);
         let again = self.restart_of.as_ref().map(|restart| format!(", {}", restart.note));
         let note = start.overrides.history_note(&start.by, &preview.refusing);
-        let message = format!("{what} accepted for {by}{}{note}", again.unwrap_or_default());
+        let skipped =
+            planned.firmware_skipped.as_ref().map(|why| format!("; no firmware is applied: {why}"));
+        let (again, skipped) = (again.unwrap_or_default(), skipped.unwrap_or_default());
+        let message = format!("{what} accepted for {by}{again}{note}{skipped}");
         let event = event(Cause::Request, &start.by, message, here!(), at);
         let run = self.new_run(rack, planned, by, at);
         let own = rack.subject();
@@ -242,7 +249,8 @@ impl MaintenanceAdmission {
 /// An operation with a firmware that is not in the catalogue is created as failed.
 fn mark_failed(run: &mut Run, id: &FirmwareId, at: Timestamp) {
     let message = format!("firmware {id} is not in the catalogue");
-    let fault = Fault::new(FaultCode::FirmwareUnknown, message);
+    let fault = Fault::new(FaultCode::FirmwareUnknown, message)
+        .with(|facts| facts.firmware = Some(id.to_string()));
     let failure = Failure { fault, step: "resolve-firmware".into(), attempts: 0 };
     run.progress.workflow = failure.workflow();
     run.progress.failure = Some(failure);

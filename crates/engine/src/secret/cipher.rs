@@ -93,7 +93,9 @@ impl Cipher {
     /// Decrypts a secret that was encrypted under this name.
     pub fn open(&self, name: &str, sealed: &[u8]) -> Result<Secret, Fault> {
         let wrong = |message: &str| {
-            Fault::new(FaultCode::CredentialMissing, format!("the credential {name:?} {message}"))
+            let message = format!("the credential {name:?} {message}");
+            Fault::new(FaultCode::CredentialMissing, message)
+                .with(|facts| facts.credential = Some(name.into()))
         };
         let other_key = || {
             wrong(

@@ -20,8 +20,14 @@ use std::task::Poll;
 use store::{Result, StoreError, TransactionHook, TransactionPoint};
 
 /// Background writes, independent of the runs: a crash there adds nothing to the other points.
-const BACKGROUND: [&str; 5] =
-    ["renew_lease", "learn_machine", "learn_device", "record_heartbeats", "report_site"];
+const BACKGROUND: [&str; 6] = [
+    "renew_lease",
+    "learn_machine",
+    "learn_device",
+    "record_heartbeats",
+    "record_side_facts",
+    "report_site",
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {

@@ -3,8 +3,8 @@
 use super::{Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::effect::Effect;
 use crate::run::{Run, Workflow};
-use crate::time::{Timestamp, format_duration};
-use crate::why::{Explanation, explain_run};
+use crate::time::Timestamp;
+use crate::why::{Explanation, PeerContacts, RunContext, agent_words, explain_run};
 
 impl Node {
     /// Explains what the node waits for in its state.
@@ -23,13 +23,15 @@ impl Node {
         .into()
     }
 
-    /// `run` is its newest operation, `heartbeat` the time of its agent's last heartbeat.
+    /// `run` is its newest operation; `contacts` has its agent's last heartbeat.
     pub fn explain(
         &self,
         run: Option<&Run>,
-        heartbeat: Option<Timestamp>,
+        contacts: &PeerContacts,
         now: Timestamp,
     ) -> Explanation {
+        let context =
+            RunContext { node: Some(self), contacts: Some(contacts), ..RunContext::default() };
         let id = &self.head.id;
         let because = match self.reason.as_str() {
             "" => String::new(),
@@ -46,7 +48,7 @@ impl Node {
         // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
-            let reported = explain_run(run, now);
+            let reported = explain_run(run, context, now);
             let mut next_commands = reported.next_commands.clone();
             if run.ended() && self.state == NodeState::Enrolling {
                 next_commands.push(run.command("cancel"));
@@ -62,16 +64,14 @@ impl Node {
         // For a node in service, an operation that stopped is mentioned in the headline.
         let stopped = run.filter(|run| run.ended() && !is_done(run));
         if let Some(run) = stopped.filter(|_| self.state != NodeState::Deleted) {
-            headline = format!("{headline}; {}", explain_run(run, now).headline);
+            headline = format!("{headline}; {}", explain_run(run, context, now).headline);
         }
-        let silence = heartbeat.map_or_else(
-            || "its agent has never sent a heartbeat".to_string(),
-            |at| {
-                format!("its agent sent its last heartbeat {} ago", format_duration(now.since(at)))
-            },
-        );
+        let silence = contacts.agent.as_ref().map(|agent| agent_words(agent, now));
         let waiting_for = match self.state {
-            NodeState::Offline => format!("{} ({silence})", self.rests()),
+            NodeState::Offline => match silence {
+                Some(silence) => format!("{} ({silence})", self.rests()),
+                None => self.rests(),
+            },
             NodeState::BootstrapIssued
             | NodeState::Enrolling
             | NodeState::Active
@@ -92,8 +92,8 @@ impl Node {
     }
 
     /// Explains one of its operations. If a newer one exists, the commands point there.
-    pub fn explain_run(&self, run: &Run, now: Timestamp) -> Explanation {
-        let reported = explain_run(run, now);
+    pub fn explain_run(&self, run: &Run, context: RunContext, now: Timestamp) -> Explanation {
+        let reported = explain_run(run, context, now);
         match &self.workflow {
             Some(newest) if *newest != run.spec.id && run.ended() => Explanation {
                 headline: format!("{}; {newest} came after it", reported.headline),

@@ -240,6 +240,9 @@ reasons! {
     NoBmcDiscovery = "NO_BMC_DISCOVERY", Precondition,
         "no provider of this server finds BMCs",
         "serve one that does";
+    AmbiguousName = "AMBIGUOUS_NAME", Invalid,
+        "the name fits several objects",
+        "use one of the ids in the message";
     LogCleared = "LOG_CLEARED", Gone,
         "the BMC's log was cleared between two pages",
         "read it from the beginning";

@@ -34,6 +34,15 @@ pub enum RestartMode {
 }
 
 impl RestartMode {
+    pub const ALL: [RestartMode; 2] = [Self::Rerun, Self::RestartClean];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rerun => "rerun",
+            Self::RestartClean => "restart-clean",
+        }
+    }
+
     /// The history text about a restart: of which run, by whom, and why.
     pub fn describe(self, original: &RunId, requester: &Requester) -> String {
         let what = match self {
@@ -96,15 +105,15 @@ pub fn apply_action(
     now: Timestamp,
 ) -> Result<ActionResult, Refusal> {
     match action {
-        Action::Cancel => cancel(run, requester),
+        Action::Cancel => cancel(run, requester, now),
         Action::MarkManual => mark_manual(run, requester, now),
-        Action::RetryStep => resume_run(run, action, requester),
-        Action::Resume => resume_run(run, action, requester),
-        Action::Adopt => resume_run(run, action, requester),
+        Action::RetryStep => resume_run(run, action, requester, now),
+        Action::Resume => resume_run(run, action, requester, now),
+        Action::Adopt => resume_run(run, action, requester, now),
     }
 }
 
-fn cancel(run: &Run, requester: &Requester) -> Result<ActionResult, Refusal> {
+fn cancel(run: &Run, requester: &Requester, now: Timestamp) -> Result<ActionResult, Refusal> {
     match (run.progress.workflow, &run.progress.stop_request) {
         (Workflow::Pending | Workflow::Running | Workflow::Compensating, Some(halt))
             if halt.kind == StopKind::Cancel =>
@@ -118,7 +127,7 @@ fn cancel(run: &Run, requester: &Requester) -> Result<ActionResult, Refusal> {
         (Workflow::FailedRetryable | Workflow::FailedManualIntervention, _)
             if run.works_on_node() =>
         {
-            Ok(cancel_failed(run, requester))
+            Ok(cancel_failed(run, requester, now))
         }
         (Workflow::Cancelled, _) if run.works_on_node() => Ok(ActionResult::Unchanged),
         (
@@ -134,8 +143,8 @@ fn cancel(run: &Run, requester: &Requester) -> Result<ActionResult, Refusal> {
 
 /// Continues a failed run only to undo its steps. If the result of its last attempt is unknown,
 /// that is read first.
-fn cancel_failed(run: &Run, requester: &Requester) -> ActionResult {
-    let mut progress = reopened(run, Action::Resume);
+fn cancel_failed(run: &Run, requester: &Requester, now: Timestamp) -> ActionResult {
+    let mut progress = reopened(run, Action::Resume, now);
     let (by, reason) = (requester.by.clone(), requester.reason.clone());
     let undoing = progress.stop_request.as_ref().is_some_and(|halt| halt.undoing)
         || progress.current().is_some_and(|step| step.undo);
@@ -204,14 +213,19 @@ fn halt(run: &Run, kind: StopKind, requester: &Requester) -> ActionResult {
 }
 
 /// Retry, resume and adopt: the failed run continues at its current step.
-fn resume_run(run: &Run, action: Action, requester: &Requester) -> Result<ActionResult, Refusal> {
+fn resume_run(
+    run: &Run,
+    action: Action,
+    requester: &Requester,
+    now: Timestamp,
+) -> Result<ActionResult, Refusal> {
     match run.progress.workflow {
         Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
             match unobservable_stage(run).filter(|_| action == Action::Adopt) {
                 Some(stage) => Err(not_observable(run, stage)),
                 None => {
                     let note = HistoryNote::new(requester.because(action.as_str()), here!());
-                    Ok(ActionResult::Reopened(reopened(run, action), note))
+                    Ok(ActionResult::Reopened(reopened(run, action, now), note))
                 }
             }
         }
@@ -243,7 +257,7 @@ fn not_observable(run: &Run, stage: NodeStage) -> Refusal {
     Refusal::new(Reason::NotObservable, message).next(run.command("retry-step"))
 }
 
-fn reopened(run: &Run, action: Action) -> Progress {
+fn reopened(run: &Run, action: Action, now: Timestamp) -> Progress {
     let mut progress = run.progress.clone();
     let retries =
         progress.current().and_then(|step| run.plan_step(step)).map_or(0, |plan| plan.max_retries);
@@ -257,6 +271,7 @@ fn reopened(run: &Run, action: Action) -> Progress {
         let begun = step.attempt > 0;
         step.state = if begun { StepPhase::Running } else { StepPhase::Waiting };
         step.finished_at = None;
+        step.waiting_since = begun.then_some(now);
         step.intent = None;
         step.not_before = None;
         step.failed_status_calls = 0;

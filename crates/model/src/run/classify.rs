@@ -490,10 +490,8 @@ impl AnswerContext<'_> {
             FaultClass::Retryable => FaultCode::EffectFailed,
             FaultClass::NeedsIntervention | FaultClass::Rejected | FaultClass::Bug => fault.code,
         };
-        Fault::new(
-            if fault.code == FaultCode::StepTimeout { fault.code } else { code },
-            &fault.message,
-        )
+        let code = if fault.code == FaultCode::StepTimeout { fault.code } else { code };
+        Fault { code, ..fault.clone() }
     }
 }
 

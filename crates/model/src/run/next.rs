@@ -175,6 +175,7 @@ fn plan_call(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> RunDeci
             step.started_at = Some(now);
             note = note!("step {name} started");
         }
+        step.waiting_since.get_or_insert(step.started_at.unwrap_or(now));
         if verb == CallVerb::Perform {
             if !step.attempt_open {
                 step.attempt += 1;

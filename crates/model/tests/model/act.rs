@@ -163,7 +163,7 @@ fn what_is_frozen_says_who_did_that_and_why() {
         panic!("it was not frozen");
     };
     run.progress = progress;
-    let reported = model::why::explain_run(&run, at(9)).headline;
+    let reported = model::why::explain_run(&run, Default::default(), at(9)).headline;
     assert!(reported.ends_with("waits for a person, frozen by alice: because"), "{reported}");
     let Ok(ActionResult::Reopened(progress, _)) =
         apply_action(&run, Action::RetryStep, &who(), at(9))

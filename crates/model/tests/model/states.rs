@@ -205,7 +205,7 @@ fn run_chart() -> Chart {
     let mut commands: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (run, now) in &states {
         let name = run.progress.workflow.as_str();
-        let reported = explain_run(run, *now);
+        let reported = explain_run(run, Default::default(), *now);
         let id = run.spec.id.as_str();
         let stay = stays.entry(name).or_default();
         if !reported.waiting_for.is_empty() {

@@ -51,6 +51,7 @@ fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
         not_before: None,
         message: String::new(),
         started_at: None,
+        waiting_since: None,
         finished_at: None,
     }
 }

@@ -4,7 +4,7 @@ use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
 use model::condition::{ConditionObservation, ConditionType};
 use model::device::Device;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Incident, Repair};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, RunId};
 use model::lifecycle::{DeviceFailure, DeviceSpec, IdleReason, LifecycleDecision, RecordHeader};
@@ -17,7 +17,7 @@ use model::rack::{
 use model::run::{Failure, Run, RunPhase, Workflow};
 use model::switch::Switch;
 use model::why::{
-    Explanation, explain_device, explain_machine, explain_run, next_command, overdue,
+    Explanation, RunContext, explain_device, explain_machine, explain_run, next_command, overdue,
 };
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn every_reachable_state_of_a_run_has_an_answer() {
     let states = states(vec![netboot(0)]);
     assert!(states.len() > 10_000, "{}", states.len());
     for (run, now) in &states {
-        let reported = explain_run(run, *now);
+        let reported = explain_run(run, RunContext::default(), *now);
         let case = || format!("{reported:#?}\n{:#?}", run.progress);
         assert!(reported.headline.contains("op-1"), "{}", case());
         assert!(reported.since.is_some_and(|since| since >= at(0)), "{}", case());
@@ -55,9 +55,14 @@ fn every_reachable_state_of_a_run_has_an_answer() {
             assert!(reported.normal.starts_with("up to "), "{}", case());
             // Every wait is shown as overdue eventually.
             let later = *now + Duration::from_secs(24 * 3_600);
-            assert!(overdue(run, later), "{}", case());
+            assert!(overdue(run, None, later), "{}", case());
             let resume = "farrier operation resume op-1";
-            assert_eq!(explain_run(run, later).next_commands[0], resume, "{}", case());
+            assert_eq!(
+                explain_run(run, RunContext::default(), later).next_commands[0],
+                resume,
+                "{}",
+                case()
+            );
         }
         if run.phase() == RunPhase::Failed {
             assert!(!reported.failed.is_empty() && reported.fault.is_some(), "{}", case());
@@ -70,20 +75,116 @@ fn every_reachable_state_of_a_run_has_an_answer() {
     }
 }
 
+/// A run that failed with this fault at its only step.
+fn failed(fault: Fault) -> Run {
+    let mut run = Run::new(spec(vec![wipe(0)]));
+    let failure = Failure { fault, step: "wipe".into(), attempts: 1 };
+    run.progress.workflow = failure.workflow();
+    run.progress.failure = Some(failure);
+    run
+}
+
+/// A fault with every fact.
+fn incident(code: FaultCode) -> Fault {
+    Fault::new(code, "the device said no").with(|facts| {
+        facts.credential = Some("rack-bmc".into());
+        facts.peer = Some("https://10.1.0.7".into());
+        facts.identity = Some("sha256:aa".into());
+        facts.image = Some("rhel-9".into());
+        facts.firmware = Some("fw-7".into());
+        facts.operation = Some(RunId::trusted("op-7"));
+    })
+}
+
 #[test]
 fn every_fault_has_a_command_of_its_own() {
     for code in FaultCode::ALL {
-        let mut run = Run::new(spec(vec![wipe(0)]));
-        let fault = Fault::new(*code, "the device said no");
-        let failure = Failure { fault, step: "wipe".into(), attempts: 1 };
-        run.progress.workflow = failure.workflow();
-        run.progress.failure = Some(failure);
-        let reported = explain_run(&run, at(5));
+        let run = failed(incident(*code));
+        let node = crate::nodes::node(model::node::NodeState::Enrolling);
+        let mut machine = machine(Phase::Maintenance, false, &[]);
+        let off = ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff");
+        machine.learn(&[off], at(1));
+        let context = RunContext { machine: Some(&machine), node: Some(&node), contacts: None };
+        let reported = explain_run(&run, context, at(5));
         assert_eq!((reported.fault, reported.failed.as_str()), (Some(*code), "the device said no"));
         check_commands(&reported, code.as_str());
         let next = next_command(&run).expect("a command");
-        assert!(reported.next_commands.contains(&next), "{code:?}: {next}");
+        // A reader of the run alone does not know that the machine is off.
+        let off = reported.next_commands.contains(&"farrier machine power m-1 on".to_string());
+        assert!(off || reported.next_commands.contains(&next), "{code:?}: {next}");
+        // The repair of the cause comes before the actions that any failed run has.
+        let known = Incident {
+            fault: &incident(*code),
+            run: Some(&run),
+            machine: Some(&machine),
+            node: Some(&node),
+        };
+        let order: Vec<bool> = known
+            .repairs()
+            .filter(|(repair, _)| !repair.reads())
+            .map(|(repair, _)| matches!(repair, Repair::Act(_) | Repair::Restart(_)))
+            .collect();
+        let removal = |one: &&String| one.contains("--mode full_decommission");
+        let last = usize::from(reported.next_commands.iter().any(|one| removal(&one)));
+        assert!(order[..order.len() - last].is_sorted(), "{code:?}: {order:?}");
+        for (repair, command) in known.repairs() {
+            assert!(command.starts_with(repair.words()) || repair == Repair::ShowTarget);
+        }
     }
+}
+
+/// The page of a code names its repairs, and the action that continues the run.
+#[test]
+fn the_page_of_a_fault_names_its_repairs() {
+    for code in FaultCode::ALL {
+        let repairs = code.repairs().iter();
+        let own = repairs.clone().filter(|repair| !repair.is_generic());
+        let first = repairs.clone().find(|one| matches!(one, Repair::Act(_) | Repair::Restart(_)));
+        for repair in own.chain(first) {
+            let words = repair.words();
+            assert!(code.page().contains(words), "the page {} lacks {words}", code.as_str());
+        }
+        assert!(first.is_some(), "{code:?} does not continue the run");
+    }
+}
+
+/// Every argument comes from the incident; without the fact the command shows the candidates.
+#[test]
+fn a_repair_is_filled_in_from_the_incident() {
+    let first = |fault: Fault| {
+        let reported = explain_run(&failed(fault), RunContext::default(), at(5));
+        reported.next_commands[0].clone()
+    };
+    use FaultCode::*;
+    for (code, known, unknown) in [
+        (LoginRefused, "farrier credential set rack-bmc", "farrier credential list"),
+        (CredentialMissing, "farrier credential set rack-bmc", "farrier credential list"),
+        (IdentityChanged, "farrier trust delete https://10.1.0.7", "farrier trust list"),
+        (IdentityUntrusted, "farrier trust set https://10.1.0.7 sha256:aa", "farrier trust list"),
+        (ChecksumWrong, "farrier image get rhel-9", "farrier image get ubuntu-2204"),
+        (FirmwareDiffers, "farrier firmware get fw-7", "farrier firmware list"),
+        (PartFailed, "farrier why op-7", "farrier operation retry-step op-1"),
+        (
+            BmcUnreachable,
+            "farrier bmc test https://10.1.0.7 --credential rack-bmc",
+            "farrier operation retry-step op-1",
+        ),
+    ] {
+        assert_eq!(first(incident(code)), known);
+        assert_eq!(first(Fault::new(code, "an old row")), unknown);
+    }
+}
+
+/// A fault that an older version stored has no facts, and one without facts is stored as before.
+#[test]
+fn an_old_fault_is_readable() {
+    let stored = r#"{"code":"login-refused","said":"no"}"#;
+    let fault: Fault = serde_json::from_str(stored).unwrap();
+    assert_eq!(fault, Fault::new(FaultCode::LoginRefused, "no"));
+    assert_eq!(serde_json::to_string(&fault).unwrap(), stored);
+    let fault = incident(FaultCode::LoginRefused);
+    let text = serde_json::to_string(&fault).unwrap();
+    assert_eq!(serde_json::from_str::<Fault>(&text).unwrap(), fault);
 }
 
 fn machine(phase: Phase, active: bool, set: &[ConditionType]) -> Machine {
@@ -106,7 +207,8 @@ fn every_state_of_a_machine_has_an_answer() {
             for set in [&[][..], &[NeedsIntervention], &[Rma], &[Retired], &[Rma, Retired]] {
                 for run in [None, Some(Run::new(spec(vec![wipe(0)])))] {
                     let machine = machine(phase, active, set);
-                    let reported = explain_machine(&machine, run.as_ref(), None, at(2));
+                    let reported =
+                        explain_machine(&machine, run.as_ref(), RunContext::default(), at(2));
                     let case = format!("{machine:?} with {run:?}: {reported:?}");
                     assert!(reported.headline.starts_with("m-1 "), "{case}");
                     check_commands(&reported, &case);
@@ -133,7 +235,8 @@ fn a_machine_that_is_a_node_leads_to_it() {
             run.spec.run_type = model::plan::RunType::Decommission;
             run.progress.workflow = Workflow::Cancelled;
             let node = crate::nodes::node(model::node::NodeState::Active);
-            let reported = explain_machine(&machine, Some(&run), Some(&node), at(2));
+            let context = RunContext { node: Some(&node), ..RunContext::default() };
+            let reported = explain_machine(&machine, Some(&run), context, at(2));
             let case = format!("{machine:?}: {reported:?}");
             assert!(reported.headline.contains("it is node-1, which is active"), "{case}");
             assert_eq!(reported.next_commands[0], "farrier why node-1", "{case}");
@@ -151,10 +254,10 @@ fn an_operation_that_another_has_followed_leads_to_that() {
     run.spec.run_type = model::plan::RunType::Onboard;
     run.progress.workflow = Workflow::FailedRetryable;
     let mut node = crate::nodes::node(model::node::NodeState::Enrolling);
-    let own = node.explain_run(&run, at(2));
+    let own = node.explain_run(&run, RunContext::default(), at(2));
     assert!(own.next_commands.iter().any(|one| one.starts_with("farrier operation ")), "{own:?}");
     node.workflow = Some(RunId::trusted("op-2"));
-    let reported = node.explain_run(&run, at(2));
+    let reported = node.explain_run(&run, RunContext::default(), at(2));
     assert!(reported.headline.ends_with("; op-2 came after it"), "{reported:?}");
     assert_eq!(reported.next_commands, ["farrier why op-2", "farrier why node-1"]);
 }
@@ -164,7 +267,7 @@ fn a_machine_that_cannot_be_reached_says_so() {
     let mut machine = machine(Phase::Ready, false, &[]);
     machine
         .learn(&[ConditionObservation::new(ConditionType::BmcReachable, false, "Timeout")], at(3));
-    let reported = explain_machine(&machine, None, None, at(9));
+    let reported = explain_machine(&machine, None, RunContext::default(), at(9));
     assert!(reported.headline.contains("BMCReachable is false: Timeout"), "{}", reported.headline);
     assert_eq!((reported.since, reported.failed.as_str()), (Some(at(3)), "Timeout"));
 }
@@ -197,7 +300,7 @@ fn a_ready_machine_that_is_off_or_silent_is_not_well() {
             machine.learn(&[ConditionObservation::new(*condition, false, *reason)], at(3));
         }
         assert_eq!(machine.effective_state(), EffectiveState::Idle, "as documented");
-        let reported = explain_machine(&machine, None, None, at(9));
+        let reported = explain_machine(&machine, None, RunContext::default(), at(9));
         assert!(reported.headline.contains(words), "{reported:?}");
         assert!(!reported.headline.contains("ready for work"), "{reported:?}");
         assert_eq!(reported.next_commands[0], first, "{reported:?}");
@@ -208,7 +311,12 @@ fn a_ready_machine_that_is_off_or_silent_is_not_well() {
         check_commands(&reported, words);
         // The gate in-service would refuse a reboot under an active node.
         let node = crate::nodes::node(model::node::NodeState::Active);
-        let reported = explain_machine(&machine, None, Some(&node), at(9));
+        let reported = explain_machine(
+            &machine,
+            None,
+            RunContext { node: Some(&node), ..RunContext::default() },
+            at(9),
+        );
         assert!(!offers(&reported) && reported.headline.contains(words), "{reported:?}");
     }
 }
@@ -218,17 +326,24 @@ fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     let spec = MachineSpec { bmc_endpoint: "https://10.1.0.7".into(), ..MachineSpec::default() };
     let mut machine = Machine::new(MachineId::trusted("m-1"), spec, Labels::new(), at(0));
     machine.phase = Phase::Maintenance;
-    assert!(explain_machine(&machine, None, None, at(1)).headline.ends_with("nothing is waiting"));
+    assert!(
+        explain_machine(&machine, None, RunContext::default(), at(1))
+            .headline
+            .ends_with("nothing is waiting")
+    );
     let observed = ConditionObservation::new(
         ConditionType::BmcReachable,
         false,
         FaultCode::LoginRefused.as_str(),
     );
     machine.learn(&[observed], at(2));
-    let reported = explain_machine(&machine, None, None, at(3));
+    let reported = explain_machine(&machine, None, RunContext::default(), at(3));
     assert!(reported.headline.contains("BMCReachable is false: login-refused"), "{reported:#?}");
     assert_eq!(reported.fault, Some(FaultCode::LoginRefused));
-    assert_eq!(reported.next_commands[0], "farrier bmc unlock https://10.1.0.7");
+    let spec = MachineSpec { bmc_credential: "rack-bmc".into(), ..machine.spec.clone() };
+    let named = explain_machine(&Machine { spec, ..machine }, None, RunContext::default(), at(3));
+    assert_eq!(named.next_commands[0], "farrier credential set rack-bmc");
+    assert_eq!(reported.next_commands[1], "farrier bmc unlock https://10.1.0.7");
     check_commands(&reported, "a refused login");
 }
 

@@ -59,7 +59,8 @@ impl Bmcs {
             let done = work(&opened.controller).await;
             self.finish_call(&peer, position, opened, done).await
         };
-        self.governor.call(&peer, priority, limit, call).await
+        let done = self.governor.call(&peer, priority, limit, call).await;
+        done.map_err(|fault| fault.at_peer(&peer, None))
     }
 
     /// Probes the machine's BMC. None: not admitted in time. To be cheap, it uses a cached session
@@ -84,7 +85,8 @@ impl Bmcs {
             opened.controller.close_idle();
             self.finish_call(&peer, position, opened, done).await
         };
-        self.governor.poll(&peer, limit, call).await
+        let done = self.governor.poll(&peer, limit, call).await;
+        done.map_err(|fault| fault.at_peer(&peer, None))
     }
 
     pub fn governor_status(&self, target: &Target) -> Option<BmcStatus> {
@@ -103,6 +105,7 @@ impl Bmcs {
             Err(fault) if fault.code == FaultCode::LoginRefused => {
                 let BmcSession { credential, version, .. } = &opened;
                 self.logins.record_refusal(peer, credential, *version, fault).await?;
+                return done.map_err(|fault| fault.at_peer(peer, Some(credential)));
             }
             Err(fault) if invalidates_session(fault.code) => {}
             Ok(_) | Err(_) => {

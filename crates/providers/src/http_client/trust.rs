@@ -184,13 +184,14 @@ impl CertificateVerifier {
             let message = format!("{endpoint} broke off while TLS was being agreed on: {error}");
             return Fault::new(FaultCode::BmcUnreachable, message);
         };
-        let shown = self.shown().map_or_else(|| "none".to_owned(), |shown| shown.to_string());
+        let identity = self.shown().map(|shown| shown.to_string());
+        let shown = identity.clone().unwrap_or_else(|| "none".to_owned());
         if *reason == CertificateError::BadSignature {
             let message =
                 format!("{endpoint} shows the certificate {shown} and has not got its key");
             return Fault::new(FaultCode::IdentityUntrusted, message);
         }
-        match (&self.rule, self.known.get()) {
+        let fault = match (&self.rule, self.known.get()) {
             (TrustRule::Pinned(desired), _) => Fault::new(
                 FaultCode::IdentityUntrusted,
                 format!("{endpoint} shows the certificate {shown}, and {desired} is pinned"),
@@ -203,7 +204,8 @@ impl CertificateVerifier {
                 FaultCode::IdentityUntrusted,
                 format!("The certificate {shown} of {endpoint} is not believed: {reason}"),
             ),
-        }
+        };
+        fault.with(|facts| facts.identity = identity)
     }
 }
 

@@ -73,8 +73,9 @@ impl Trust {
 
     /// The fault for a key that is not accepted.
     pub(super) fn fault(&self, position: &str, shown: &HostKey) -> Fault {
+        let identity = format!("'{shown}'");
         let shown = shown.fingerprint();
-        match self {
+        let fault = match self {
             Self::Pinned(keys) => {
                 let pinned: Vec<_> = keys.iter().map(HostKey::fingerprint).collect();
                 let message = format!(
@@ -91,7 +92,8 @@ impl Trust {
                 );
                 Fault::new(FaultCode::IdentityChanged, message)
             }
-        }
+        };
+        fault.with(|facts| facts.identity = Some(identity))
     }
 
     /// Algorithms of known keys come first, so that a host with several keys shows a known one.

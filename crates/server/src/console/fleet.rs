@@ -10,16 +10,16 @@ use super::text::clean_text;
 use super::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use engine::{Engine, Explained};
+use engine::{Attention, AttentionItem, Explained};
 use maud::{Markup, html};
 use model::condition::ConditionType;
-use model::filter::{Filter, FilterSubject};
+use model::filter::FilterSubject;
 use model::id::MachineId;
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine};
-use model::node::NodeState;
 use model::time::Timestamp;
-use store::{MachinePage, Result};
+use model::why::Urgency;
+use store::MachinePage;
 
 const LIST: List = List {
     title: "Fleet",
@@ -30,12 +30,8 @@ const LIST: List = List {
     from: "after",
 };
 
-/// The number of machines with problems at the top; a link leads to the rest.
-const MAX_TROUBLE: i64 = 8;
-/// The name of the state of a rack that an operator must look into.
-const RACK_ERROR: &str = "Error";
-const ATTENTION: &str = "effective_state=ATTENTION";
-const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
+/// The number of problems at the top; `farrier why` lists the rest.
+const MAX_TROUBLE: usize = 8;
 
 /// The order of the counts: states that need an operator first.
 const ORDER: [EffectiveState; 6] = [
@@ -69,10 +65,11 @@ pub(super) async fn show(
             summary.corrected_by(selected, &page.machines);
         }
     }
-    let failure = if first && text.is_empty() { Some(Trouble::load(engine).await?) } else { None };
+    let attention =
+        if first && text.is_empty() { Some(engine.attention(MAX_TROUBLE).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
-        @if let Some(failure) = &failure { (draw_trouble(failure, &summary, now)) }
+        @if let Some(attention) = &attention { (draw_trouble(attention, now)) }
         (counts(&summary, text))
         (LIST.filter_box(text))
         div #list data-region {
@@ -95,75 +92,20 @@ fn title(summary: &Summary) -> String {
     }
 }
 
-/// What needs an operator.
-struct Trouble {
-    machines: Vec<(Machine, Explained)>,
-    /// The ids of the racks in Error, and of the nodes in quarantine.
-    racks: Vec<String>,
-    nodes: Vec<String>,
-}
-
-impl Trouble {
-    async fn load(engine: &Engine) -> Result<Self> {
-        const MAX: usize = MAX_TROUBLE as usize;
-        let racks = engine.racks().list(Filter::in_states(&[RACK_ERROR]), None, MAX).await?;
-        let quarantined = NodeState::Quarantined.as_str();
-        let nodes = engine.nodes().list(Filter::in_states(&[quarantined]), None, MAX).await?;
-        Ok(Self {
-            machines: machines_in_trouble(engine).await?,
-            racks: racks.records.into_iter().map(|rack| rack.head.id).collect(),
-            nodes: nodes.records.into_iter().map(|node| node.head.id).collect(),
-        })
-    }
-
-    fn is_empty(&self) -> bool {
-        self.machines.is_empty() && self.racks.is_empty() && self.nodes.is_empty()
-    }
-}
-
-/// Machines that need an operator, each with its explanation.
-async fn machines_in_trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
-    let mut found = Vec::new();
-    for filter in [ATTENTION, UNREACHABLE] {
-        let filter = Filter::parse(filter, FilterSubject::Machine)?;
-        let page = engine.machines().list(filter, None, MAX_TROUBLE).await?;
-        for machine in page.machines {
-            // A machine that was never probed is not a problem.
-            let looked_at = machine.conditions.get(ConditionType::Reachable).is_some();
-            if looked_at || machine.effective_state() == EffectiveState::Attention {
-                let why = engine.explain(machine.id.as_str()).await?;
-                found.push((machine, why));
-            }
-        }
-    }
-    found.truncate(MAX_TROUBLE as usize);
-    Ok(found)
-}
-
-fn draw_trouble(trouble: &Trouble, summary: &Summary, now: Timestamp) -> Markup {
-    let attention = summary.count(EffectiveState::Attention);
-    let failure = &trouble.machines;
+fn draw_trouble(attention: &Attention, now: Timestamp) -> Markup {
     html! {
         section #trouble data-region aria-labelledby="trouble-title" {
-            @if trouble.is_empty() && summary.overdue == 0 {
+            @if attention.items.is_empty() {
                 div.why.green {
-                    p.headline #trouble-title {
-                        "✓ Nothing needs you: no machine needs attention, no rack is in Error, no node is quarantined, no operation is overdue."
-                    }
+                    p.headline #trouble-title { "✓ Nothing needs you." }
                 }
             } @else {
                 div.why.orange {
-                    p.headline #trouble-title { (headline(attention, trouble, summary.overdue)) }
-                    @if !failure.is_empty() { (trouble_table(failure, now)) }
+                    p.headline #trouble-title { (headline(attention)) }
+                    (trouble_table(attention, now))
                     p.more {
-                        @for id in &trouble.racks { a href={ "/racks/" (id) } { (id) " is in Error" } " " }
-                        @for id in &trouble.nodes { a href={ "/nodes/" (id) } { (id) " is quarantined" } " " }
-                        @if attention > failure.len() {
-                            a href=(LIST.with_filter(ATTENTION)) { "all " (attention) " that need attention" }
-                        }
-                        @if summary.overdue > 0 {
-                            a href="/operations?filter=phase%20in%20%28PENDING%2C%20RUNNING%29" {
-                                "look at active operations" }
+                        @if attention.more || attention.items.len() > MAX_TROUBLE {
+                            "All of them: " (command("farrier why"))
                         }
                     }
                 }
@@ -172,64 +114,46 @@ fn draw_trouble(trouble: &Trouble, summary: &Summary, now: Timestamp) -> Markup 
     }
 }
 
-fn headline(attention: usize, trouble: &Trouble, overdue: usize) -> String {
-    let mut parts = Vec::new();
-    let shown = trouble.machines.len();
-    match attention {
-        0 => {}
-        1 => parts.push("1 machine needs attention".to_string()),
-        many => parts.push(format!("{many} machines need attention")),
-    }
-    // The others in the list are ready and unreachable.
-    match shown.saturating_sub(attention) {
-        0 => {}
-        1 => parts.push("1 ready machine does not answer".to_string()),
-        many => parts.push(format!("{many} ready machines do not answer")),
-    }
-    // Lists end at a limit.
-    let counted = |count: usize| match count >= MAX_TROUBLE as usize {
-        true => format!("{count} or more"),
-        false => count.to_string(),
+/// Counts the objects that need a person, by urgency.
+fn headline(attention: &Attention) -> String {
+    let more = if attention.more { "+" } else { "" };
+    let of = |urgency: Urgency| {
+        let count = attention.items.iter().filter(|item| item.urgency == urgency).count();
+        let words = match urgency {
+            Urgency::MayBeDamaged => "may be damaged",
+            Urgency::Stopped => "stopped",
+            Urgency::OutOfService => "out of service",
+            Urgency::Overdue => "overdue",
+        };
+        (count > 0).then(|| format!("{count} {words}"))
     };
-    match trouble.racks.len() {
-        0 => {}
-        1 => parts.push("1 rack is in Error".to_string()),
-        many => parts.push(format!("{} racks are in Error", counted(many))),
-    }
-    match trouble.nodes.len() {
-        0 => {}
-        1 => parts.push("1 node is quarantined".to_string()),
-        many => parts.push(format!("{} nodes are quarantined", counted(many))),
-    }
-    match overdue {
-        0 => {}
-        1 => parts.push("1 operation is overdue".to_string()),
-        many => parts.push(format!("{many} operations are overdue")),
-    }
-    format!("! {}", parts.join(", "))
+    let counts: Vec<String> = Urgency::ALL.into_iter().filter_map(of).collect();
+    let need = if attention.items.len() == 1 { "needs" } else { "need" };
+    format!("! {}{more} {need} a person: {}", attention.items.len(), counts.join(", "))
 }
 
-fn trouble_table(failure: &[(Machine, Explained)], now: Timestamp) -> Markup {
+fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
     html! {
         div.scroll {
             table {
-                caption.vh { "Machines that need attention" }
+                caption.vh { "What needs a person, worst first" }
                 thead { tr {
-                    th scope="col" { "Machine" } th scope="col" { "What is wrong" }
+                    th scope="col" { "Object" } th scope="col" { "What is wrong" }
                     th scope="col" { "Since" } th scope="col" { "Type next" }
                 } }
                 tbody {
-                    @for (machine, why) in failure {
+                    @for AttentionItem { id, kind, explained, .. } in attention.items.iter().take(MAX_TROUBLE) {
+                        @let why = &explained.explanation;
                         tr {
-                            th scope="row" { (machine_link(&machine.id)) }
+                            th scope="row" { (object_link(kind, id)) }
                             td.words {
-                                (clean_text(reason(why)))
-                                @if let Some(code) = why.explanation.fault {
+                                (clean_text(reason(explained)))
+                                @if let Some(code) = why.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }
                             }
-                            td.when { @if let Some(at) = why.explanation.since { (relative_time(at, now)) } }
-                            td { (command(&type_next(machine, why))) }
+                            td.when { @if let Some(at) = why.since { (relative_time(at, now)) } }
+                            td { @if let Some(next) = why.next_command() { (command(next)) } }
                         }
                     }
                 }
@@ -238,19 +162,27 @@ fn trouble_table(failure: &[(Machine, Explained)], now: Timestamp) -> Markup {
     }
 }
 
-/// The failure if there is one, otherwise the headline.
-fn reason(why: &Explained) -> &str {
-    if why.explanation.failed.is_empty() {
-        &why.explanation.headline
-    } else {
-        &why.explanation.failed
-    }
+/// The page of the object. Sites have none.
+fn object_link(kind: &str, id: &str) -> Markup {
+    let folder = match kind {
+        "machine" => "machines",
+        "operation" => "operations",
+        "rack" => "racks",
+        "switch" => "switches",
+        "power_shelf" => "power-shelves",
+        "node" => "nodes",
+        _ => return html! { (id) },
+    };
+    html! { a href=(format!("/{folder}/{id}")) { (id) } }
 }
 
-/// The first command that acts; the machine's page has the rest.
-fn type_next(machine: &Machine, why: &Explained) -> String {
-    let acts = why.explanation.next_commands.iter().find(|one| !one.contains(" logs "));
-    acts.cloned().unwrap_or_else(|| format!("farrier why {}", machine.id))
+/// What may be damaged, else the failure, else the headline.
+fn reason(why: &Explained) -> &str {
+    let explanation = &why.explanation;
+    match explanation.failed.is_empty() || explanation.may_be_damaged {
+        true => &explanation.headline,
+        false => &explanation.failed,
+    }
 }
 
 fn counts(summary: &Summary, filter: &str) -> Markup {
@@ -353,6 +285,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::filter::Filter;
 
     #[test]
     fn label_links_are_valid_filters() {
@@ -364,18 +297,21 @@ mod tests {
     }
 
     #[test]
-    fn headline_counts_the_problems() {
-        let trouble = |racks: &[&str], nodes: &[&str]| Trouble {
-            machines: Vec::new(),
-            racks: racks.iter().map(ToString::to_string).collect(),
-            nodes: nodes.iter().map(ToString::to_string).collect(),
+    fn headline_counts_the_problems_by_urgency() {
+        let item = |urgency| AttentionItem {
+            id: "m-1".into(),
+            kind: "machine",
+            urgency,
+            explained: Explained::default(),
         };
-        assert!(trouble(&[], &[]).is_empty());
-        assert!(!trouble(&["rack-1"], &[]).is_empty() && !trouble(&[], &["node-1"]).is_empty());
-        let none = trouble(&[], &[]);
-        assert_eq!(headline(1, &none, 0), "! 1 machine needs attention");
-        assert_eq!(headline(12, &none, 1), "! 12 machines need attention, 1 operation is overdue");
-        let both = trouble(&["rack-1"], &["node-1", "node-2"]);
-        assert_eq!(headline(0, &both, 0), "! 1 rack is in Error, 2 nodes are quarantined");
+        let of = |urgencies: &[Urgency], more| {
+            let items = urgencies.iter().map(|urgency| item(*urgency)).collect();
+            headline(&Attention { items, more })
+        };
+        assert_eq!(of(&[Urgency::Stopped], false), "! 1 needs a person: 1 stopped");
+        assert_eq!(
+            of(&[Urgency::MayBeDamaged, Urgency::Overdue, Urgency::Overdue], true),
+            "! 3+ need a person: 1 may be damaged, 2 overdue"
+        );
     }
 }

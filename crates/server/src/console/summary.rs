@@ -22,8 +22,6 @@ pub(super) struct Summary {
     pub total: usize,
     /// There are more machines than were counted.
     pub more: bool,
-    /// Active operations that wait longer than is normal.
-    pub overdue: usize,
 }
 
 impl Summary {
@@ -35,10 +33,9 @@ impl Summary {
     /// Corrects the counts by the machines that a list shows completely: without a filter, or with
     /// one that selects this state. So the counts never contradict the table beside them.
     pub fn corrected_by(&mut self, only: Option<EffectiveState>, machines: &[Machine]) {
-        let overdue = self.overdue;
         match only {
             None => {
-                *self = Self { overdue, ..Self::default() };
+                *self = Self::default();
                 machines.iter().for_each(|machine| self.add(machine.effective_state()));
             }
             Some(state) => {
@@ -79,7 +76,7 @@ impl SummaryCache {
 }
 
 async fn count(engine: &Engine) -> Result<Summary> {
-    let mut summary = Summary { overdue: engine.runs().overdue().await?, ..Summary::default() };
+    let mut summary = Summary::default();
     let mut after = None;
     loop {
         let page = engine.machines().list(Filter::default(), after, PAGE).await?;
@@ -109,12 +106,12 @@ mod tests {
             Machine { phase, ..Machine::new(id, spec, Labels::new(), Timestamp::default()) }
         };
         let ready = [machine(Phase::Ready), machine(Phase::Ready)];
-        let mut summary = Summary { overdue: 3, ..Summary::default() };
+        let mut summary = Summary::default();
         summary.corrected_by(None, &[&ready[..], &[machine(Phase::FactoryReady)]].concat());
         let counted = |summary: &Summary| {
             (summary.total, summary.count(EffectiveState::Idle), summary.count(EffectiveState::New))
         };
-        assert_eq!((counted(&summary), summary.overdue), ((3, 2, 1), 3));
+        assert_eq!(counted(&summary), (3, 2, 1));
         summary.corrected_by(Some(EffectiveState::Idle), &ready[..1]);
         assert_eq!(counted(&summary), (2, 1, 1));
     }

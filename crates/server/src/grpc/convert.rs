@@ -467,6 +467,7 @@ mod tests {
     use model::site::Site;
     use model::switch::Switch;
     use model::target::TargetKind;
+    use model::why::Urgency;
 
     /// A word of the model that the wire's table lacks would be sent as unspecified.
     #[test]
@@ -488,6 +489,7 @@ mod tests {
         check::<v1::DecommissionMode>(
             DecommissionMode::DECOMMISSION.into_iter().map(DecommissionMode::as_str),
         );
+        check::<v1::AttentionUrgency>(Urgency::ALL.map(Urgency::as_str));
         check::<v1::PowerSequence>(PowerSequence::ALL.map(PowerSequence::as_str));
         check::<v1::FaultClass>(FaultCode::ALL.iter().map(|code| code.class().as_str()));
         check::<v1::RackChildRunState>(RunPhase::ALL.map(RunPhase::as_str));

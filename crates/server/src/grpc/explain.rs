@@ -4,9 +4,9 @@ use super::convert::time;
 use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
+use engine::AttentionItem;
 use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
-use model::id::ObjectId;
 use model::order::ListOrder;
 use model::refusal::Refusal;
 use model::text;
@@ -14,16 +14,24 @@ use proto::{v1, words};
 use store::HistoryQuery;
 use tonic::{Request, Response};
 
+/// The most objects of each kind in ListAttention.
+const MAX_ATTENTION: usize = 50;
+
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
-        let id = ObjectId::parse(&request.get_ref().id).or_status()?;
-        let found = self.engine.explain(id.as_str()).await.or_status()?;
+        let text = &request.get_ref().id;
+        let (id, found) = self.engine.explain_known_as(text).await.or_status()?;
         let reported = found.explanation;
         Ok(Response::new(v1::Explanation {
-            id: id.to_string(),
+            id,
+            may_be_damaged: reported.may_be_damaged,
             headline: reported.headline,
             waiting_for: reported.waiting_for,
+            last_word: reported.last_word,
+            requested_by: reported.requested_by,
+            last_operation: reported.last_operation,
+            refused: reported.refused,
             since: reported.since.map(time),
             normal: reported.normal,
             overdue: reported.overdue,
@@ -39,12 +47,27 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         }))
     }
 
+    async fn list_attention(
+        &self,
+        _request: Request<v1::ListAttentionRequest>,
+    ) -> Answer<v1::ListAttentionResponse> {
+        let attention = self.engine.attention(MAX_ATTENTION).await.or_status()?;
+        let items = attention.items.into_iter().map(attention_item).collect();
+        Ok(Response::new(v1::ListAttentionResponse { items, more: attention.more }))
+    }
+
     async fn list_history(
         &self,
         request: Request<v1::ListHistoryRequest>,
     ) -> Answer<v1::ListHistoryResponse> {
         let requested = request.into_inner();
-        let id = text::check_history_id("id", &requested.id).or_status()?;
+        let id = match text::check_history_id("id", &requested.id) {
+            Ok(id) => id,
+            Err(unknown) => {
+                let found = self.engine.find_known_as(&requested.id, unknown.into()).await;
+                found.or_status()?
+            }
+        };
         let filter = Filter::parse(&requested.filter, FilterSubject::History).or_status()?;
         let order = ListOrder::parse(&requested.order_by, FilterSubject::History).or_status()?;
         let stamp = format!("{id} {}", scope(&requested.filter, order));
@@ -90,5 +113,20 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             class: words::value::<v1::FaultClass>(code.class().as_str()),
             markdown: code.page().into(),
         }))
+    }
+}
+
+fn attention_item(item: AttentionItem) -> v1::AttentionItem {
+    let next_command = item.explained.explanation.next_command().unwrap_or_default().to_string();
+    let reported = item.explained.explanation;
+    v1::AttentionItem {
+        id: item.id,
+        kind: item.kind.into(),
+        urgency: words::value::<v1::AttentionUrgency>(item.urgency.as_str()),
+        headline: reported.headline,
+        failed: reported.failed,
+        fault: reported.fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
+        since: reported.since.map(time),
+        next_command,
     }
 }

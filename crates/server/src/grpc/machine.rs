@@ -155,8 +155,21 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
-        let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
-        let found = self.engine.machines().get(&id).await.or_status()?;
+        let text = &request.get_ref().machine_id;
+        let exact = match MachineId::parse(text) {
+            Ok(id) => self.engine.machines().get(&id).await,
+            Err(refusal) => Err(refusal.into()),
+        };
+        let found = match exact {
+            Ok(found) => found,
+            // For reading, any name of the machine is understood.
+            Err(unknown) => {
+                let id = self.engine.find_known_as(text, unknown).await.or_status()?;
+                let id = MachineId::parse(&id).or_status()?;
+                self.engine.machines().get(&id).await.or_status()?
+            }
+        };
+        let id = found.id.clone();
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
         let hardware = self.engine.machines().hardware(vec![id.clone()]).await.or_status()?;
         let mut shown = machine_with_hardware(found, hardware.get(&id));

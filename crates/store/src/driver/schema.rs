@@ -37,6 +37,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0014_oldest_writer": 11,
     "0015_identity_version": 11,
     "0016_node_names": 16,
+    "0017_side_facts": 16,
 ];
 
 /// The schema version of this farrier.

@@ -86,8 +86,8 @@ CREATE TABLE public.subjects (
     updated_at bigint NOT NULL,
     ended_at bigint
 );
-INSERT INTO public.events VALUES (1, 891, 1700000000000000, 'run', 'op-1', 3, 'completed', 'engine', 'one', 'done', 'here', '{"workflow":"completed","steps":[{"of":0,"undo":false,"state":"SUCCEEDED","attempt":1,"budget":2,"open":false,"attempt_since":1700000000000000,"pursuit":"perform","asked":null,"doubt":null,"looks":0,"not_before":null,"message":"","started_at":1700000000000000,"finished_at":1700000000000000}],"at":0,"scan":null,"halt":null,"adopted":false,"started_at":1700000000000000,"finished_at":1700000000000000,"failure":null}');
-INSERT INTO public.logs VALUES ('op-1', 0, 1700000000000000, 'one', 1, 'stdout', '\x5c7836383639');
+INSERT INTO public.events VALUES (1, 3726, 1700000000000000, 'run', 'op-1', 3, 'completed', 'engine', 'one', 'done', 'here', '{"workflow":"completed","steps":[{"of":0,"undo":false,"state":"SUCCEEDED","attempt":1,"budget":2,"open":false,"attempt_since":1700000000000000,"pursuit":"perform","asked":null,"doubt":null,"looks":0,"not_before":null,"message":"","started_at":1700000000000000,"finished_at":1700000000000000}],"at":0,"scan":null,"halt":null,"adopted":false,"started_at":1700000000000000,"finished_at":1700000000000000,"failure":null}');
+INSERT INTO public.logs VALUES ('op-1', 0, 1700000000000000, 'one', 1, 'stdout', '\x6869');
 INSERT INTO public.machines VALUES ('m-1', 1, 'READY', 1, NULL, 'sim', '{"env":"prod"}', '{"spec":{"ssh_endpoint":"10.0.0.7:22","bmc_endpoint":"10.128.0.7","target_cluster_ref":"cluster-a","mac_addresses":["02:00:00:00:00:07"],"provider":"sim","serial":"S7","customer_id":"c-1"},"conditions":{"Reachable":{"status":true,"reason":"Probed","last_transition":1700000000000000}}}', 1700000000000000, 1700000000000000);
 INSERT INTO public.plans VALUES ('plan-x', '{"id":"plan-x","display_name":"x","steps":[{"name":"one","timeout_seconds":60,"max_retries":1,"effect":{"kind":"ssh","command":"true","destructive":false}}],"default_for":null,"built_in":false,"on_failure":"KEEP_PHASE"}', 1700000000000000);
 INSERT INTO public.removed VALUES ('run', 0, 0);

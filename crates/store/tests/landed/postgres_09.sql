@@ -215,15 +215,15 @@ CREATE TABLE public.tasks (
     body text NOT NULL,
     created_at bigint NOT NULL
 );
-INSERT INTO public.credentials VALUES ('bmc', 'password', 'root', '\x5c7830306666', 1, 1700000000000000);
-INSERT INTO public.events VALUES (1, 891, 1700000000000000, 'run', 'op-1', 3, 'completed', 'engine', 'one', 'done', 'here', '{"workflow":"completed","steps":[{"of":0,"undo":false,"state":"SUCCEEDED","attempt":1,"budget":2,"open":false,"attempt_since":1700000000000000,"pursuit":"perform","asked":null,"doubt":null,"looks":0,"not_before":null,"message":"","started_at":1700000000000000,"finished_at":1700000000000000}],"at":0,"scan":null,"halt":null,"adopted":false,"started_at":1700000000000000,"finished_at":1700000000000000,"failure":null}');
+INSERT INTO public.credentials VALUES ('bmc', 'password', 'root', '\x00ff', 1, 1700000000000000);
+INSERT INTO public.events VALUES (1, 3726, 1700000000000000, 'run', 'op-1', 3, 'completed', 'engine', 'one', 'done', 'here', '{"workflow":"completed","steps":[{"of":0,"undo":false,"state":"SUCCEEDED","attempt":1,"budget":2,"open":false,"attempt_since":1700000000000000,"pursuit":"perform","asked":null,"doubt":null,"looks":0,"not_before":null,"message":"","started_at":1700000000000000,"finished_at":1700000000000000}],"at":0,"scan":null,"halt":null,"adopted":false,"started_at":1700000000000000,"finished_at":1700000000000000,"failure":null}');
 INSERT INTO public.feeds VALUES ('ps-1', 'm-1');
 INSERT INTO public.firmware VALUES ('fw-1', 'x', 0, 1, '{"id":"fw-1","hardware_type":"x","description":"","components":{"switch":[{"name":"BMC","version":"2","url":"https://files.example/x","sha256":"abababababababababababababababababababababababababababababababab"}]},"is_default":false,"available":true,"created_at":1700000000000000}', 1700000000000000);
 INSERT INTO public.firmware_applied VALUES ('op-1', 'one', 'switch:sw-1', 'BMC', '1', '2', 1, 1700000000000000);
 INSERT INTO public.identities VALUES ('https://10.128.0.7', 'sha256:ab', 1700000000000000);
 INSERT INTO public.images VALUES ('debian-12', '{"name":"debian-12","body":{"kind":"disk","format":"raw","file":{"sha256":"abababababababababababababababababababababababababababababababab","size":10,"url":null}},"created_at":1700000000000000}', 1700000000000000);
 INSERT INTO public.lockouts VALUES ('https://10.128.0.8', 'bmc', 1, 'no', 1700000000000000);
-INSERT INTO public.logs VALUES ('op-1', 0, 1700000000000000, 'one', 1, 'stdout', '\x5c7836383639');
+INSERT INTO public.logs VALUES ('op-1', 0, 1700000000000000, 'one', 1, 'stdout', '\x6869');
 INSERT INTO public.machine_labels VALUES ('env', 'prod', 'm-1');
 INSERT INTO public.machines VALUES ('m-1', 1, 'READY', 1, NULL, 'sim', '{"env":"prod"}', '{"spec":{"ssh_endpoint":"10.0.0.7:22","bmc_endpoint":"10.128.0.7","target_cluster_ref":"cluster-a","mac_addresses":["02:00:00:00:00:07"],"provider":"sim","serial":"S7","customer_id":"c-1"},"conditions":{"Reachable":{"status":true,"reason":"Probed","last_transition":1700000000000000}}}', 1700000000000000, 1700000000000000, NULL);
 INSERT INTO public.nodes VALUES ('node-1', 'm-1', 'site-1', 1, 1700000000000000, NULL, '', NULL, NULL, NULL);

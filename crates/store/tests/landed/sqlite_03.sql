@@ -1,4 +1,5 @@
 -- A database of schema version 3, on SQLite.
+PRAGMA foreign_keys = OFF;
 CREATE TABLE events (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     tx          BIGINT NOT NULL DEFAULT 0,

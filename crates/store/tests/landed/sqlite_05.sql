@@ -1,4 +1,5 @@
 -- A database of schema version 5, on SQLite.
+PRAGMA foreign_keys = OFF;
 CREATE TABLE credentials (
     name        TEXT   NOT NULL PRIMARY KEY,
     kind        TEXT   NOT NULL,

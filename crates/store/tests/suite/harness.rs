@@ -49,7 +49,9 @@ macro_rules! on_postgres {
 }
 
 /// Reverts the schema migrations of racks and of nodes.
-pub const REVERT_RACKS: &str = "DROP TABLE oldest_writer; DROP TABLE set_aside; DROP INDEX machines_created; DROP INDEX machines_updated; \
+pub const REVERT_RACKS: &str = "DROP TABLE step_durations; DROP TABLE refused_requests; DROP TABLE node_names; \
+     ALTER TABLE identities DROP COLUMN version; \
+     DROP TABLE oldest_writer; DROP TABLE set_aside; DROP INDEX machines_created; DROP INDEX machines_updated; \
      DROP TABLE inspections; DROP TABLE feeds; \
      ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
      DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \

@@ -34,6 +34,7 @@ mod replicas;
 mod retention;
 mod runs;
 mod settling;
+mod side_facts;
 mod snapshots;
 mod unreadable;
 mod writer;

@@ -34,7 +34,7 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
                 DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at; \
                 DROP TABLE machine_labels; DROP TABLE notes; DROP TABLE credentials; \
                 DROP TABLE identities; DROP TABLE lockouts; DROP TABLE images; \
-                DROP TABLE deployments; DROP TABLE deployment_macs; DROP TABLE node_names;";
+                DROP TABLE deployments; DROP TABLE deployment_macs;";
     let on_sqlite = format!(
         "{REVERT_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
          DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"

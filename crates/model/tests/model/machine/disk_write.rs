@@ -14,7 +14,7 @@ use model::node::{MaasState, NodeStage};
 use model::plan::{RunStep, RunType};
 use model::run::actions::{Action, ActionResult, apply_action};
 use model::run::{AfterCommit, CallResult, Policy, Run, RunSpec, apply_to_machine, decide};
-use model::why::explain_machine;
+use model::why::{RunContext, explain_machine};
 
 const PROVISIONED: ConditionType = ConditionType::Provisioned;
 
@@ -301,7 +301,7 @@ fn a_continued_exit_is_checked_again() {
 
 #[test]
 fn why_says_what_is_on_the_disk() {
-    let explain = |machine: &Machine| explain_machine(machine, None, None, at(9));
+    let explain = |machine: &Machine| explain_machine(machine, None, RunContext::default(), at(9));
     for (phase, first) in [
         (Phase::Maintenance, "farrier operation rerun op-7"),
         (Phase::Ready, "farrier enter-maintenance m-1"),

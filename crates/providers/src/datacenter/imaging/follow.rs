@@ -108,7 +108,7 @@ impl ImagingWork<'_> {
                     "{} was installed, and its system did not come back within {waited}: {}",
                     desired.image.name, fault.message
                 );
-                return Err(Fault::new(FaultCode::SystemNotBack, message));
+                return Err(fault.restated(FaultCode::SystemNotBack, message));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -170,8 +170,9 @@ impl ImagingWork<'_> {
         let waited = format_duration(self.imaging.boot_timeout);
         let message = match one.boot_requested_at {
             None => format!(
-                "the machine was switched on and never asked {} what to boot within {waited}",
-                self.imaging.url
+                "the machine was switched on, and {} got no boot request from {} within {waited}",
+                self.imaging.url,
+                one.macs.join(", ")
             ),
             Some(_) => {
                 format!("the machine was told what to boot and said nothing more within {waited}")

@@ -277,7 +277,8 @@ fn deployment(image: &str, comment: &str) -> Result<DeployRequest> {
         Some(_) | None => {
             let message =
                 format!("{image:?} is no image of MAAS; write what it calls it: ubuntu/jammy");
-            Err(Fault::new(FaultCode::ImageUnknown, message))
+            let fault = Fault::new(FaultCode::ImageUnknown, message);
+            Err(fault.with(|facts| facts.image = Some(image.into())))
         }
     }
 }

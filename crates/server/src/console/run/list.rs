@@ -14,7 +14,7 @@ use model::filter::FilterSubject;
 use model::id::RunId;
 use model::run::Run;
 use model::time::Timestamp;
-use model::why::overdue;
+use std::collections::BTreeSet;
 use store::RunPage;
 
 const LIST: List = List {
@@ -47,6 +47,7 @@ pub(in crate::console) async fn show(
     let drawn_at = queries::read_horizon(engine).await?;
     let first = before.is_none();
     let page = engine.runs().list(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
+    let overdue = engine.runs().overdue().await?.into_iter().map(|run| run.spec.id).collect();
     let text = requested.get("filter").map_or("", |text| text.trim());
     let body = html! {
         h1 { "Operations" span.dim { " newest first" } }
@@ -58,7 +59,7 @@ pub(in crate::console) async fn show(
         (LIST.filter_box(text))
         div #list data-region {
             (unreadable_note(&page.unreadable))
-            (table(&page, engine.now()))
+            (table(&page, &overdue, engine.now()))
             (LIST.next_page(text, page.next.as_deref(), first))
         }
     };
@@ -67,7 +68,7 @@ pub(in crate::console) async fn show(
         .answer(StatusCode::OK))
 }
 
-fn table(page: &RunPage, now: Timestamp) -> Markup {
+fn table(page: &RunPage, overdue: &BTreeSet<RunId>, now: Timestamp) -> Markup {
     html! {
         div.scroll {
             table.wide {
@@ -78,7 +79,7 @@ fn table(page: &RunPage, now: Timestamp) -> Markup {
                     th scope="col" { "Took" } th scope="col" { "By" } th scope="col" { "Error" }
                 } }
                 tbody {
-                    @for run in &page.runs { (row(run, now)) }
+                    @for run in &page.runs { (row(run, overdue.contains(&run.spec.id), now)) }
                     @if page.runs.is_empty() { tr { td colspan="9" { "No operation matches." } } }
                 }
             }
@@ -86,14 +87,14 @@ fn table(page: &RunPage, now: Timestamp) -> Markup {
     }
 }
 
-fn row(run: &Run, now: Timestamp) -> Markup {
+fn row(run: &Run, overdue: bool, now: Timestamp) -> Markup {
     let progress = &run.progress;
     html! {
         tr {
             th scope="row" { (run_link(&run.spec.id)) }
             td {
                 (run_phase_badge(run.phase()).draw())
-                @if overdue(run, now) { " " strong.overdue { "! overdue" } }
+                @if overdue { " " strong.overdue { "! overdue" } }
             }
             td { (run.spec.run_type.as_str()) }
             td { (target_link(&run.spec.target)) }

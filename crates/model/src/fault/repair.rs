@@ -1,0 +1,351 @@
+//! Repairs: the commands that remove the cause of a fault, and those that continue the run.
+//!
+//! One match assigns every fault code its repairs, best first. The arguments of a command come
+//! from the incident. The page of the code names the same commands.
+
+use super::{Fault, FaultCode};
+use crate::condition::{ConditionType, POWERED_OFF};
+use crate::effect::Effect;
+use crate::machine::Machine;
+use crate::node::Node;
+use crate::run::Run;
+use crate::run::actions::{Action, RestartMode};
+use crate::target::TargetKind;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    SetCredential,
+    /// Allows a login that a BMC refused; only credentials of BMCs are locked out by address.
+    UnlockBmc,
+    TestBmc,
+    /// Deletes the pin of a peer whose identity changed.
+    ForgetIdentity,
+    /// Pins the identity that the peer showed.
+    PinIdentity,
+    ListImages,
+    AddImage,
+    ShowImage,
+    NetbootConfig,
+    ListFirmware,
+    ShowFirmware,
+    /// Requests the maintenance of the rack with the default firmware.
+    DefaultFirmware,
+    ListPlans,
+    ShowSite,
+    ShowNode,
+    /// Removes a node without the help of its agent.
+    RemoveWithoutAgent,
+    /// Removes a node without the help of MAAS.
+    RemoveWithoutMaas,
+    /// Switches on a machine that is observed as off.
+    PowerOn,
+    SetRootDisk,
+    /// Corrects the spec of a machine that cannot be told from others.
+    SetIdentifiers,
+    ReadConsole,
+    ShowTarget,
+    /// Explains the child run that failed.
+    ShowChild,
+    ShowChildren,
+    Act(Action),
+    Restart(RestartMode),
+    Logs,
+}
+
+/// The objects and facts that the arguments of a repair come from.
+#[derive(Debug, Clone, Copy)]
+pub struct Incident<'a> {
+    pub fault: &'a Fault,
+    pub run: Option<&'a Run>,
+    pub machine: Option<&'a Machine>,
+    pub node: Option<&'a Node>,
+}
+
+const RETRY: Repair = Repair::Act(Action::RetryStep);
+const RESUME: Repair = Repair::Act(Action::Resume);
+const ADOPT: Repair = Repair::Act(Action::Adopt);
+const RERUN: Repair = Repair::Restart(RestartMode::Rerun);
+const RESTART_CLEAN: Repair = Repair::Restart(RestartMode::RestartClean);
+
+impl FaultCode {
+    /// The repairs of a fault, best first: first the cause, then the run, then what only reads.
+    pub const fn repairs(self) -> &'static [Repair] {
+        use Repair::*;
+        match self {
+            Self::BmcUnreachable | Self::BmcGarbled => &[TestBmc, RETRY, RERUN, Logs],
+            Self::HostUnreachable => &[PowerOn, RETRY, RERUN, Logs],
+            Self::BmcBusy
+            | Self::ClusterUnreachable
+            | Self::DatabaseUnreachable
+            | Self::MaasBusy
+            | Self::EffectFailed
+            | Self::ReadBackDiffers
+            | Self::CommandFailed
+            | Self::NotInCluster
+            | Self::EvictionBlocked
+            | Self::DeploySilent
+            | Self::FabricFailed
+            | Self::TaskFailed
+            | Self::NodeNotClean
+            | Self::PxeInterfaceUnfixable => &[RETRY, RERUN, Logs],
+            Self::CommissioningFailed => &[RERUN, RETRY, Logs],
+            Self::MaasUnreachable => &[ShowSite, RETRY, RERUN, RemoveWithoutMaas],
+            Self::AgentSilent => &[ShowNode, RETRY, RERUN, RemoveWithoutAgent],
+            Self::SeedFailed => &[ShowSite, RETRY, RESTART_CLEAN],
+            Self::NetbootSilent => &[NetbootConfig, ShowTarget, RETRY, RERUN, Logs],
+            Self::ChecksumWrong => &[ShowImage, RETRY, RERUN],
+            Self::FirmwareUnfetched => &[ShowFirmware, RETRY, RERUN, Logs],
+            Self::FirmwareFailed => &[ReadConsole, RETRY, RERUN, Logs],
+            Self::FirmwareDiffers => &[ShowFirmware, ADOPT, RETRY, Logs],
+            Self::FirmwareUnknown => &[ListFirmware, DefaultFirmware, RERUN],
+            Self::CandidatesConflict => &[SetIdentifiers, RETRY, RERUN],
+            Self::BootDiskMissing => &[ShowSite, RETRY, RERUN],
+            // The result of the last attempt must be read before anything is repeated.
+            Self::StepTimeout => &[RESUME, RETRY, Logs],
+            Self::AnswerLost | Self::AnswerGarbled => &[RESUME, ADOPT, Logs],
+            Self::TaskLost => &[RESUME, ADOPT, ReadConsole, RETRY],
+            // The operator decides whether the effect happened.
+            Self::OutcomeUnknown => &[RESUME, ADOPT, RETRY, RESTART_CLEAN, Logs],
+            Self::WorkerPanicked | Self::ProtocolBroken => &[RESUME, ADOPT, RETRY, Logs],
+            Self::FrozenByOperator => &[RESUME, RETRY, RERUN],
+            Self::NotAdoptable => &[RETRY, RERUN],
+            Self::DeployFailed => &[RESTART_CLEAN, RERUN, Logs],
+            Self::DatasourceFailed => &[ReadConsole, ShowSite, RESTART_CLEAN],
+            Self::HardwareSyncFailed => &[RETRY, RESTART_CLEAN, Logs],
+            Self::StateDisagrees => &[ShowNode, ADOPT, RERUN],
+            Self::UndoFailed => &[RESTART_CLEAN, RERUN, Logs],
+            // The record that the run worked on no longer exists; a rerun finds or creates it.
+            Self::MaasMachineGone => &[RERUN, Logs],
+            Self::SiteUnfit => &[ShowSite, RETRY],
+            Self::LoginRefused => &[SetCredential, UnlockBmc, RETRY, RERUN],
+            Self::CredentialMissing => &[SetCredential, RETRY, RERUN],
+            Self::IdentityChanged => &[ForgetIdentity, RETRY, RERUN],
+            Self::IdentityUntrusted => &[PinIdentity, RETRY, RERUN],
+            Self::NotSupported => &[ListPlans, RETRY],
+            Self::ImageUnknown => &[ListImages, AddImage, RERUN],
+            Self::SystemAmbiguous => &[SetIdentifiers, RETRY],
+            Self::CapabilityMissing | Self::ProviderMissing => &[ShowTarget, RETRY],
+            Self::MachineGone => &[Logs, RESUME],
+            Self::ForeignEngine => &[RERUN, RESTART_CLEAN, Logs],
+            Self::RecordUnreadable => &[RERUN, Logs],
+            Self::PartFailed => &[ShowChild, RETRY, ShowChildren],
+            Self::DiskUnfit => &[SetRootDisk, RETRY, Logs],
+            Self::HostDiskFull | Self::MaasRefused => &[RETRY, Logs],
+            Self::InstallFailed => &[RETRY, Logs],
+            Self::SystemNotBack => &[SetCredential, RESUME, ADOPT, RETRY],
+        }
+    }
+}
+
+impl Repair {
+    /// The words that the page of a fault code and the command have in common.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::SetCredential => "farrier credential set",
+            Self::UnlockBmc => "farrier bmc unlock",
+            Self::TestBmc => "farrier bmc test",
+            Self::ForgetIdentity => "farrier trust delete",
+            Self::PinIdentity => "farrier trust set",
+            Self::ListImages => "farrier image list",
+            Self::AddImage => "farrier image create",
+            Self::ShowImage => "farrier image get",
+            Self::NetbootConfig => "farrier netboot config",
+            Self::ListFirmware => "farrier firmware list",
+            Self::ShowFirmware => "farrier firmware get",
+            Self::DefaultFirmware => "farrier rack maintenance start",
+            Self::ListPlans => "farrier plans",
+            Self::ShowSite => "farrier site get",
+            Self::ShowNode => "farrier node get",
+            Self::RemoveWithoutAgent | Self::RemoveWithoutMaas => "farrier node decommission",
+            Self::PowerOn => "farrier machine power",
+            Self::SetRootDisk | Self::SetIdentifiers => "farrier machine update",
+            Self::ReadConsole => "farrier machine console-log",
+            Self::ShowTarget => "farrier get",
+            Self::ShowChild => "farrier why",
+            Self::ShowChildren => "farrier rack maintenance status",
+            Self::Act(Action::Cancel) => "farrier cancel",
+            Self::Act(Action::RetryStep) => "farrier operation retry-step",
+            Self::Act(Action::Resume) => "farrier operation resume",
+            Self::Act(Action::Adopt) => "farrier operation adopt",
+            Self::Act(Action::MarkManual) => "farrier operation mark-manual",
+            Self::Restart(RestartMode::Rerun) => "farrier operation rerun",
+            Self::Restart(RestartMode::RestartClean) => "farrier operation restart-clean",
+            Self::Logs => "farrier logs",
+        }
+    }
+
+    /// True for the commands that fit any failed run.
+    pub const fn is_generic(self) -> bool {
+        matches!(self, Self::Act(_) | Self::Restart(_) | Self::Logs)
+    }
+
+    /// True if the command changes nothing.
+    pub const fn reads(self) -> bool {
+        match self {
+            Self::TestBmc
+            | Self::ListImages
+            | Self::ShowImage
+            | Self::NetbootConfig
+            | Self::ListFirmware
+            | Self::ShowFirmware
+            | Self::ListPlans
+            | Self::ShowSite
+            | Self::ShowNode
+            | Self::ReadConsole
+            | Self::ShowTarget
+            | Self::ShowChild
+            | Self::ShowChildren
+            | Self::Logs => true,
+            Self::SetCredential
+            | Self::UnlockBmc
+            | Self::ForgetIdentity
+            | Self::PinIdentity
+            | Self::AddImage
+            | Self::DefaultFirmware
+            | Self::RemoveWithoutAgent
+            | Self::RemoveWithoutMaas
+            | Self::PowerOn
+            | Self::SetRootDisk
+            | Self::SetIdentifiers
+            | Self::Act(_)
+            | Self::Restart(_) => false,
+        }
+    }
+
+    /// The command with its arguments. None: it does not concern the objects of this incident.
+    pub fn command(self, incident: &Incident) -> Option<String> {
+        let words = self.words();
+        let given = |argument: Option<String>| argument.map(|value| format!("{words} {value}"));
+        let facts = incident.fault.facts();
+        match self {
+            // A system that did not come back may be silent for another reason.
+            Self::SetCredential if incident.fault.code == FaultCode::SystemNotBack => {
+                given(facts.credential.clone())
+            }
+            Self::SetCredential => {
+                given(facts.credential.clone()).or(Some("farrier credential list".into()))
+            }
+            Self::UnlockBmc => given(incident.bmc()),
+            Self::TestBmc => given(incident.bmc()).map(|command| match &facts.credential {
+                Some(credential) => format!("{command} --credential {credential}"),
+                None => command,
+            }),
+            Self::ForgetIdentity => given(facts.peer.clone()).or(Some("farrier trust list".into())),
+            Self::PinIdentity => {
+                let peer = given(facts.peer.clone()).unwrap_or("farrier trust list".into());
+                Some(match &facts.identity {
+                    Some(identity) => format!("{peer} {identity}"),
+                    None => peer,
+                })
+            }
+            Self::ListImages | Self::NetbootConfig | Self::ListFirmware | Self::ListPlans => {
+                Some(words.into())
+            }
+            Self::AddImage => given(incident.image().map(|name| format!("{name} …"))),
+            Self::ShowImage => given(incident.image()).or(Some("farrier image list".into())),
+            Self::ShowFirmware => {
+                given(facts.firmware.clone()).or(Some("farrier firmware list".into()))
+            }
+            Self::DefaultFirmware => {
+                given(incident.run?.spec.target.rack().map(|rack| rack.to_string()))
+            }
+            Self::ShowSite => {
+                let site = incident.node.and_then(|node| node.site.as_ref());
+                given(site.map(ToString::to_string)).or(Some("farrier site list".into()))
+            }
+            Self::ShowNode => given(incident.node.map(|node| node.head.id.clone())),
+            Self::RemoveWithoutAgent => incident.remove_node("agent", "the node is dead"),
+            Self::RemoveWithoutMaas => incident.remove_node("maas", "the site was given up"),
+            Self::PowerOn => incident.off_machine().map(|id| format!("{words} {id} on")),
+            Self::SetRootDisk => {
+                given(incident.machine_id()).map(|it| it + " --root-disk serial:…")
+            }
+            Self::SetIdentifiers => {
+                given(incident.machine_id()).map(|it| it + " --mac … --serial …")
+            }
+            Self::ReadConsole => given(incident.machine_id()),
+            Self::ShowTarget => Some(incident.run?.spec.target.show_command()),
+            Self::ShowChild => given(facts.operation.as_ref().map(ToString::to_string)),
+            Self::ShowChildren | Self::Logs => {
+                given(incident.run.map(|run| run.spec.id.to_string()))
+            }
+            Self::Act(action) => incident.run.map(|run| run.command(action.as_str())),
+            Self::Restart(mode) => incident.run.map(|run| run.command(mode.as_str())),
+        }
+    }
+}
+
+impl Incident<'_> {
+    /// The commands of the fault's repairs, best first.
+    pub fn commands(&self) -> Vec<String> {
+        self.repairs().map(|(_, command)| command).collect()
+    }
+
+    /// The repairs that concern this incident, with their commands.
+    pub fn repairs(&self) -> impl Iterator<Item = (Repair, String)> + '_ {
+        // Switching on is an operation of its own: after it, the run can only be restarted.
+        let listed = self.fault.code.repairs();
+        let switches_on =
+            listed.contains(&Repair::PowerOn) && Repair::PowerOn.command(self).is_some();
+        let repairs = listed.iter().copied();
+        let superseded = move |repair: Repair| switches_on && matches!(repair, Repair::Act(_));
+        repairs
+            .filter(move |repair| !superseded(*repair))
+            .filter_map(|repair| Some((repair, repair.command(self)?)))
+    }
+
+    fn machine_id(&self) -> Option<String> {
+        let target = self.run.map(|run| &run.spec.target);
+        let of_run = target.filter(|target| target.kind == TargetKind::Machine);
+        of_run
+            .map(|target| target.id.clone())
+            .or_else(|| self.machine.map(|machine| machine.id.to_string()))
+    }
+
+    /// The address of the BMC.
+    fn bmc(&self) -> Option<String> {
+        let named = self.machine.map(|machine| machine.spec.bmc_endpoint.clone());
+        let named = named.filter(|endpoint| !endpoint.is_empty());
+        let peer = self.fault.facts().peer.clone();
+        named
+            .or_else(|| peer.filter(|peer| peer.starts_with("https:") || peer.starts_with("ipmi:")))
+    }
+
+    /// The image of the incident, or of the failed step.
+    fn image(&self) -> Option<String> {
+        let of_step = || {
+            let run = self.run?;
+            match run.effect(run.progress.current()?)? {
+                Effect::Repave { image } => Some(image),
+                Effect::Ssh { .. }
+                | Effect::Reboot { .. }
+                | Effect::Netboot { .. }
+                | Effect::Join { .. }
+                | Effect::Leave { .. }
+                | Effect::Verify { .. }
+                | Effect::Net { .. }
+                | Effect::Rma { .. }
+                | Effect::Drain { .. }
+                | Effect::Uncordon { .. }
+                | Effect::Power { .. }
+                | Effect::Device { .. }
+                | Effect::Stage { .. }
+                | Effect::ChildRuns { .. } => None,
+            }
+        };
+        self.fault.facts().image.clone().or_else(of_step)
+    }
+
+    /// The machine, if it was observed as off.
+    fn off_machine(&self) -> Option<String> {
+        let machine = self.machine?;
+        let known = machine.conditions.get(ConditionType::Reachable)?;
+        (!known.status && known.reason == POWERED_OFF).then(|| machine.id.to_string())
+    }
+
+    fn remove_node(&self, gate: &str, reason: &str) -> Option<String> {
+        let id = &self.node?.head.id;
+        let mode = "--mode full_decommission";
+        Some(format!("farrier node decommission {id} {mode} --override {gate} --reason '{reason}'"))
+    }
+}
