@@ -16,6 +16,7 @@ mod agent;
 mod bmc;
 mod component;
 mod credential;
+mod db;
 mod device;
 mod discover;
 mod documents;
@@ -43,6 +44,7 @@ pub use agent::*;
 pub use bmc::*;
 pub use component::*;
 pub use credential::*;
+pub use db::*;
 pub use device::*;
 pub use discover::*;
 pub use firmware::*;
@@ -256,6 +258,9 @@ pub enum ClientCommand {
     /// Change the flags of machines, and list the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),
+    /// Check the database, and set rows aside that cannot be read
+    #[command(subcommand)]
+    Db(DbCommand),
     /// Inject faults into the simulated fleet, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),

@@ -4,7 +4,7 @@
 //! same way. Each call carries the caller's name. If the server is unreachable, the error names the
 //! command that starts one.
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use model::time::format_duration;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
@@ -120,6 +120,11 @@ impl Client {
         Ok(Self { channel: endpoint.connect_lazy(), server, initiator: Initiator::from_env() })
     }
 
+    /// The name of the user, for a request that goes to no server.
+    pub fn initiator(&self) -> String {
+        self.initiator.0.to_str().unwrap_or_default().to_string()
+    }
+
     /// Waits for the response to a call, at most `CALL_TIMEOUT`.
     pub async fn call<T>(
         &self,
@@ -203,18 +208,45 @@ fn invalid_address(server: &str) -> Failure {
     Failure::refused(format!("--server {server:?} is not an address; write http://HOST:PORT"))
 }
 
-/// Fetches pages until the last one, or until `limit` items are read.
-pub async fn fetch_pages<T>(
+/// A page of a list: its items, the token of the next page, and the number of rows that the server
+/// left out because they cannot be read. Lists that are not stored have no such rows.
+pub trait ListPage {
+    type Item;
+
+    fn into_parts(self) -> (Vec<Self::Item>, String, i32);
+}
+
+impl<T> ListPage for (Vec<T>, String) {
+    type Item = T;
+
+    fn into_parts(self) -> (Vec<T>, String, i32) {
+        (self.0, self.1, 0)
+    }
+}
+
+impl<T> ListPage for (Vec<T>, String, i32) {
+    type Item = T;
+
+    fn into_parts(self) -> (Vec<T>, String, i32) {
+        self
+    }
+}
+
+/// Fetches pages until the last one, or until `limit` items are read. Says on stderr how many rows
+/// the server left out.
+pub async fn fetch_pages<P: ListPage>(
     limit: Option<u32>,
-    mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String)>,
-) -> Result<Vec<T>> {
+    mut fetch: impl AsyncFnMut(i32, String) -> Result<P>,
+) -> Result<Vec<P::Item>> {
     let limit = limit.map_or(usize::MAX, |limit| limit as usize);
     let mut items = Vec::new();
     let mut token = String::new();
+    let mut left_out = 0;
     while items.len() < limit {
         let desired = (limit - items.len()).min(PAGE_SIZE as usize) as i32;
-        let (page, next) = fetch(desired, token.clone()).await?;
+        let (page, next, unreadable) = fetch(desired, token.clone()).await?.into_parts();
         items.extend(page);
+        left_out += unreadable;
         if next.is_empty() {
             break;
         }
@@ -224,6 +256,10 @@ pub async fn fetch_pages<T>(
         token = next;
     }
     items.truncate(limit);
+    if left_out > 0 {
+        let rows = if left_out == 1 { "1 row".into() } else { format!("{left_out} rows") };
+        eprintln_quietly(&format!("{rows} left out: unreadable; farrier db check explains it"));
+    }
     Ok(items)
 }
 

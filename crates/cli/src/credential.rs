@@ -53,7 +53,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
                 let filter = args.filter.clone();
                 let request = ListCredentialsRequest { page_size, page_token, filter };
                 let page = client.call(client.credentials().list_credentials(request)).await?;
-                Ok((page.credentials, page.next_page_token))
+                Ok((page.credentials, page.next_page_token, page.unreadable_rows))
             })
             .await?;
             let none =
@@ -111,7 +111,7 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
                 let filter = args.filter.clone();
                 let request = ListIdentitiesRequest { page_size, page_token, filter };
                 let page = client.call(client.credentials().list_identities(request)).await?;
-                Ok((page.identities, page.next_page_token))
+                Ok((page.identities, page.next_page_token, page.unreadable_rows))
             })
             .await?;
             let none = empty_list_note(&args.filter, "no peer is pinned yet");

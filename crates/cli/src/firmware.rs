@@ -121,7 +121,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &FirmwareListArgs) -> 
         let filter = filter.clone();
         let request = ListFirmwareRequest { page_size, page_token, filter };
         let page = client.call(client.firmware().list_firmware(request)).await?;
-        Ok((page.firmware, page.next_page_token))
+        Ok((page.firmware, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let none = "no firmware; make a record with `farrier firmware create`";

@@ -55,7 +55,7 @@ async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Res
     let objects = fetch_pages(args.list.limit, async |page_size, page_token| {
         let request = ListHealthRequest { page_size, page_token, filter: filter.clone() };
         let page = client.call(client.health().list_health(request)).await?;
-        Ok((page.objects, page.next_page_token))
+        Ok((page.objects, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     screen.print_list(&objects, table, empty_list_note(&filter, "no alerts"))?;

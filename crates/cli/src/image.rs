@@ -46,7 +46,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
                 let filter = args.filter.clone();
                 let request = ListImagesRequest { page_size, page_token, filter };
                 let page = client.call(client.images().list_images(request)).await?;
-                Ok((page.images, page.next_page_token))
+                Ok((page.images, page.next_page_token, page.unreadable_rows))
             })
             .await?;
             let none = "no images; create one with `farrier image create NAME --file FILE`";

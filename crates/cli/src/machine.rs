@@ -94,7 +94,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &MachineListArgs) 
         let (filter, order_by) = (list.filter.clone(), sort.order_by.clone());
         let request = ListMachinesRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.machines().list_machines(request)).await?;
-        Ok((answer.machines, answer.next_page_token))
+        Ok((answer.machines, answer.next_page_token, answer.unreadable_rows))
     })
     .await?;
     let none = match list.filter.as_str() {

@@ -10,6 +10,7 @@ mod bmc;
 mod client;
 mod component;
 mod credential;
+mod db;
 mod device;
 mod discover;
 mod exit;
@@ -132,6 +133,7 @@ async fn run_client_command(
         ClientCommand::Node(command) => node::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
+        ClientCommand::Db(command) => db::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }
 }

@@ -88,7 +88,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
         let (filter, order_by) = (filter.clone(), args.sort.order_by.clone());
         let request = ListNodesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.nodes().list_nodes(request)).await?;
-        Ok((page.nodes, page.next_page_token))
+        Ok((page.nodes, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let none = match filter.is_empty() {

@@ -256,7 +256,7 @@ pub async fn list_records(
         let (filter, order_by) = (args.filter.clone(), args.sort.order_by.clone());
         let request = ListOperationsRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.operations().list_operations(request)).await?;
-        Ok((answer.operations, answer.next_page_token))
+        Ok((answer.operations, answer.next_page_token, answer.unreadable_rows))
     })
     .await?;
     let clock = Clock::system();
@@ -275,7 +275,7 @@ async fn fetch_runs(
         let (filter, order_by) = (filter.to_string(), order_by.to_string());
         let request = ListRunsRequest { filter, page_size, page_token, order_by };
         let answer = client.call(client.runs().list_runs(request)).await?;
-        Ok((answer.runs, answer.next_page_token))
+        Ok((answer.runs, answer.next_page_token, answer.unreadable_rows))
     })
     .await
 }

@@ -31,7 +31,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     let plans = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPlansRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.plans().list_plans(request)).await?;
-        Ok((answer.plans, answer.next_page_token))
+        Ok((answer.plans, answer.next_page_token, answer.unreadable_rows))
     })
     .await?;
     screen.print_list(&plans, table, "no plans match")?;

@@ -85,7 +85,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
         let (filter, order_by) = (filter(args), args.sort.order_by.clone());
         let request = ListPowerShelvesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
-        Ok((page.power_shelves, page.next_page_token))
+        Ok((page.power_shelves, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let rows = |shelves: &[PowerShelf], wide| {

@@ -106,7 +106,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
         let (filter, order_by) = (filter.clone(), args.sort.order_by.clone());
         let request = ListRacksRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.racks().list_racks(request)).await?;
-        Ok((page.racks, page.next_page_token))
+        Ok((page.racks, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let clock = Clock::system();

@@ -125,7 +125,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &SiteListArgs) -> Resu
         let (filter, order_by) = (args.list.filter.clone(), args.sort.order_by.clone());
         let request = ListSitesRequest { page_size, page_token, filter, order_by };
         let page = client.call(client.sites().list_sites(request)).await?;
-        Ok((page.sites, page.next_page_token))
+        Ok((page.sites, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let clock = Clock::system();

@@ -72,7 +72,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
         let (filter, order_by) = (filter(args), args.sort.order_by.clone());
         let request = ListSwitchesRequest { filter, page_size, page_token, order_by };
         let page = client.call(client.switches().list_switches(request)).await?;
-        Ok((page.switches, page.next_page_token))
+        Ok((page.switches, page.next_page_token, page.unreadable_rows))
     })
     .await?;
     let rows = |switches: &[Switch], wide| {

@@ -427,7 +427,7 @@ async fn versions(tx: &mut Tx, query: &ComponentQuery) -> Result<Vec<ComponentVe
         if !catalogue.contains_key(&hardware_type) {
             let filter = Filter::named("hardware_type", &hardware_type);
             let found = tx.firmware_list(&filter, "", MAX_VERSIONS).await?;
-            catalogue.insert(hardware_type.clone(), found);
+            catalogue.insert(hardware_type.clone(), found.items);
         }
         let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
         let fits = |one: &Firmware| !one.versions(target.kind).is_empty();

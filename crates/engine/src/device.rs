@@ -145,7 +145,9 @@ impl Devices {
         let found = self.0.store().scan(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     /// Marks a device for deletion, at this version if one is named. It is deleted when no run

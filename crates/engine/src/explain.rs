@@ -8,13 +8,15 @@ use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
 use model::node::Node;
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::site::explain_site;
 use model::target::TargetId;
-use model::why::{Explanation, explain_machine, explain_run};
+use model::why::{
+    Explanation, SetAside, explain_machine, explain_run, explain_set_aside, explain_unreadable,
+};
 use providers::Target;
-use store::{Event, HistoryQuery, Result, StoreError, Tx};
+use store::{Event, HistoryQuery, Result, RowKind, SetAsideRow, StoreError, Tx, UnreadableRow};
 
 /// How many of a machine's newest runs are searched for the failure that needs intervention.
 const MAX_FAILURES_BACK: i64 = 20;
@@ -71,8 +73,30 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
     Ok(Some(Found { machine: Some(machine), run, claimed_by: held_by, node, hardware }))
 }
 
+/// The row of an object, if it cannot be decoded.
+async fn find_unreadable(tx: &mut Tx, id: &str) -> Result<Option<UnreadableRow>> {
+    // A health report has an object's id as a part of its key; it is not the object.
+    for kind in RowKind::ALL.into_iter().filter(|kind| *kind != RowKind::HealthReport) {
+        if let Some(row) = tx.unreadable_row(kind, id).await? {
+            return Ok(Some(row));
+        }
+    }
+    Ok(None)
+}
+
+fn set_aside(row: &SetAsideRow) -> SetAside<'_> {
+    SetAside {
+        kind: row.kind.as_str(),
+        id: &row.id,
+        problem: &row.problem,
+        actor: &row.actor,
+        reason: &row.reason,
+        at: row.at,
+    }
+}
+
 /// An explanation and the objects that it is about.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Explained {
     pub explanation: Explanation,
     pub machine_id: Option<MachineId>,
@@ -86,6 +110,9 @@ impl Engine {
     /// Checks that the database answers and that the lease of this replica is fresh.
     pub async fn healthy(&self) -> Result<()> {
         self.store().scan_one((), |(), tx| Box::pin(tx.horizon())).await?;
+        if let Some(message) = self.store().outdated() {
+            return Err(StoreError::Unavailable(message.into()));
+        }
         if self.scheduler().lease_is_fresh() {
             return Ok(());
         }
@@ -120,8 +147,29 @@ impl Engine {
         Ok(events)
     }
 
-    /// Explains the state of an object of any kind.
+    /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
+        let error = match self.explain_readable(id).await {
+            Ok(explained) => return Ok(explained),
+            Err(error) => error,
+        };
+        let input = id.to_string();
+        let explanation = match &error {
+            StoreError::Corrupt(row) => {
+                let own = self.store().scan(input, |id, tx| Box::pin(find_unreadable(tx, id)));
+                Some(explain_unreadable(id, row, own.await?.map(|row| row.kind.as_str())))
+            }
+            StoreError::Refused(refusal) if refusal.reason == Reason::NotFound => {
+                let row = self.store().scan(input, |id, tx| Box::pin(tx.row_set_aside(None, id)));
+                row.await?.as_ref().map(|row| explain_set_aside(&set_aside(row)))
+            }
+            StoreError::Refused(_) | StoreError::Unavailable(_) | StoreError::Conflict => None,
+        };
+        let explanation = explanation.ok_or(error)?;
+        Ok(Explained { explanation, ..Explained::default() })
+    }
+
+    async fn explain_readable(&self, id: &str) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
             return self.racks().explain(&rack).await;
         }

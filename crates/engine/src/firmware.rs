@@ -14,7 +14,7 @@ use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use model::version::check_version;
-use store::{AppliedQuery, Cause, NewEvent, Result, Tx};
+use store::{AppliedQuery, Cause, Listed, NewEvent, Result, Tx};
 
 /// Operations or hosts per page.
 const PAGE: i64 = 500;
@@ -43,12 +43,14 @@ impl FirmwareCatalog {
     }
 
     /// Records that match, by id, after `after`.
-    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Vec<Firmware>> {
+    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Listed<Firmware>> {
         let input = (filter, after.to_string(), limit);
         let found = self.0.store().scan(input, |(filter, after, limit), tx| {
             Box::pin(tx.firmware_list(filter, after, *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     /// Changes the two flags of a record, at this version if one is named. Idempotent.
@@ -221,6 +223,8 @@ async fn applying(tx: &mut Tx, firmware: &Firmware) -> Result<Option<String>> {
     let mut after = None;
     loop {
         let page = tx.records::<Host>(&filter, after.as_deref(), PAGE as usize).await?;
+        // An unreadable host may use the record.
+        let page = page.complete()?;
         let requests = |host: &&Host| {
             let request = host.request.as_ref();
             request.is_some_and(|request| request.firmware.as_ref() == Some(&firmware.id))

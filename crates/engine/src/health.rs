@@ -9,7 +9,7 @@ use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{Cause, ObjectReports, Result, Tx};
+use store::{Cause, Listed, ObjectReports, Result, Tx};
 
 #[derive(Clone)]
 pub struct HealthReports(pub(crate) Engine);
@@ -26,12 +26,14 @@ impl HealthReports {
         filter: Filter,
         after: &str,
         limit: usize,
-    ) -> Result<Vec<ObjectReports>> {
+    ) -> Result<Listed<ObjectReports>> {
         let input = (filter, after.to_string(), limit);
         let found = self.0.store().scan(input, |(filter, after, limit), tx| {
             Box::pin(tx.health_list(filter, after, *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     /// Changes the report of one source. Idempotent.

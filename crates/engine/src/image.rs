@@ -8,7 +8,7 @@ use model::image::{Artifact, Image};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
-use store::{Cause, Result, Tx};
+use store::{Cause, Listed, Result, Tx};
 
 /// Images per page.
 const PAGE: i64 = 1_000;
@@ -41,13 +41,15 @@ impl Images {
     }
 
     /// Images that match, by name, after `after`.
-    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Vec<Image>> {
+    pub async fn list(&self, filter: Filter, after: &str, limit: i64) -> Result<Listed<Image>> {
         let input = (filter, after.to_string(), limit);
         let found = self
             .0
             .store()
             .scan(input, |(filter, after, limit), tx| Box::pin(tx.images(filter, after, *limit)));
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     pub async fn delete(&self, name: &str, who: Requester) -> Result<DeletedImage> {
@@ -95,7 +97,8 @@ async fn delete(tx: &mut Tx, name: &str, who: &Requester, now: Timestamp) -> Res
     let mut orphans: Vec<Artifact> = image.body.artifacts().into_iter().cloned().collect();
     let mut after = String::new();
     loop {
-        let page = tx.images(&Filter::default(), &after, PAGE).await?;
+        // An unreadable image may have the same files.
+        let page = tx.images(&Filter::default(), &after, PAGE).await?.complete()?;
         for other in page.iter().filter(|other| other.name != name) {
             let stored = other.body.artifacts();
             orphans.retain(|file| !stored.iter().any(|other| other.sha256 == file.sha256));

@@ -10,6 +10,7 @@ pub mod admission;
 mod change;
 pub mod clock;
 pub mod component;
+pub mod database;
 mod device;
 mod engine;
 mod explain;

@@ -112,7 +112,9 @@ impl Machines {
         let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_machines(selection, after.as_deref(), *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 }
 

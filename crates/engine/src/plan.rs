@@ -6,7 +6,7 @@ use model::id::PlanId;
 use model::plan::{Plan, built_in};
 use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
-use store::{Result, Tx};
+use store::{Result, Tx, UnreadableRow};
 
 /// Built-in and stored plans.
 #[derive(Clone)]
@@ -16,6 +16,8 @@ pub struct Plans(pub(crate) Engine);
 pub struct PlanPage {
     pub plans: Vec<Plan>,
     pub next: Option<String>,
+    /// Rows that were left out.
+    pub unreadable: Vec<UnreadableRow>,
 }
 
 impl Plans {
@@ -30,19 +32,20 @@ impl Plans {
     /// Built-in and stored plans, ordered by id.
     pub async fn list(&self, filter: &Filter, after: &str, limit: i64) -> Result<PlanPage> {
         let desired = |plan: &Plan| filter.matches(FilterItem::Plan(plan));
-        let mut found = Vec::new();
+        let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         let mut at = after.to_string();
         // The filter is applied here, so stored plans are read until they alone fill the page.
         loop {
             let input = (at.clone(), limit + 1);
             let page =
                 self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.plans(after, *limit)));
-            let page = page.await?;
-            let full = page.len() as i64 > limit;
-            at = page.last().map(|plan| plan.id.to_string()).unwrap_or_default();
-            found.extend(page.into_iter().filter(desired));
-            if !full || found.len() as i64 > limit {
-                break;
+            let (page, next) = page.await?;
+            self.0.store().unreadable().record(&page.unreadable);
+            unreadable.extend(page.unreadable);
+            found.extend(page.items.into_iter().filter(desired));
+            match next {
+                Some(next) if found.len() as i64 <= limit => at = next,
+                Some(_) | None => break,
             }
         }
         let ours = built_in().into_iter().filter(|plan| plan.id.as_str() > after);
@@ -51,7 +54,7 @@ impl Plans {
         let more = found.len() as i64 > limit;
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         let next = found.last().filter(|_| more).map(|plan| plan.id.to_string());
-        Ok(PlanPage { plans: found, next })
+        Ok(PlanPage { plans: found, next, unreadable })
     }
 
     /// Creates a plan. Idempotent: the same plan returns the existing one.

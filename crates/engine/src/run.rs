@@ -41,7 +41,9 @@ impl Runs {
         let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_runs(selection, after.as_deref(), *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     pub(crate) async fn log_page(
@@ -64,7 +66,8 @@ impl Runs {
     /// The number of active runs that wait longer than normal.
     pub async fn overdue(&self) -> Result<usize> {
         let runs = self.0.store().scan((), |(), tx| Box::pin(tx.active_runs(MAX_OVERDUE))).await?;
+        self.0.store().unreadable().record(&runs.unreadable);
         let now = self.0.now();
-        Ok(runs.iter().filter(|run| overdue(run, now)).count())
+        Ok(runs.items.iter().filter(|run| overdue(run, now)).count())
     }
 }

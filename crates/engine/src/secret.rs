@@ -38,8 +38,8 @@ use providers::state_store::{
 use secrecy::SecretString;
 use serde_json::Value;
 use store::{
-    Cause, CheckpointRow, CredentialRow, DeploymentLookup, IdentityRow, LockoutRow, NewEvent,
-    Result, Store, StoreError, Tx,
+    Cause, CheckpointRow, CredentialRow, DeploymentLookup, IdentityRow, Listed, LockoutRow,
+    NewEvent, Result, Store, StoreError, Tx,
 };
 
 #[derive(Clone)]
@@ -109,12 +109,14 @@ impl SecretStore {
         filter: Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<CredentialInfo>> {
+    ) -> Result<Listed<CredentialInfo>> {
         let input = (filter, after.to_string(), limit);
         let rows = self.store.scan(input, |(filter, after, limit), tx| {
             Box::pin(tx.credentials(filter, after, *limit))
         });
-        Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
+        let page = rows.await?;
+        self.store.unreadable().record(&page.unreadable);
+        Ok(page.map(CredentialInfo::from))
     }
 
     /// Deletes a credential, at this version if one is named.

@@ -85,7 +85,9 @@ impl Sites {
         let found = self.0.store().scan(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     /// Deletes a site that has no nodes, at this version if one is named.

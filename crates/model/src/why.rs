@@ -6,8 +6,10 @@
 
 mod device;
 mod remedy;
+mod stored;
 
 pub use device::{device_overdue, explain_device};
+pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 
 use crate::condition::{Condition, ConditionType};
 use crate::effect::CallVerb;

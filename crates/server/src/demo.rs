@@ -59,7 +59,7 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
 async fn onboard_nodes(engine: &Engine) -> Result<()> {
     let site = SiteId::trusted(SITE);
     match engine.sites().get(&site).await {
-        Ok(_) => {}
+        Ok(_) | Err(StoreError::Corrupt(_)) => {}
         Err(StoreError::Refused(_)) => {
             let spec =
                 SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
@@ -81,8 +81,8 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
         match engine.nodes().onboard(desired).await {
             Ok(_) => {}
             // The machine is used for something else now.
-            Err(StoreError::Refused(refusal)) => {
-                tracing::debug!(%refusal, "demo machine not onboarded");
+            Err(error @ (StoreError::Refused(_) | StoreError::Corrupt(_))) => {
+                tracing::debug!(%error, "demo machine not onboarded");
             }
             Err(error) => return Err(error),
         }
@@ -94,7 +94,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
 async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> {
     let id = RackId::trusted(format!("rack-r{rack}"));
     match engine.racks().get(&id).await {
-        Ok(_) => return Ok(id),
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(id),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
@@ -123,7 +123,8 @@ async fn register_device<D: Device>(
     (position, slot): (RackId, u32),
 ) -> Result<()> {
     match engine.devices().get::<D>(id).await {
-        Ok(_) => return Ok(()),
+        // An unreadable row exists too.
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(()),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
@@ -158,7 +159,8 @@ async fn register(
 ) -> Result<()> {
     let machine_id = MachineId::trusted(id);
     match engine.machines().get(&machine_id).await {
-        Ok(_) => return Ok(()),
+        // An unreadable row exists too.
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(()),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }

@@ -22,12 +22,12 @@ mod rack;
 mod run;
 mod simulator;
 mod site;
-mod status;
+pub(crate) mod status;
 mod stream;
 mod switch;
 mod update;
 
-pub(crate) use convert::plan_from;
+pub(crate) use convert::{plan_from, time};
 pub(crate) use node::workflow_kind;
 
 use crate::netboot::artifacts::Artifacts;

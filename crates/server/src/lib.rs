@@ -8,6 +8,7 @@
 mod agents;
 pub mod config;
 mod console;
+mod database;
 mod demo;
 mod grpc;
 mod http;
@@ -15,4 +16,5 @@ mod netboot;
 mod serve;
 mod telemetry;
 
+pub use database::OfflineDatabase;
 pub use serve::{ServeError, serve};

@@ -230,9 +230,12 @@ async fn wait_for_stop_signal() {
     }
 }
 
+/// The database in the data directory.
+pub(crate) const DATABASE_FILE: &str = "farrier.db";
+
 fn options(config: &Config) -> Options {
     if config.database_url.is_empty() {
-        Options::Sqlite { path: config.data_dir.join("farrier.db") }
+        Options::Sqlite { path: config.data_dir.join(DATABASE_FILE) }
     } else {
         let url = config.database_url.clone();
         let name = format!("farrier/{}", config.replica());

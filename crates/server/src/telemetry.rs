@@ -105,6 +105,14 @@ fn describe() {
         "farrier_health_alerts_suppressed",
         "Alerts that suppress external alerting, by kind."
     );
+    describe_gauge!(
+        "farrier_unreadable_rows",
+        "Stored rows that this replica could not read, by kind; `farrier db check` names them."
+    );
+    describe_gauge!(
+        "farrier_outdated",
+        "1 if a newer farrier has migrated the database and this replica must not write."
+    );
     describe_gauge!("farrier_watchers", "Open watches.");
     describe_gauge!(
         "farrier_bmc_circuit_open",
@@ -148,6 +156,13 @@ pub(crate) async fn refresh(engine: &Engine) {
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
     for (name, value) in engine.providers().gauges() {
         metrics::gauge!(name).set(value as f64);
+    }
+    let outdated = engine.store().outdated().is_some();
+    metrics::gauge!("farrier_outdated").set(f64::from(u8::from(outdated)));
+    let unreadable = engine.store().unreadable().counts();
+    for kind in store::RowKind::ALL {
+        let count = unreadable.get(&kind).copied().unwrap_or_default();
+        metrics::gauge!("farrier_unreadable_rows", "kind" => kind.as_str()).set(count as f64);
     }
     let Ok(counts) = engine.store().scan((), |(), tx| Box::pin(count(tx))).await else { return };
     metrics::gauge!("farrier_machines").set(counts.machines as f64);

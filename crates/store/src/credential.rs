@@ -4,6 +4,7 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::{Filter, FilterValues};
@@ -37,12 +38,13 @@ fn object(name: &str) -> String {
     format!("credential/{name}")
 }
 
-const COLUMNS: &str = "name, kind, login, sealed, version, updated_at";
+pub(crate) const COLUMNS: &str = "name, kind, login, sealed, version, updated_at";
 
 impl Tx {
     pub async fn credential(&mut self, name: &str) -> Result<Option<CredentialRow>> {
         let sql = format!("SELECT {COLUMNS} FROM credentials WHERE name = $1");
-        self.query_one(&sql, values![name]).await?.as_ref().map(credential).transpose()
+        let row = self.query_one(&sql, values![name]).await?;
+        named(RowKind::Credential, name, row.as_ref().map(credential).transpose())
     }
 
     /// One page of the credentials that match, ordered by name.
@@ -51,14 +53,15 @@ impl Tx {
         filter: &Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<CredentialRow>> {
+    ) -> Result<Listed<CredentialRow>> {
         let query = KeysetQuery {
             sql: format!(
                 "SELECT {COLUMNS} FROM credentials WHERE name > $1 ORDER BY name LIMIT $2"
             ),
             after: vec![after.into()],
             fixed: Vec::new(),
-            key: |one: &CredentialRow| vec![one.name.as_str().into()],
+            key: &[0],
+            kind: Some(RowKind::Credential),
             decode: credential,
         };
         self.filtered_items(query, filter, limit).await
@@ -126,7 +129,7 @@ impl Tx {
     }
 }
 
-fn credential(row: &Row) -> Result<CredentialRow> {
+pub(crate) fn credential(row: &Row) -> Result<CredentialRow> {
     Ok(CredentialRow {
         name: row.text(0)?.to_string(),
         kind: row.text(1)?.to_string(),

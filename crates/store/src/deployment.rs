@@ -101,6 +101,6 @@ impl Tx {
     }
 }
 
-fn deployment(row: &Row) -> Result<DeploymentRow> {
+pub(crate) fn deployment(row: &Row) -> Result<DeploymentRow> {
     Ok(DeploymentRow { deployment: row.json(0)?, version: row.int(1)? })
 }

@@ -2,20 +2,23 @@
 
 mod memory;
 pub(crate) mod postgres;
+mod schema;
 pub(crate) mod sqlite;
 mod transaction;
 
+use schema::{SchemaPolicy, StoredSchema};
 use transaction::{Job, ReadConsistency, Transaction, TransactionEnd};
 pub use transaction::{TxBody, TxFuture, TxInput, TxOutput};
 
 use crate::hook::{TransactionHook, TransactionPoint};
 use crate::signal::{Signal, SignalBus};
+use crate::unreadable::UnreadableRows;
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use model::id::MachineId;
 use model::machine::Machine;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The number of conflicts after which [`Store::retry_write`] gives up.
 const MAX_CONFLICTS: u32 = 20;
@@ -44,6 +47,9 @@ pub struct Store {
     hook: Option<Arc<dyn TransactionHook>>,
     /// `Rollback` for a [`Store::dry_run`].
     ending: TransactionEnd,
+    unreadable: UnreadableRows,
+    /// Set once a write has failed because this farrier is too old for the schema.
+    outdated: Arc<OnceLock<String>>,
 }
 
 #[derive(Clone)]
@@ -56,16 +62,30 @@ enum Driver {
 impl Store {
     /// Opens the database, migrates its schema, and starts to listen for other replicas.
     pub async fn open(options: &Options) -> Result<Self> {
+        Self::open_at(options, SchemaPolicy::Migrate).await
+    }
+
+    /// Opens a database that exists and has the schema of this version. Changes nothing.
+    pub async fn open_unmigrated(options: &Options) -> Result<Self> {
+        Self::open_at(options, SchemaPolicy::Require).await
+    }
+
+    async fn open_at(options: &Options, schema: SchemaPolicy) -> Result<Self> {
         let bus = SignalBus::default();
         let driver = match options {
-            Options::Sqlite { path } => Driver::Sqlite(sqlite::Sqlite::open(path, bus.clone())?),
+            Options::Sqlite { path } => {
+                Driver::Sqlite(sqlite::Sqlite::open(path, schema, bus.clone())?)
+            }
             Options::Postgres { url, connections, name } => {
-                let bus = bus.clone();
-                Driver::Postgres(postgres::Postgres::open(url, *connections, name, bus).await?)
+                let size = postgres::PoolSize { connections: *connections, name };
+                let opened = postgres::Postgres::open(url, size, schema, bus.clone());
+                Driver::Postgres(opened.await?)
             }
             Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };
-        Ok(Self { driver, bus, hook: None, ending: TransactionEnd::Commit })
+        let unreadable = UnreadableRows::default();
+        let ending = TransactionEnd::Commit;
+        Ok(Self { driver, bus, hook: None, ending, unreadable, outdated: Arc::default() })
     }
 
     /// Returns the same store with a transaction hook.
@@ -203,11 +223,23 @@ impl Store {
     }
 
     async fn run_write(&self, job: Arc<dyn Job>) -> Result<()> {
-        match &self.driver {
+        let written = match &self.driver {
             Driver::Sqlite(db) => db.write(job, self.ending).await,
             Driver::Postgres(db) => db.write(&*job, self.ending).await,
             Driver::Memory(db) => db.run(&*job, self.ending),
+        };
+        if let Some(message) = written.as_ref().err().and_then(schema::outdated_message)
+            && self.outdated.set(message.to_string()).is_ok()
+        {
+            tracing::error!("{message}; this replica only reads from now on");
         }
+        written
+    }
+
+    /// The reason, if a newer farrier has migrated the database and this one must not write any
+    /// more. Every write transaction checks it; the heartbeat is one.
+    pub fn outdated(&self) -> Option<&str> {
+        self.outdated.get().map(String::as_str)
     }
 
     async fn run_read(&self, job: &dyn Job, view: ReadConsistency) -> Result<()> {
@@ -231,6 +263,11 @@ impl Store {
 
     pub fn bus(&self) -> &SignalBus {
         &self.bus
+    }
+
+    /// The unreadable rows that this process has met.
+    pub fn unreadable(&self) -> &UnreadableRows {
+        &self.unreadable
     }
 }
 
@@ -380,36 +417,4 @@ impl Dialect {
             Self::Postgres => format!("({column}::jsonb ->> {key})"),
         }
     }
-}
-
-/// The schema migrations. The SQL of a released migration never changes.
-const MIGRATIONS: [&str; 12] = [
-    include_str!("../migrations/0001_init.sql"),
-    include_str!("../migrations/0002_retention.sql"),
-    include_str!("../migrations/0003_labels.sql"),
-    include_str!("../migrations/0004_hardware.sql"),
-    include_str!("../migrations/0005_images.sql"),
-    include_str!("../migrations/0006_racks.sql"),
-    include_str!("../migrations/0007_nodes.sql"),
-    include_str!("../migrations/0008_replicas.sql"),
-    include_str!("../migrations/0009_feeds.sql"),
-    include_str!("../migrations/0010_inspections.sql"),
-    include_str!("../migrations/0011_firmware_version.sql"),
-    include_str!("../migrations/0012_list_orders.sql"),
-];
-
-/// The migrations that a database at schema `version` still needs.
-fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {
-    let known = MIGRATIONS.len() as i64;
-    if version > known {
-        return Err(StoreError::Unavailable(format!(
-            "the database has schema version {version}, this farrier knows up to {known}; \
-             start the newer farrier that made it"
-        )));
-    }
-    let steps = MIGRATIONS.iter().enumerate().map(|(index, sql)| (index as i64 + 1, *sql));
-    Ok(steps
-        .filter(|(step, _)| *step > version)
-        .map(|(n, sql)| (n, dialect.fill_placeholders(sql)))
-        .collect())
 }

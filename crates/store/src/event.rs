@@ -385,10 +385,11 @@ impl Tx {
             sql,
             after: vec![query.after.unwrap_or(first).into()],
             fixed: vec![id.into()],
-            key: |one: &Event| vec![one.version.into()],
+            key: &[4],
+            kind: None,
             decode: |row| event(row, None),
         };
-        self.filtered_items(rows, &query.filter, limit).await
+        self.filtered_items(rows, &query.filter, limit).await?.complete()
     }
 }
 
@@ -427,6 +428,16 @@ fn readable_object(row: &Row) -> Option<EventObject> {
         tracing::error!(object, %error, "the object of an event cannot be read");
         None
     })
+}
+
+/// An object in the body of an earlier event; none if it cannot be decoded. A snapshot leaves it out:
+/// a later event describes the object.
+pub(crate) fn readable_body<T: serde::de::DeserializeOwned>(object: &str, body: &str) -> Option<T> {
+    serde_json::from_str(body)
+        .inspect_err(|error| {
+            tracing::error!(object, %error, "the object of an event cannot be read");
+        })
+        .ok()
 }
 
 /// The object in the body of an event: the columns 10 (kind) and 11 (body), and 12, the spec of a

@@ -4,6 +4,7 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
@@ -16,20 +17,21 @@ fn object(id: &FirmwareId) -> String {
     format!("firmware/{id}")
 }
 
-const COLUMNS: &str = "body, is_default, available, version";
+pub(crate) const COLUMNS: &str = "body, is_default, available, version, id";
 
 impl Tx {
     pub async fn firmware(&mut self, id: &FirmwareId) -> Result<Option<Firmware>> {
         let sql = format!("SELECT {COLUMNS} FROM firmware WHERE id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(firmware).transpose()
+        named(RowKind::Firmware, id.as_str(), row.as_ref().map(firmware).transpose())
     }
 
     pub async fn default_firmware(&mut self, hardware_type: &str) -> Result<Option<Firmware>> {
         let sql =
             format!("SELECT {COLUMNS} FROM firmware WHERE hardware_type = $1 AND is_default = 1");
         let row = self.query_one(&sql, values![hardware_type]).await?;
-        row.as_ref().map(firmware).transpose()
+        let Some(row) = row else { return Ok(None) };
+        named(RowKind::Firmware, row.text(4)?, firmware(&row)).map(Some)
     }
 
     /// One page of the records that match, ordered by id.
@@ -38,7 +40,7 @@ impl Tx {
         filter: &Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<Firmware>> {
+    ) -> Result<Listed<Firmware>> {
         let query = KeysetQuery {
             sql: format!(
                 "SELECT {COLUMNS} FROM firmware WHERE id > $1 \
@@ -46,7 +48,8 @@ impl Tx {
             ),
             after: vec![after.into()],
             fixed: vec![filter.named_value("hardware_type").into()],
-            key: |one: &Firmware| vec![one.id.as_str().into()],
+            key: &[4],
+            kind: Some(RowKind::Firmware),
             decode: firmware,
         };
         self.filtered_items(query, filter, limit).await
@@ -142,10 +145,11 @@ impl Tx {
             sql,
             after: after.values(),
             fixed: vec![query.device.as_ref().map(TargetId::key).into()],
-            key: |one: &AppliedFirmware| AppliedPosition::of(one).values(),
+            key: &[7, 0, 1],
+            kind: None,
             decode: applied,
         };
-        self.filtered_items(rows, &query.filter, limit).await
+        self.filtered_items(rows, &query.filter, limit).await?.complete()
     }
 
     fn append_firmware_event(
@@ -204,7 +208,7 @@ fn applied(row: &Row) -> Result<AppliedFirmware> {
     })
 }
 
-fn firmware(row: &Row) -> Result<Firmware> {
+pub(crate) fn firmware(row: &Row) -> Result<Firmware> {
     let stored: Firmware = row.json(0)?;
     Ok(Firmware {
         is_default: row.int(1)? == 1,

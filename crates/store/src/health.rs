@@ -3,6 +3,7 @@
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
+use crate::unreadable::{Listed, RowKind, UnreadableRow};
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::filter::Filter;
@@ -54,7 +55,7 @@ impl Tx {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id {among $1}";
         let sql = self.dialect().fill_placeholders(sql);
         let rows = self.query(&sql, values![serde_json::to_string(&keys)?]).await?;
-        let found = group_by_object(&rows)?.into_iter();
+        let found = group_readable(&rows, &mut Vec::new())?.into_iter();
         Ok(found.map(|(key, reports)| (TargetId::from_key(&key), reports)).collect())
     }
 
@@ -64,15 +65,15 @@ impl Tx {
         filter: &Filter,
         after: &str,
         limit: usize,
-    ) -> Result<Vec<ObjectReports>> {
+    ) -> Result<Listed<ObjectReports>> {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id > $1 \
                    ORDER BY object_id, source LIMIT $2";
         let mut after = after.to_string();
-        let mut found = Vec::new();
+        let mut found = Listed::default();
         loop {
             let rows = self.query(sql, values![after.as_str(), BATCH]).await?;
             let more = rows.len() as i64 == BATCH;
-            let mut objects = group_by_object(&rows)?;
+            let mut objects = group_readable(&rows, &mut found.unreadable)?;
             if more {
                 // The last object may have more rows than were read.
                 objects.pop_last();
@@ -80,11 +81,11 @@ impl Tx {
             for (key, reports) in objects {
                 after.clone_from(&key);
                 let object = TargetId::from_key(&key);
-                if found.len() < limit && has_matching_alert(filter, &object, &reports) {
-                    found.push((object, reports));
+                if found.items.len() < limit && has_matching_alert(filter, &object, &reports) {
+                    found.items.push((object, reports));
                 }
             }
-            if !more || found.len() == limit {
+            if !more || found.items.len() == limit {
                 return Ok(found);
             }
         }
@@ -259,12 +260,30 @@ fn unknown(object: &TargetId) -> Refusal {
     Refusal::not_found(object.kind.noun(), object, object.kind.list_command())
 }
 
-/// Groups rows of object, source and report by object.
+/// Groups rows of object, source and report by object, for a decision.
 fn group_by_object(rows: &[Row]) -> Result<BTreeMap<String, Reports>> {
+    let mut unreadable = Vec::new();
+    let objects = group_readable(rows, &mut unreadable)?;
+    unreadable.into_iter().next().map_or(Ok(objects), |row| Err(row.into()))
+}
+
+/// Groups rows by object, without those that cannot be decoded.
+fn group_readable(
+    rows: &[Row],
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Result<BTreeMap<String, Reports>> {
     let mut objects: BTreeMap<String, Reports> = BTreeMap::new();
     for row in rows {
-        let reports = objects.entry(row.text(0)?.to_string()).or_default();
-        reports.insert(row.text(1)?.to_string(), row.json(2)?);
+        let (object, source) = (row.text(0)?, row.text(1)?);
+        let reports = objects.entry(object.to_string()).or_default();
+        match row.json(2) {
+            Ok(report) => drop(reports.insert(source.to_string(), report)),
+            Err(StoreError::Corrupt(problem)) => {
+                let (kind, id) = (RowKind::HealthReport, format!("{object}/{source}"));
+                unreadable.push(UnreadableRow { kind, id, problem });
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(objects)
 }

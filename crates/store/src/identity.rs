@@ -1,6 +1,7 @@
 //! Pinned identities of devices: certificates and host keys.
 
 use crate::keyset::KeysetQuery;
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::{Filter, FilterValues};
@@ -23,10 +24,13 @@ impl FilterValues for IdentityRow {
     }
 }
 
+pub(crate) const COLUMNS: &str = "peer, identity, first_seen";
+
 impl Tx {
     pub async fn identity(&mut self, peer: &str) -> Result<Option<IdentityRow>> {
-        let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer = $1";
-        self.query_one(sql, values![peer]).await?.as_ref().map(identity).transpose()
+        let sql = format!("SELECT {COLUMNS} FROM identities WHERE peer = $1");
+        let row = self.query_one(&sql, values![peer]).await?;
+        named(RowKind::Identity, peer, row.as_ref().map(identity).transpose())
     }
 
     /// One page of the identities that match, ordered by address.
@@ -35,14 +39,13 @@ impl Tx {
         filter: &Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<IdentityRow>> {
+    ) -> Result<Listed<IdentityRow>> {
         let query = KeysetQuery {
-            sql: "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
-                  ORDER BY peer LIMIT $2"
-                .into(),
+            sql: format!("SELECT {COLUMNS} FROM identities WHERE peer > $1 ORDER BY peer LIMIT $2"),
             after: vec![after.into()],
             fixed: Vec::new(),
-            key: |one: &IdentityRow| vec![one.peer.as_str().into()],
+            key: &[0],
+            kind: Some(RowKind::Identity),
             decode: identity,
         };
         self.filtered_items(query, filter, limit).await
@@ -73,7 +76,7 @@ impl Tx {
     }
 }
 
-fn identity(row: &Row) -> Result<IdentityRow> {
+pub(crate) fn identity(row: &Row) -> Result<IdentityRow> {
     Ok(IdentityRow {
         peer: row.text(0)?.to_string(),
         identity: row.text(1)?.to_string(),

@@ -4,6 +4,7 @@ use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::keyset::KeysetQuery;
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
@@ -17,16 +18,23 @@ fn object(name: &str) -> String {
 impl Tx {
     pub async fn image(&mut self, name: &str) -> Result<Option<Image>> {
         let sql = "SELECT body FROM images WHERE name = $1";
-        self.query_one(sql, values![name]).await?.as_ref().map(image).transpose()
+        let row = self.query_one(sql, values![name]).await?;
+        named(RowKind::Image, name, row.as_ref().map(image).transpose())
     }
 
     /// One page of the images that match, ordered by name.
-    pub async fn images(&mut self, filter: &Filter, after: &str, limit: i64) -> Result<Vec<Image>> {
+    pub async fn images(
+        &mut self,
+        filter: &Filter,
+        after: &str,
+        limit: i64,
+    ) -> Result<Listed<Image>> {
         let query = KeysetQuery {
-            sql: "SELECT body FROM images WHERE name > $1 ORDER BY name LIMIT $2".into(),
+            sql: "SELECT body, name FROM images WHERE name > $1 ORDER BY name LIMIT $2".into(),
             after: vec![after.into()],
             fixed: Vec::new(),
-            key: |one: &Image| vec![one.name.as_str().into()],
+            key: &[1],
+            kind: Some(RowKind::Image),
             decode: image,
         };
         self.filtered_items(query, filter, limit).await
@@ -56,6 +64,6 @@ impl Tx {
     }
 }
 
-fn image(row: &Row) -> Result<Image> {
+pub(crate) fn image(row: &Row) -> Result<Image> {
     row.json(0)
 }

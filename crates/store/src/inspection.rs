@@ -8,6 +8,8 @@ use model::id::MachineId;
 use model::machine::hardware::RecordedHardware;
 use std::collections::BTreeMap;
 
+pub(crate) const COLUMNS: &str = "machine_id, inspected_at, body";
+
 impl Tx {
     /// Records an inspection, unless a later one is recorded.
     pub fn record_hardware(&mut self, id: &MachineId, recorded: &RecordedHardware) -> Result<()> {
@@ -24,9 +26,8 @@ impl Tx {
         &mut self,
         ids: &[&str],
     ) -> Result<BTreeMap<MachineId, RecordedHardware>> {
-        let sql =
-            "SELECT machine_id, inspected_at, body FROM inspections WHERE machine_id {among $1}";
-        let sql = self.dialect().fill_placeholders(sql);
+        let sql = format!("SELECT {COLUMNS} FROM inspections WHERE machine_id {{among $1}}");
+        let sql = self.dialect().fill_placeholders(&sql);
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
         let mut found = BTreeMap::new();
         for row in &rows {
@@ -38,6 +39,6 @@ impl Tx {
     }
 }
 
-fn hardware(row: &Row) -> Result<RecordedHardware> {
+pub(crate) fn hardware(row: &Row) -> Result<RecordedHardware> {
     Ok(RecordedHardware { summary: row.json(2)?, inspected_at: row.time(1)? })
 }

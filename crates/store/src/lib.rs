@@ -29,8 +29,10 @@ mod record;
 mod replica;
 mod retention;
 mod run;
+mod set_aside;
 mod signal;
 mod subject;
+mod unreadable;
 mod value;
 
 pub use checkpoint::CheckpointRow;
@@ -57,7 +59,9 @@ pub use retention::{
     RemovedRows,
 };
 pub use run::{ClaimedRun, RunPage};
+pub use set_aside::SetAsideRow;
 pub use signal::{Signal, SignalBus};
 pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
+pub use unreadable::{CheckedRows, Listed, RowKind, UnreadableRow, UnreadableRows};
 
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -1,9 +1,10 @@
 //! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::{Cursor, NewEvent, ObjectAsOf};
+use crate::event::{Cursor, NewEvent, ObjectAsOf, readable_body};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, UnreadableRow, named};
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
 use model::condition::Conditions;
@@ -28,6 +29,8 @@ pub struct MachinePage {
     pub machines: Vec<Machine>,
     /// The id after which the next page starts, if there is one.
     pub next: Option<String>,
+    /// Rows that were left out.
+    pub unreadable: Vec<UnreadableRow>,
 }
 
 pub(crate) const COLUMNS: &str =
@@ -37,7 +40,7 @@ impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(machine).transpose()
+        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
     }
 
     /// Reads several machines. One that cannot be decoded does not hide the others.
@@ -48,7 +51,7 @@ impl Tx {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id {{among $1}}");
         let sql = self.dialect().fill_placeholders(&sql);
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
-        rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
+        rows.iter().map(machine_by_id).collect()
     }
 
     /// Reads a machine and locks it until the transaction ends.
@@ -56,7 +59,24 @@ impl Tx {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
         let sql = self.dialect().fill_placeholders(&sql);
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(machine).transpose()
+        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
+    }
+
+    /// The machine on which a run is active.
+    pub async fn machine_of_active_run(&mut self, run: &RunId) -> Result<Option<Machine>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE active_run = $1");
+        let row = self.query_one(&sql, values![run.as_str()]).await?;
+        row.map(|row| machine_by_id(&row)?.1).transpose()
+    }
+
+    /// The machine that the queue row of an active run holds.
+    pub async fn machine_held_by(&mut self, run: &RunId) -> Result<Option<Machine>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM machines \
+             WHERE id = (SELECT s.holds_machine FROM subjects s WHERE s.id = $1)"
+        );
+        let row = self.query_one(&sql, values![run.as_str()]).await?;
+        row.map(|row| machine_by_id(&row)?.1).transpose()
     }
 
     /// Inserts a machine and its event. A conflict means that the id exists.
@@ -153,11 +173,7 @@ impl Tx {
         let count = select.bind(limit + 1);
         let sql = format!("SELECT {COLUMNS} FROM {from} {clause} ORDER BY {id} LIMIT {count}");
         let rows = self.query(&sql, &select.values).await?;
-        let more = rows.len() as i64 > limit;
-        let stored = rows.iter().take(limit as usize);
-        let machines = stored.map(machine).collect::<Result<Vec<_>>>()?;
-        let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
-        Ok(MachinePage { machines, next })
+        page(&rows, limit, |row| Ok(row.text(0)?.to_string()))
     }
 
     /// Like [`Tx::machines`], as of a cursor: later changes are undone, and machines that did not
@@ -175,13 +191,13 @@ impl Tx {
             match self.object_as_of(machine.id.as_str(), machine.version, at).await? {
                 ObjectAsOf::Unchanged => machines.push(machine),
                 ObjectAsOf::Earlier(version, body) => {
-                    let then: Machine = serde_json::from_str(&body)?;
-                    machines.push(Machine { version, ..then });
+                    let then = readable_body::<Machine>(machine.id.as_str(), &body);
+                    machines.extend(then.map(|then| Machine { version, ..then }));
                 }
                 ObjectAsOf::Later => {}
             }
         }
-        Ok(MachinePage { machines, next: page.next })
+        Ok(MachinePage { machines, ..page })
     }
 
     /// The machines of a rack, ordered by id. One that cannot be decoded does not hide the others.
@@ -191,7 +207,7 @@ impl Tx {
     ) -> Result<Vec<(MachineId, Result<Machine>)>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE rack_id = $1 ORDER BY id");
         let rows = self.query(&sql, values![rack.as_str()]).await?;
-        rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
+        rows.iter().map(machine_by_id).collect()
     }
 
     pub async fn count_machines(&mut self) -> Result<i64> {
@@ -207,6 +223,27 @@ fn body(machine: &Machine) -> Result<Value> {
         health: machine.health.clone(),
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
+}
+
+/// One page of rows, of which one more than `limit` was read. `position` is that of a row.
+pub(crate) fn page(
+    rows: &[Row],
+    limit: i64,
+    position: impl Fn(&Row) -> Result<String>,
+) -> Result<MachinePage> {
+    let shown = &rows[..rows.len().min(limit as usize)];
+    let mut listed = Listed::default();
+    for row in shown {
+        listed.push(RowKind::Machine, row.text(0)?, machine(row))?;
+    }
+    let last = shown.last().filter(|_| rows.len() > shown.len());
+    let next = last.map(position).transpose()?;
+    Ok(MachinePage { machines: listed.items, next, unreadable: listed.unreadable })
+}
+
+fn machine_by_id(row: &Row) -> Result<(MachineId, Result<Machine>)> {
+    let id = row.text(0)?;
+    Ok((MachineId::trusted(id), named(RowKind::Machine, id, machine(row))))
 }
 
 pub(crate) fn machine(row: &Row) -> Result<Machine> {

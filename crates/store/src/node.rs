@@ -3,6 +3,7 @@
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::record::record;
+use crate::unreadable::{RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::effect::EffectKey;
@@ -137,7 +138,11 @@ impl Tx {
                    WHERE n.site_id = $1 AND n.live = 1 AND n.id > $2 ORDER BY n.id LIMIT $3";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = self.query(sql, values![site.as_str(), after, limit]).await?;
-        rows.iter().map(|row| Ok((NodeId::trusted(row.text(2)?), record(row)))).collect()
+        let node = |row: &Row| {
+            let id = row.text(2)?;
+            Ok((NodeId::trusted(id), named(RowKind::Node, id, record(row))))
+        };
+        rows.iter().map(node).collect()
     }
 
     /// Records that the MAAS of a site answered.
@@ -238,7 +243,7 @@ impl Tx {
     pub async fn task(&mut self, key: &EffectKey) -> Result<Option<TaskRow>> {
         let sql = "SELECT body, version FROM tasks WHERE key = $1";
         let row = self.query_one(sql, values![key.as_str()]).await?;
-        row.as_ref().map(task).transpose()
+        named(RowKind::Task, key.as_str(), row.as_ref().map(task).transpose())
     }
 
     /// The oldest unfinished task of a node.
@@ -270,7 +275,7 @@ const fn is_open(task: &Task) -> bool {
     }
 }
 
-fn task(row: &Row) -> Result<TaskRow> {
+pub(crate) fn task(row: &Row) -> Result<TaskRow> {
     Ok(TaskRow { task: row.json(0)?, version: row.int(1)? })
 }
 

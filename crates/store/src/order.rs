@@ -5,6 +5,7 @@ use crate::filter::{Select, compile_filter};
 use crate::machine::{self, MachinePage};
 use crate::record::{self, RecordPage};
 use crate::run::{self, RunPage};
+use crate::unreadable::{Listed, RowKind};
 use crate::value::{Row, Value};
 use crate::{Result, Tx};
 use model::lifecycle::Lifecycle;
@@ -37,18 +38,13 @@ impl Tx {
         let columns = machine::COLUMNS;
         let sql = format!("SELECT {columns} FROM machines {clause} ORDER BY {by} LIMIT {count}");
         let rows = self.query(&sql, &select.values).await?;
-        let more = rows.len() as i64 > limit;
-        let stored = rows.iter().take(limit as usize);
-        let machines = stored.map(machine::machine).collect::<Result<Vec<_>>>()?;
-        let next = machines.last().filter(|_| more).map(|last| {
-            let time = match order.field {
-                OrderField::Id => return last.id.to_string(),
-                OrderField::CreatedAt => last.created_at,
-                OrderField::UpdatedAt | OrderField::FinishedAt => last.updated_at,
-            };
-            TimePosition { micros: time.as_micros(), id: last.id.to_string() }.to_text()
-        });
-        Ok(MachinePage { machines, next })
+        // The columns 6 and 7 are the times.
+        let time = match order.field {
+            OrderField::Id => None,
+            OrderField::CreatedAt => Some(6),
+            OrderField::UpdatedAt | OrderField::FinishedAt => Some(7),
+        };
+        machine::page(&rows, limit, |row| position(row, time, 0))
     }
 
     /// One page of runs in the order of the selection.
@@ -83,12 +79,7 @@ impl Tx {
              JOIN subjects s ON s.id = r.id {join} {clause} ORDER BY {by} LIMIT {count}"
         );
         let rows = self.query(&sql, &select.values).await?;
-        let more = rows.len() as i64 > limit;
-        let shown = &rows[..rows.len().min(limit as usize)];
-        let runs = shown.iter().map(run::run).collect::<Result<Vec<_>>>()?;
-        let last = shown.last().filter(|_| more);
-        let next = last.map(|row| position(row, column.map(|_| 4), 3)).transpose()?;
-        Ok(RunPage { runs, next })
+        run::page(&rows, limit, |row| position(row, column.map(|_| 4), 3))
     }
 
     /// One page of records in the order of the selection.
@@ -107,7 +98,7 @@ impl Tx {
             OrderField::UpdatedAt | OrderField::FinishedAt => Some("updated_at"),
         };
         let mut after = after.map(String::from);
-        let mut records: Vec<R> = Vec::new();
+        let mut found = Listed::<R>::default();
         let mut next = None;
         loop {
             let mut select = Select::new(self.dialect(), "id");
@@ -121,20 +112,20 @@ impl Tx {
             );
             let rows = self.query(&sql, &select.values).await?;
             for row in &rows {
-                let one: R = record::record(row)?;
+                let decoded = record::record::<R>(row);
                 let here = position(row, column.map(|_| 3), 2)?;
                 after = Some(here.clone());
-                if !selection.filter.matches_record(&one) {
+                if decoded.as_ref().is_ok_and(|one| !selection.filter.matches_record(one)) {
                     continue;
                 }
-                if records.len() == limit {
-                    return Ok(RecordPage { records, next });
+                if found.items.len() == limit {
+                    return Ok(RecordPage::new(found, next));
                 }
-                records.push(one);
+                found.push(RowKind::of_record(R::KIND), row.text(2)?, decoded)?;
                 next = Some(here);
             }
             if (rows.len() as i64) < BATCH {
-                return Ok(RecordPage { records, next: None });
+                return Ok(RecordPage::new(found, None));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Plans of operators. The built-in plans are in the model.
 
+use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::id::PlanId;
@@ -10,7 +11,7 @@ impl Tx {
     pub async fn plan(&mut self, id: &PlanId) -> Result<Option<Plan>> {
         let row =
             self.query_one("SELECT body FROM plans WHERE id = $1", values![id.as_str()]).await?;
-        row.as_ref().map(plan).transpose()
+        named(RowKind::Plan, id.as_str(), row.as_ref().map(plan).transpose())
     }
 
     /// A conflict means that the id exists.
@@ -20,14 +21,23 @@ impl Tx {
         self.execute(sql, values![plan.id.as_str(), body, now]).await.map(drop)
     }
 
-    /// One page of plans, ordered by id.
-    pub async fn plans(&mut self, after: &str, limit: i64) -> Result<Vec<Plan>> {
-        let sql = "SELECT body FROM plans WHERE id > $1 ORDER BY id LIMIT $2";
+    /// One page of plans, ordered by id, and the id after which the next page starts.
+    pub async fn plans(
+        &mut self,
+        after: &str,
+        limit: i64,
+    ) -> Result<(Listed<Plan>, Option<String>)> {
+        let sql = "SELECT body, id FROM plans WHERE id > $1 ORDER BY id LIMIT $2";
         let rows = self.query(sql, values![after, limit]).await?;
-        rows.iter().map(plan).collect()
+        let mut found = Listed::default();
+        for row in &rows {
+            found.push(RowKind::Plan, row.text(1)?, plan(row))?;
+        }
+        let last = rows.last().filter(|_| rows.len() as i64 == limit);
+        Ok((found, last.map(|row| row.text(1).map(String::from)).transpose()?))
     }
 }
 
-fn plan(row: &Row) -> Result<Plan> {
+pub(crate) fn plan(row: &Row) -> Result<Plan> {
     row.json(0)
 }

@@ -6,8 +6,9 @@
 //! transaction.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::{Cursor, NewEvent, ObjectAsOf, REMOVED};
+use crate::event::{Cursor, NewEvent, ObjectAsOf, REMOVED, readable_body};
 use crate::signal::Signal;
+use crate::unreadable::{Listed, RowKind, UnreadableRow, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
@@ -28,6 +29,22 @@ pub struct RecordPage<R> {
     pub records: Vec<R>,
     /// The id after which the next page starts, if there is one.
     pub next: Option<String>,
+    /// Rows that were left out.
+    pub unreadable: Vec<UnreadableRow>,
+}
+
+impl<R> RecordPage<R> {
+    pub(crate) fn new(found: Listed<R>, next: Option<String>) -> Self {
+        Self { records: found.items, next, unreadable: found.unreadable }
+    }
+
+    /// The same page for a decision: fails if a row was left out.
+    pub fn complete(self) -> Result<Self> {
+        match self.unreadable.into_iter().next() {
+            Some(row) => Err(row.into()),
+            None => Ok(Self { unreadable: Vec::new(), ..self }),
+        }
+    }
 }
 
 /// The rows of one query.
@@ -48,7 +65,7 @@ impl Tx {
         let sql = self.dialect().fill_placeholders(&sql);
         let key = SubjectId::new(R::KIND, id).key();
         let row = self.query_one(&sql, values![key, R::KIND.as_str()]).await?;
-        row.as_ref().map(record).transpose()
+        named(RowKind::of_record(R::KIND), id, row.as_ref().map(record).transpose())
     }
 
     /// Inserts a record, its queue row, due now, and its first event. [`StoreError::Conflict`]
@@ -185,7 +202,7 @@ impl Tx {
         let sql =
             "SELECT body, version, id FROM records WHERE rack_id = $1 AND kind = $2 ORDER BY id";
         let rows = self.query(sql, values![rack.as_str(), R::KIND.as_str()]).await?;
-        rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
+        rows.iter().map(record_by_id).collect()
     }
 
     /// One page of the records of a kind. One that cannot be decoded does not hide the others.
@@ -198,7 +215,7 @@ impl Tx {
                    ORDER BY id LIMIT $3";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = self.query(sql, values![R::KIND.as_str(), after, limit]).await?;
-        rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
+        rows.iter().map(record_by_id).collect()
     }
 
     /// One page of the records that match a filter, ordered by id.
@@ -209,7 +226,8 @@ impl Tx {
         limit: usize,
     ) -> Result<RecordPage<R>> {
         let mut after = after.unwrap_or_default().to_string();
-        let mut records: Vec<R> = Vec::new();
+        let mut found = Listed::<R>::default();
+        let mut next = None;
         let sql = match filter.rack() {
             Some(_) => {
                 "SELECT body, version, id FROM records WHERE rack_id = $1 AND kind = $2 AND id > $3 \
@@ -226,18 +244,18 @@ impl Tx {
             let rows = self.query(sql, values).await?;
             for row in &rows {
                 after = row.text(2)?.to_string();
-                let one: R = record(row)?;
-                if !filter.matches_record(&one) {
+                let decoded = record::<R>(row);
+                if decoded.as_ref().is_ok_and(|one| !filter.matches_record(one)) {
                     continue;
                 }
-                if records.len() == limit {
-                    let next = records.last().map(|last| last.subject().key());
-                    return Ok(RecordPage { records, next });
+                if found.items.len() == limit {
+                    return Ok(RecordPage::new(found, next));
                 }
-                records.push(one);
+                found.push(RowKind::of_record(R::KIND), &after, decoded)?;
+                next = Some(after.clone());
             }
             if (rows.len() as i64) < BATCH {
-                return Ok(RecordPage { records, next: None });
+                return Ok(RecordPage::new(found, None));
             }
         }
     }
@@ -258,14 +276,15 @@ impl Tx {
             match self.object_as_of(&key, version, at).await? {
                 ObjectAsOf::Unchanged => records.push(record),
                 ObjectAsOf::Earlier(version, body) => {
-                    let mut then: R = serde_json::from_str(&body)?;
-                    then.head_mut().version = version;
-                    records.push(then);
+                    if let Some(mut then) = readable_body::<R>(&key, &body) {
+                        then.head_mut().version = version;
+                        records.push(then);
+                    }
                 }
                 ObjectAsOf::Later => {}
             }
         }
-        Ok(RecordPage { records, next: page.next })
+        Ok(RecordPage { records, ..page })
     }
 
     /// The number of records by kind and state, for the metrics.
@@ -284,6 +303,12 @@ impl Tx {
         self.signal(Signal::Event);
         Ok(())
     }
+}
+
+/// A record with the id in column 2.
+fn record_by_id<R: Lifecycle>(row: &Row) -> Result<(String, Result<R>)> {
+    let id = row.text(2)?;
+    Ok((id.to_string(), named(RowKind::of_record(R::KIND), id, record(row))))
 }
 
 /// Decodes a record from the columns 0 (body) and 1 (version).

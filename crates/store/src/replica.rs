@@ -118,10 +118,11 @@ impl Tx {
             sql: sql.into(),
             after: vec![after.into()],
             fixed: Vec::new(),
-            key: |one: &ReplicaStatus| vec![one.replica.name.as_str().into()],
+            key: &[0],
+            kind: None,
             decode: status,
         };
-        self.filtered_items(query, filter, limit).await
+        self.filtered_items(query, filter, limit).await?.complete()
     }
 
     /// Expires a replica and releases its claims, unless it has sent a heartbeat since `observed`.

@@ -1,17 +1,18 @@
 //! Runs: the immutable spec is in `runs`, the mutable progress in `subjects`.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::event::{Cursor, NewEvent, ObjectAsOf};
+use crate::event::{Cursor, NewEvent, ObjectAsOf, readable_body};
 use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::subject::Enqueue;
+use crate::unreadable::{Listed, RowKind, UnreadableRow, named};
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
 use model::id::RunId;
 use model::lifecycle::SubjectId;
 use model::plan::RunType;
-use model::run::Run;
+use model::run::{Progress, Run};
 use model::target::TargetId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub struct RunPage {
     pub runs: Vec<Run>,
     /// The id before which the next page starts, if there is one.
     pub next: Option<String>,
+    /// Rows that were left out.
+    pub unreadable: Vec<UnreadableRow>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,22 +34,23 @@ pub struct ClaimedRun {
     pub owner: Option<String>,
 }
 
+const COLUMNS: &str = "SELECT r.spec, s.state, s.version, r.id";
 const FROM: &str = "FROM runs r JOIN subjects s ON s.id = r.id";
 const CLAIMED: &str = "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner, r.id \
                     FROM runs r JOIN subjects s ON s.id = r.id";
 
 impl Tx {
     pub async fn run(&mut self, id: &RunId) -> Result<Option<Run>> {
-        let sql = format!("SELECT r.spec, s.state, s.version {FROM} WHERE r.id = $1");
+        let sql = format!("{COLUMNS} {FROM} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(run).transpose()
+        row.as_ref().map(named_run).transpose()
     }
 
     /// Reads a run with its claim.
     pub async fn run_with_claim(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = format!("{CLAIMED} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(claimed_run).transpose()
+        named(RowKind::Run, id.as_str(), row.as_ref().map(claimed_run).transpose())
     }
 
     /// Reads a run and locks it against claims and other writers until the transaction ends.
@@ -63,16 +67,18 @@ impl Tx {
     ) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
         let sql = self.dialect().fill_placeholders(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
-        rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), claimed_run(row)))).collect()
+        let claimed = |row: &Row| {
+            let id = row.text(6)?;
+            Ok((RunId::trusted(id), named(RowKind::Run, id, claimed_run(row))))
+        };
+        rows.iter().map(claimed).collect()
     }
 
     /// The run that a request id created on a target.
     pub async fn run_of_request(&mut self, target: &TargetId, id: &str) -> Result<Option<Run>> {
-        let sql = format!(
-            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 AND r.request_id = $2"
-        );
+        let sql = format!("{COLUMNS} {FROM} WHERE r.machine_id = $1 AND r.request_id = $2");
         let row = self.query_one(&sql, values![target.key(), id]).await?;
-        row.as_ref().map(run).transpose()
+        row.as_ref().map(named_run).transpose()
     }
 
     pub async fn latest_run(&mut self, target: &TargetId) -> Result<Option<Run>> {
@@ -82,21 +88,21 @@ impl Tx {
     /// The latest runs on a target, newest first.
     pub async fn latest_runs(&mut self, target: &TargetId, limit: i64) -> Result<Vec<Run>> {
         let sql = format!(
-            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 \
+            "{COLUMNS} {FROM} WHERE r.machine_id = $1 \
              ORDER BY r.created_at DESC, r.id DESC LIMIT $2"
         );
         let rows = self.query(&sql, values![target.key(), limit]).await?;
-        rows.iter().map(run).collect()
+        rows.iter().map(named_run).collect()
     }
 
     /// The runs with this request id on these targets: the child runs of a group.
     pub async fn runs_of_request(&mut self, targets: &[TargetId], id: &str) -> Result<Vec<Run>> {
         let sql = self.dialect().fill_placeholders(&format!(
-            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id {{among $1}} \
+            "{COLUMNS} {FROM} WHERE r.machine_id {{among $1}} \
              AND r.request_id = $2"
         ));
         let rows = self.query(&sql, values![keys(targets)?, id]).await?;
-        rows.iter().map(run).collect()
+        rows.iter().map(named_run).collect()
     }
 
     /// The active runs on these targets, by the target's key.
@@ -124,11 +130,17 @@ impl Tx {
     }
 
     /// Up to `limit` runs that have not ended.
-    pub async fn active_runs(&mut self, limit: i64) -> Result<Vec<Run>> {
-        let sql = "SELECT r.spec, s.state, s.version FROM subjects s JOIN runs r ON r.id = s.id \
-                   WHERE s.holds_machine IS NOT NULL LIMIT $1";
-        let rows = self.query(sql, values![limit]).await?;
-        rows.iter().map(run).collect()
+    pub async fn active_runs(&mut self, limit: i64) -> Result<Listed<Run>> {
+        let sql = format!(
+            "{COLUMNS} FROM subjects s JOIN runs r ON r.id = s.id \
+             WHERE s.holds_machine IS NOT NULL LIMIT $1"
+        );
+        let rows = self.query(&sql, values![limit]).await?;
+        let mut found = Listed::default();
+        for row in &rows {
+            found.push(RowKind::Run, row.text(3)?, run(row))?;
+        }
+        Ok(found)
     }
 
     /// One page of active runs of these types, ordered by id.
@@ -140,11 +152,11 @@ impl Tx {
     ) -> Result<Vec<Run>> {
         let words: Vec<&str> = types.iter().map(|one| one.as_str()).collect();
         let sql = self.dialect().fill_placeholders(&format!(
-            "SELECT r.spec, s.state, s.version {FROM} WHERE s.holds_machine IS NOT NULL \
+            "{COLUMNS} {FROM} WHERE s.holds_machine IS NOT NULL \
              AND r.type {{among $1}} AND s.id > $2 ORDER BY s.id LIMIT $3"
         ));
         let rows = self.query(&sql, values![serde_json::to_string(&words)?, after, limit]).await?;
-        rows.iter().map(run).collect()
+        rows.iter().map(named_run).collect()
     }
 
     /// Inserts a run, its queue row and its first event. A conflict means that
@@ -191,14 +203,9 @@ impl Tx {
             if filter.needs_machine() { "JOIN machines ON machines.id = r.machine_id" } else { "" };
         let clause = select.clause();
         let count = select.bind(limit + 1);
-        let sql = format!(
-            "SELECT r.spec, s.state, s.version {FROM} {join} {clause} ORDER BY s.id DESC LIMIT {count}"
-        );
+        let sql = format!("{COLUMNS} {FROM} {join} {clause} ORDER BY s.id DESC LIMIT {count}");
         let rows = self.query(&sql, &select.values).await?;
-        let more = rows.len() as i64 > limit;
-        let runs = rows.iter().take(limit as usize).map(run).collect::<Result<Vec<_>>>()?;
-        let next = runs.last().filter(|_| more).map(|last| last.spec.id.to_string());
-        Ok(RunPage { runs, next })
+        page(&rows, limit, |row| Ok(row.text(3)?.to_string()))
     }
 
     /// Like [`Tx::runs`], as of a cursor: later changes are undone, and runs that did not exist
@@ -216,13 +223,13 @@ impl Tx {
             match self.object_as_of(run.spec.id.as_str(), run.version, at).await? {
                 ObjectAsOf::Unchanged => runs.push(run),
                 ObjectAsOf::Earlier(version, body) => {
-                    let progress = serde_json::from_str(&body)?;
-                    runs.push(Run { version, progress, ..run });
+                    let progress = readable_body::<Progress>(run.spec.id.as_str(), &body);
+                    runs.extend(progress.map(|progress| Run { version, progress, ..run }));
                 }
                 ObjectAsOf::Later => {}
             }
         }
-        Ok(RunPage { runs, next: page.next })
+        Ok(RunPage { runs, ..page })
     }
 }
 
@@ -234,6 +241,27 @@ fn keys(targets: &[TargetId]) -> Result<String> {
 fn claimed_run(row: &Row) -> Result<ClaimedRun> {
     let owner = row.opt_text(5)?.map(String::from);
     Ok(ClaimedRun { run: run(row)?, epoch: row.int(3)?, wakes_requested: row.int(4)?, owner })
+}
+
+/// One page of rows, of which one more than `limit` was read. `position` is that of a row.
+pub(crate) fn page(
+    rows: &[Row],
+    limit: i64,
+    position: impl Fn(&Row) -> Result<String>,
+) -> Result<RunPage> {
+    let shown = &rows[..rows.len().min(limit as usize)];
+    let mut listed = Listed::default();
+    for row in shown {
+        listed.push(RowKind::Run, row.text(3)?, run(row))?;
+    }
+    let last = shown.last().filter(|_| rows.len() > shown.len());
+    let next = last.map(position).transpose()?;
+    Ok(RunPage { runs: listed.items, next, unreadable: listed.unreadable })
+}
+
+/// Decodes a run for a decision: an error names the row.
+fn named_run(row: &Row) -> Result<Run> {
+    named(RowKind::Run, row.text(3)?, run(row))
 }
 
 pub(crate) fn run(row: &Row) -> Result<Run> {

@@ -96,6 +96,10 @@ impl Row {
         self.0.get(index).ok_or_else(|| wrong(index, "is missing"))
     }
 
+    pub fn cell(&self, index: usize) -> Result<Value> {
+        self.at(index).cloned()
+    }
+
     pub fn int(&self, index: usize) -> Result<i64> {
         match self.at(index)? {
             Value::Int(value) => Ok(*value),

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Sends a raw request. Returns the status line with the headers, and the body.
-fn http(env: &TestServer, method: &str, path: &str) -> (String, String) {
+pub fn http(env: &TestServer, method: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", env.server.setup.port)).unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\nContent-Length: 0\r\n\

@@ -136,6 +136,10 @@ def administration(caller):
     caller.ok("Admin.ClearRetired", **reason)
     caller.refused("Admin.ClearNeedsIntervention", "FAILED_PRECONDITION", **reason)
     caller.ok("Admin.ListReplicas", filter="version!=0")
+    assert caller.ok("Admin.CheckDatabase").rows_checked > 0
+    row = {"kind": "machine", "id": "m-2", "reason": "a test"}
+    caller.refused("Admin.SetAsideRow", "FAILED_PRECONDITION", **row)
+    caller.refused("Admin.PutBackRow", "NOT_FOUND", **row)
     alert = {"id": "hot", "message": "too hot"}
     report = {"id": "m-2", "source": "monitor"}
     caller.ok("Health.MergeHealthReport", alerts=[alert], **report)

@@ -43,6 +43,7 @@ mod scripted;
 mod stage;
 mod steps;
 mod transcripts;
+mod unreadable;
 mod updates;
 mod versions;
 mod watching;

@@ -346,7 +346,8 @@ impl MachineService for Shared {
             env.machines.values().skip(from).take(request.page_size as usize).cloned().collect();
         let to = from + machines.len();
         let next_page_token = if to < env.machines.len() { to.to_string() } else { String::new() };
-        Ok(Response::new(ListMachinesResponse { machines, next_page_token }))
+        let unreadable_rows = 0;
+        Ok(Response::new(ListMachinesResponse { machines, next_page_token, unreadable_rows }))
     }
 
     async fn reimage_machine(&self, request: Request<ReimageMachineRequest>) -> Answer<Operation> {

@@ -50,11 +50,17 @@ impl Machines {
         if own.is_empty() {
             return Ok(own);
         }
-        let mut others = self.device_peers::<Switch>().await?;
-        others.append(&mut self.device_peers::<PowerShelf>().await?);
+        let (switches, shelves) =
+            (self.device_peers::<Switch>().await?, self.device_peers::<PowerShelf>().await?);
+        // An unreadable row may have any peer: then all are kept.
+        let (Some(mut others), Some(mut shelves)) = (switches, shelves) else { return Ok(own) };
+        others.append(&mut shelves);
         let mut after = None;
         loop {
             let page = self.list(Filter::default(), after, PAGE).await?;
+            if !page.unreadable.is_empty() {
+                return Ok(own);
+            }
             for other in page.machines.iter().filter(|other| other.id != *id) {
                 others.append(&mut peers(self.0.providers(), &other.spec));
             }
@@ -65,18 +71,22 @@ impl Machines {
         }
     }
 
-    async fn device_peers<D: Device>(&self) -> Result<BTreeSet<String>> {
+    /// None if a device cannot be read.
+    async fn device_peers<D: Device>(&self) -> Result<Option<BTreeSet<String>>> {
         let mut found = BTreeSet::new();
         let mut after = None;
         loop {
             let page = self.0.devices().list::<D>(Filter::default(), after, PAGE as usize).await?;
+            if !page.unreadable.is_empty() {
+                return Ok(None);
+            }
             for device in &page.records {
                 let spec = MachineSpec::from(device.spec().clone());
                 found.append(&mut peers(self.0.providers(), &spec));
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(found),
+                None => return Ok(Some(found)),
             }
         }
     }

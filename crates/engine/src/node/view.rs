@@ -49,7 +49,9 @@ impl Nodes {
         let found = self.0.store().scan(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });
-        found.await
+        let page = found.await?;
+        self.0.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 }
 

@@ -4,7 +4,7 @@ use super::SecretStore;
 use model::credential::{IdentityWrite, no_identity};
 use model::filter::Filter;
 use providers::pin::Pin;
-use store::{IdentityRow, Result, StoreError, Tx};
+use store::{IdentityRow, Listed, Result, StoreError, Tx};
 
 impl SecretStore {
     pub async fn identities(
@@ -12,12 +12,14 @@ impl SecretStore {
         filter: Filter,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<IdentityRow>> {
+    ) -> Result<Listed<IdentityRow>> {
         let input = (filter, after.to_string(), limit);
         let rows = self.store.scan(input, |(filter, after, limit), tx| {
             Box::pin(tx.identities(filter, after, *limit))
         });
-        rows.await
+        let page = rows.await?;
+        self.store.unreadable().record(&page.unreadable);
+        Ok(page)
     }
 
     pub async fn get_identity(&self, peer: &str) -> Result<IdentityRow> {

@@ -283,5 +283,6 @@ pub async fn run_to_cancel(env: &TestEnv) -> Option<Run> {
 
 async fn active_runs(env: &TestEnv) -> Vec<Run> {
     let active = env.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
-    active.await.expect("the in-memory database answers")
+    let active = active.await.expect("the in-memory database answers");
+    active.complete().expect("all rows can be read")
 }

@@ -219,6 +219,12 @@ reasons! {
     ImageExists = "IMAGE_EXISTS", Exists,
         "the name stands for another image; images never change",
         "create it under a new name";
+    RowReadable = "ROW_READABLE", Precondition,
+        "the row to be set aside can be read",
+        "nothing is wrong with it: `farrier db check`";
+    RowPlaceTaken = "ROW_PLACE_TAKEN", Precondition,
+        "the row cannot be put back, because another object has its place",
+        "delete the other object first: `farrier why <id>`";
     ImageInUse = "IMAGE_IN_USE", Precondition,
         "the image to be deleted is being installed",
         "wait: `farrier operation list --filter phase=RUNNING`";

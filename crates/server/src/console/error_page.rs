@@ -109,7 +109,11 @@ impl From<StoreError> for ErrorPage {
                 (StatusCode::INTERNAL_SERVER_ERROR, "A record cannot be read")
             }
         };
-        let next = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| "farrier list".to_string());
+        let next = match status {
+            StatusCode::SERVICE_UNAVAILABLE => "farrier list",
+            _ => "farrier db check",
+        };
+        let next = Some(next.to_string());
         Self { status, title, message: error.to_string(), next }
     }
 }

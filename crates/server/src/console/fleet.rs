@@ -4,7 +4,7 @@ use super::badge::{condition_mark, effective_state_badge};
 use super::clock::relative_time;
 use super::error_page::PageResult;
 use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
-use super::list::{List, PAGE_SIZE};
+use super::list::{List, PAGE_SIZE, unreadable_note};
 use super::summary::Summary;
 use super::text::clean_text;
 use super::{Console, QueryParams, queries};
@@ -68,6 +68,7 @@ pub(super) async fn show(
         (counts(&summary, text))
         (LIST.filter_box(text))
         div #list data-region {
+            (unreadable_note(&page.unreadable))
             (table(&page))
             (LIST.next_page(text, page.next.as_deref(), first))
         }

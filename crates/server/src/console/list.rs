@@ -3,15 +3,30 @@
 
 use super::QueryParams;
 use super::error_page::draw_message;
-use super::frame::{Frame, Section};
-use super::text::encode_query;
+use super::frame::{Frame, Section, command};
+use super::text::{clean_text, encode_query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use model::filter::{Filter, FilterSubject};
 use model::refusal::Refusal;
+use store::UnreadableRow;
 
 pub(super) const PAGE_SIZE: i64 = 100;
+
+/// Says that a list leaves rows out, and where to look.
+pub(super) fn unreadable_note(rows: &[UnreadableRow]) -> Markup {
+    html! {
+        @if let Some(first) = rows.first() {
+            p role="status" {
+                @if rows.len() == 1 { "1 row cannot be read and is left out: " }
+                @else { (rows.len()) " rows cannot be read and are left out, the first: " }
+                (clean_text(&first.to_string()))
+            }
+            (command("farrier db check"))
+        }
+    }
+}
 
 /// The properties of a list.
 pub(super) struct List {

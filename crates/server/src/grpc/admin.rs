@@ -1,9 +1,11 @@
-//! AdminService: conditions that only an administrator sets, each with a reason; and the replicas.
+//! AdminService: conditions that only an administrator sets, each with a reason; the replicas; and
+//! the check of the database.
 
 use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
+use crate::database;
 use model::condition::ConditionType;
 use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
@@ -83,6 +85,31 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         let (found, next_page_token) = page.split_page(found, |one| &one.replica.name);
         let replicas = found.into_iter().map(replica).collect();
         Ok(Response::new(v1::ListReplicasResponse { replicas, next_page_token }))
+    }
+
+    async fn check_database(
+        &self,
+        _: Request<v1::CheckDatabaseRequest>,
+    ) -> Answer<v1::CheckDatabaseResponse> {
+        Ok(Response::new(database::check(self.engine.store()).await?))
+    }
+
+    async fn set_aside_row(
+        &self,
+        request: Request<v1::SetAsideRowRequest>,
+    ) -> Answer<v1::SetAsideRow> {
+        let by = initiator(request.metadata());
+        let moved = database::set_aside(self.engine.store(), request.into_inner(), by).await?;
+        Ok(Response::new(moved))
+    }
+
+    async fn put_back_row(
+        &self,
+        request: Request<v1::PutBackRowRequest>,
+    ) -> Answer<v1::SetAsideRow> {
+        let by = initiator(request.metadata());
+        let moved = database::put_back(self.engine.store(), request.into_inner(), by).await?;
+        Ok(Response::new(moved))
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) fn word_from<E: WireEnum>(
     }
 }
 
-pub(super) fn time(at: Timestamp) -> proto::Timestamp {
+pub(crate) fn time(at: Timestamp) -> proto::Timestamp {
     let micros = at.as_micros();
     proto::Timestamp {
         seconds: micros.div_euclid(1_000_000),

@@ -1,7 +1,7 @@
 //! CredentialService: secrets are write-only.
 
 use super::convert::{expected_version, initiator, time};
-use super::page::{List, Page};
+use super::page::{List, Page, unreadable_rows};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::secret::CredentialInfo;
@@ -49,9 +49,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         let page = Page::new(List::Credentials, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
         let found = self.secrets.list(filter, page.after(), page.size + 1).await.or_status()?;
-        let (found, next_page_token) = page.split_page(found, |one| &one.name);
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        let (found, next_page_token) = page.split_page(found.items, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
-        Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
+        let page = v1::ListCredentialsResponse { credentials, next_page_token, unreadable_rows };
+        Ok(Response::new(page))
     }
 
     async fn update_credential(
@@ -86,9 +88,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
             .or_status()?;
         let found = self.secrets.identities(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
-        let (found, next_page_token) = page.split_page(found, |one| &one.peer);
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        let (found, next_page_token) = page.split_page(found.items, |one| &one.peer);
         let identities = found.into_iter().map(identity).collect();
-        Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
+        let page = v1::ListIdentitiesResponse { identities, next_page_token, unreadable_rows };
+        Ok(Response::new(page))
     }
 
     async fn create_identity(

@@ -17,6 +17,7 @@ use model::refusal::Refusal;
 use model::text;
 use proto::{v1, words};
 use std::collections::HashMap;
+use store::RecordPage;
 use tonic::Status;
 
 /// A device as a client describes it. The caller has parsed its id.
@@ -144,7 +145,7 @@ impl GrpcServices {
     pub(super) async fn device_page<D: Device>(
         &self,
         desired: DevicePageRequest<'_>,
-    ) -> Result<(Vec<D>, String), Status> {
+    ) -> Result<(RecordPage<D>, String), Status> {
         let selected = Selection::parse(desired.filter, desired.order_by, desired.subject);
         let selected = selected.or_status()?;
         let scope = scope(desired.filter, selected.order);
@@ -152,7 +153,7 @@ impl GrpcServices {
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.devices().list::<D>(selected, page.from.clone(), size).await;
         let found = found.or_status()?;
-        let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
-        Ok((found.records, next))
+        let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
+        Ok((found, next))
     }
 }

@@ -1,7 +1,7 @@
 //! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
 use super::convert::{expected_version, initiator, time, word_from};
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
@@ -50,11 +50,13 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         let page = Page::new(List::Firmware, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
         let found = self.engine.firmware().list(filter, page.after(), page.size + 1).await;
+        let found = found.or_status()?;
+        let unreadable_rows = unreadable_rows(&found.unreadable);
         let named: Vec<(String, Firmware)> =
-            found.or_status()?.into_iter().map(|one| (one.id.to_string(), one)).collect();
+            found.items.into_iter().map(|one| (one.id.to_string(), one)).collect();
         let (found, next_page_token) = page.split_page(named, |(id, _)| id);
         let firmware = found.iter().map(|(_, one)| firmware(one)).collect();
-        Ok(Response::new(v1::ListFirmwareResponse { firmware, next_page_token }))
+        Ok(Response::new(v1::ListFirmwareResponse { firmware, next_page_token, unreadable_rows }))
     }
 
     async fn delete_firmware(

@@ -1,7 +1,7 @@
 //! HealthService: health reports about machines, racks, switches and power shelves.
 
 use super::convert::{initiator, time, time_from};
-use super::page::{List, Page};
+use super::page::{List, Page, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
@@ -33,11 +33,13 @@ impl v1::health_service_server::HealthService for GrpcServices {
             .or_status()?;
         let found = self.engine.health().list(filter, page.after(), page.limit()).await;
         let found = found.or_status()?;
-        let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        let found = found.items.into_iter();
+        let found = found.map(|(object, reports)| (object.key(), object, reports));
         let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
         let objects =
             found.iter().map(|(_, object, reports)| health_with_reports(object, reports)).collect();
-        Ok(Response::new(v1::ListHealthResponse { objects, next_page_token }))
+        Ok(Response::new(v1::ListHealthResponse { objects, next_page_token, unreadable_rows }))
     }
 
     async fn merge_health_report(

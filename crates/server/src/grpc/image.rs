@@ -1,7 +1,7 @@
 //! ImageService: the catalogue of images, and their files.
 
 use super::convert::{initiator, time, word_from};
-use super::page::{List, MAX_SIZE, Page};
+use super::page::{List, MAX_SIZE, Page, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use crate::netboot::artifacts::UploadError;
@@ -65,9 +65,10 @@ impl v1::image_service_server::ImageService for GrpcServices {
             .or_status()?;
         let found = self.engine.images().list(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
-        let (found, next_page_token) = page.split_page(found, |one| &one.name);
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        let (found, next_page_token) = page.split_page(found.items, |one| &one.name);
         let images = found.iter().map(image).collect();
-        Ok(Response::new(v1::ListImagesResponse { images, next_page_token }))
+        Ok(Response::new(v1::ListImagesResponse { images, next_page_token, unreadable_rows }))
     }
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {

@@ -4,7 +4,7 @@ use super::convert::{
     expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
     operation, overrides_from, who,
 };
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::update;
@@ -111,6 +111,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         Ok(Response::new(v1::ListMachinesResponse {
             machines: shown.collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+            unreadable_rows: unreadable_rows(&found.unreadable),
         }))
     }
 

@@ -4,7 +4,7 @@
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
 use super::convert::{initiator, overrides_from, run, time, watch_change, who, word_from};
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
@@ -212,7 +212,8 @@ impl v1::node_service_server::NodeService for GrpcServices {
             self.engine.nodes().list(selected, page.from.clone(), size).await.or_status()?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
-        Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token, unreadable_rows }))
     }
 
     async fn watch_nodes(

@@ -1,7 +1,7 @@
 //! OperationService: the customer's view of runs.
 
 use super::convert::{log_chunk, operation, operation_event};
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
@@ -88,7 +88,12 @@ impl v1::operation_service_server::OperationService for GrpcServices {
             )
             .await?;
         let operations = found.runs.iter().map(operation).collect();
-        Ok(Response::new(v1::ListOperationsResponse { operations, next_page_token }))
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        Ok(Response::new(v1::ListOperationsResponse {
+            operations,
+            next_page_token,
+            unreadable_rows,
+        }))
     }
 
     async fn watch_operations(

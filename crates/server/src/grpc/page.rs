@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use model::order::ListOrder;
 use model::refusal::Refusal;
 use model::retry::fnv1a;
+use store::UnreadableRow;
 
 pub(super) const DEFAULT_SIZE: i64 = 100;
 pub(super) const MAX_SIZE: i64 = 1_000;
@@ -61,6 +62,11 @@ impl List {
             Self::ComponentFirmware => "component-firmware",
         }
     }
+}
+
+/// The number of rows that a list left out.
+pub(super) fn unreadable_rows(left_out: &[UnreadableRow]) -> i32 {
+    i32::try_from(left_out.len()).unwrap_or(i32::MAX)
 }
 
 /// What a page token belongs to: a filter, and an order that is not the usual one.

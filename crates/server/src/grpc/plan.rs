@@ -1,7 +1,7 @@
 //! PlanService.
 
 use super::convert::{plan, plan_from};
-use super::page::{List, Page};
+use super::page::{List, Page, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
 use model::filter::{Filter, FilterSubject};
@@ -32,6 +32,7 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         Ok(Response::new(v1::ListPlansResponse {
             plans: found.plans.iter().map(plan).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+            unreadable_rows: unreadable_rows(&found.unreadable),
         }))
     }
 

@@ -4,7 +4,7 @@ use super::convert::{
     expected_version, gate_override, initiator, known_caller, overrides_from, time, who,
 };
 use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
-use super::page::List;
+use super::page::{List, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::update;
 use super::{Answer, GrpcServices};
@@ -66,8 +66,10 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
             token: &page_token,
         };
         let (found, next_page_token) = self.device_page(desired).await?;
-        let power_shelves = found.iter().map(shelf).collect();
-        Ok(Response::new(v1::ListPowerShelvesResponse { power_shelves, next_page_token }))
+        let power_shelves = found.records.iter().map(shelf).collect();
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        let page = v1::ListPowerShelvesResponse { power_shelves, next_page_token, unreadable_rows };
+        Ok(Response::new(page))
     }
 
     async fn update_power_shelf(

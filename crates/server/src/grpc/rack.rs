@@ -3,7 +3,7 @@
 pub(super) mod convert;
 
 use super::convert::{expected_version, initiator, overrides_from};
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::update;
@@ -116,6 +116,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         Ok(Response::new(v1::ListRacksResponse {
             racks: found.records.iter().map(convert::rack).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+            unreadable_rows: unreadable_rows(&found.unreadable),
         }))
     }
 

@@ -1,7 +1,7 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
 use super::convert::{initiator, log_chunk, overrides_from, run, run_event, who};
-use super::page::List;
+use super::page::{List, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
@@ -89,7 +89,8 @@ impl v1::run_service_server::RunService for GrpcServices {
             )
             .await?;
         let runs = found.runs.iter().map(run).collect();
-        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token, unreadable_rows }))
     }
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer<v1::Run> {

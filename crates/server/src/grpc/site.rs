@@ -1,7 +1,7 @@
 //! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
 use super::convert::{expected_version, time, who};
-use super::page::{List, Page, scope};
+use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::update;
 use super::{Answer, GrpcServices};
@@ -48,7 +48,8 @@ impl v1::site_service_server::SiteService for GrpcServices {
             self.engine.sites().list(selected, page.from.clone(), size).await.or_status()?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
-        Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        Ok(Response::new(v1::ListSitesResponse { sites, next_page_token, unreadable_rows }))
     }
 
     async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {

@@ -21,7 +21,7 @@ const RETRY_DATABASE: Duration = Duration::from_secs(1);
 const RETRY_DEVICE: Duration = Duration::from_secs(5);
 
 /// Turns the error of a result into a gRPC status.
-pub(super) trait OrStatus<T> {
+pub(crate) trait OrStatus<T> {
     fn or_status(self) -> Result<T, Status>;
 }
 
@@ -43,7 +43,7 @@ impl<T> OrStatus<T> for Result<T, HardwareError> {
     }
 }
 
-pub(super) fn refusal_status(refusal: Refusal) -> Status {
+pub(crate) fn refusal_status(refusal: Refusal) -> Status {
     let code = match refusal.kind() {
         RefusalKind::Invalid => Code::InvalidArgument,
         RefusalKind::NotFound => Code::NotFound,
@@ -117,7 +117,7 @@ pub(super) fn store_error_status(error: StoreError) -> Status {
             let mut details = ErrorDetails::new();
             let reason = FaultCode::RecordUnreadable.as_str();
             details.set_error_info(reason, DOMAIN, HashMap::new());
-            let message = format!("{error}; see the server's log");
+            let message = format!("{error}; see all such rows: farrier db check");
             Status::with_error_details(Code::Internal, message, details)
         }
     }

@@ -2,7 +2,7 @@
 
 use super::convert::{expected_version, initiator, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
-use super::page::List;
+use super::page::{List, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::update;
 use super::{Answer, GrpcServices};
@@ -50,8 +50,9 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
             token: &page_token,
         };
         let (found, next_page_token) = self.device_page(desired).await?;
-        let switches = found.iter().map(switch).collect();
-        Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))
+        let switches = found.records.iter().map(switch).collect();
+        let unreadable_rows = unreadable_rows(&found.unreadable);
+        Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token, unreadable_rows }))
     }
 
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {

@@ -5,7 +5,7 @@
 //! databases are reused. Everything is written in one transaction that is never committed; its
 //! rollback leaves an empty database with its schema and prepared statements.
 
-use super::{Conn, Job, TransactionEnd, Tx, sqlite};
+use super::{Conn, Job, SchemaPolicy, TransactionEnd, Tx, sqlite};
 use crate::Result;
 use crate::signal::SignalBus;
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Drop for Memory {
 
 fn create() -> Result<Arc<Mutex<Tx>>> {
     let mut conn = sqlite::connect(Path::new(":memory:"))?;
-    sqlite::migrate(&mut conn)?;
+    sqlite::migrate(&mut conn, SchemaPolicy::Migrate)?;
     Ok(Arc::new(Mutex::new(Tx::new(Conn::Sqlite(conn)))))
 }
 
@@ -79,7 +79,7 @@ mod tests {
     fn count_plans(db: &Memory) -> usize {
         let job = Transaction::new((), |(), tx| Box::pin(tx.plans("", 10)));
         db.run(&*job, TransactionEnd::Commit).unwrap();
-        job.result().unwrap().len()
+        job.result().unwrap().0.items.len()
     }
 
     #[test]

@@ -7,7 +7,8 @@ mod lookups;
 mod notify;
 
 use super::{
-    Conn, Dialect, ExpectedRows, Job, ReadConsistency, Statement, TransactionEnd, Tx, migrations,
+    Conn, Dialect, ExpectedRows, Job, ReadConsistency, SchemaPolicy, Statement, StoredSchema,
+    TransactionEnd, Tx, schema,
 };
 use crate::signal::{Signal, SignalBus};
 use crate::value::{Row, Value};
@@ -16,8 +17,8 @@ use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, R
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
@@ -86,6 +87,9 @@ fn timeout_error(limit: Duration) -> StoreError {
 
 /// The advisory lock that prevents concurrent migrations.
 const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
+/// The advisory lock that every write transaction shares and a migration takes alone: no write is
+/// in progress while the schema and the oldest writer change.
+const SCHEMA_LOCK: i64 = MIGRATION_LOCK + 1;
 /// Transaction ids belong to one cluster. Events restored from a dump of another cluster may have
 /// ids that this one has not assigned yet; they are moved before all events of this cluster. The
 /// deleted-events mark is raised above all of them, because any of them may have been deleted.
@@ -106,6 +110,12 @@ const MAX_TRIES: u32 = 5;
 /// Connections outside the pool: the one that listens.
 const LISTENERS: usize = 1;
 
+/// The number of connections, and their `application_name`.
+pub(crate) struct PoolSize<'a> {
+    pub connections: usize,
+    pub name: &'a str,
+}
+
 pub(crate) struct Postgres {
     pool: Pool,
     notifications: mpsc::UnboundedSender<Signal>,
@@ -118,10 +128,11 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub async fn open(
         url: &str,
-        connections: usize,
-        name: &str,
+        size: PoolSize<'_>,
+        policy: SchemaPolicy,
         bus: SignalBus,
     ) -> Result<Arc<Self>> {
+        let PoolSize { connections, name } = size;
         let mut config: Config = url.parse().map_err(|error| {
             StoreError::Unavailable(format!(
                 "the database URL cannot be read ({error}); write postgres://user@host:5432/name"
@@ -152,7 +163,7 @@ impl Postgres {
             })
             .build()
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        migrate(&pool).await?;
+        migrate(&pool, policy).await?;
         let origin = format!("{:x}", notify::origin());
         let (notices, queue) = mpsc::unbounded_channel();
         tokio::spawn(notify::run_notifier(pool.clone(), origin.clone(), queue));
@@ -174,7 +185,7 @@ impl Postgres {
             match self.attempt_in_time(WRITE_LIMIT, job, TransactionKind::Write(ending)).await {
                 Err(AttemptError::Retryable(_)) if tries < MAX_TRIES => {}
                 Err(AttemptError::Retryable(error) | AttemptError::Final(error)) => {
-                    return Err(error);
+                    return Err(self.explain_abort(error).await);
                 }
                 Ok(signals) => {
                     self.bus.publish(signals.iter().cloned());
@@ -186,6 +197,19 @@ impl Postgres {
                 }
             }
         }
+    }
+
+    /// `BEGIN_WRITE` aborts the transaction of a farrier that is too old, and its answer is not
+    /// awaited: the error is that of the first statement of the body.
+    async fn explain_abort(&self, error: StoreError) -> StoreError {
+        if !matches!(&error, StoreError::Unavailable(message) if message == ABORTED) {
+            return error;
+        }
+        let Ok(conn) = self.connection().await else { return error };
+        let read = query(&conn, schema::READ_OLDEST_WRITER, &[]);
+        let Ok(Ok(rows)) = tokio::time::timeout(READ_LIMIT, read).await else { return error };
+        let oldest_writer = rows.first().map_or(Ok(0), |row| row.int(0));
+        oldest_writer.and_then(schema::check_writer).err().unwrap_or(error)
     }
 
     pub async fn read(&self, job: &dyn Job, view: ReadConsistency) -> Result<()> {
@@ -275,14 +299,26 @@ enum TransactionKind {
     Write(TransactionEnd),
 }
 
+/// Begins a write transaction with the fence: a division by zero aborts it if this farrier is too
+/// old for the schema. The lock comes first, so the check sees a migration that has just ended.
+static BEGIN_WRITE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "BEGIN; SELECT pg_advisory_xact_lock_shared({SCHEMA_LOCK}); \
+         SELECT 1 / (CASE WHEN version > {} THEN 0 ELSE 1 END) FROM oldest_writer",
+        schema::VERSION
+    )
+});
+/// The error of a statement in an aborted transaction.
+const ABORTED: &str = "the transaction was aborted";
+
 impl TransactionKind {
-    const fn begin(self) -> Option<&'static str> {
+    fn begin(self) -> Option<&'static str> {
         match self {
             Self::Read(ReadConsistency::Statement) => None,
             Self::Read(ReadConsistency::Snapshot) => {
                 Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             }
-            Self::Write(_) => Some("BEGIN"),
+            Self::Write(_) => Some(&BEGIN_WRITE),
         }
     }
 }
@@ -402,6 +438,7 @@ fn store_error(error: &tokio_postgres::Error) -> StoreError {
         &S::T_R_SERIALIZATION_FAILURE | &S::T_R_DEADLOCK_DETECTED => {
             StoreError::Unavailable(format!("{RETRY_PREFIX}: {}", db.message()))
         }
+        &S::IN_FAILED_SQL_TRANSACTION => StoreError::Unavailable(ABORTED.into()),
         _ => StoreError::Unavailable(db.message().to_string()),
     }
 }
@@ -413,7 +450,7 @@ fn no_connection(error: &deadpool_postgres::PoolError) -> StoreError {
     StoreError::Unavailable(format!("PostgreSQL gives no connection: {error}"))
 }
 
-async fn migrate(pool: &Pool) -> Result<()> {
+async fn migrate(pool: &Pool, policy: SchemaPolicy) -> Result<()> {
     let conn = pool.get().await.map_err(|error| no_connection(&error))?;
     let run = |sql: String| async {
         let sql = sql;
@@ -425,14 +462,30 @@ async fn migrate(pool: &Pool) -> Result<()> {
     // A migration of a large database, and the wait for one, have no time limit.
     run("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0".into()).await?;
     run(format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
-    run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)".into()).await?;
-    let sql = "SELECT COALESCE(MAX(version), 0) FROM schema_version";
-    let version: i64 = conn.query_one(sql, &[]).await.map_err(|error| store_error(&error))?.get(0);
-    for (step, sql) in migrations(version, Dialect::Postgres)? {
+    if policy == SchemaPolicy::Migrate {
+        let sql = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";
+        run(sql.into()).await?;
+    }
+    let number = |sql: &'static str| async {
+        let row = conn.query_one(sql, &[]).await.map_err(|error| store_error(&error))?;
+        row.try_get::<_, i64>(0).map_err(|error| store_error(&error))
+    };
+    let version = number("SELECT COALESCE(MAX(version), 0) FROM schema_version").await?;
+    let oldest_writer = match StoredSchema::is_fenced(version) {
+        true => number(schema::READ_OLDEST_WRITER).await?,
+        false => 0,
+    };
+    let steps = StoredSchema { version, oldest_writer }.migrations(Dialect::Postgres, policy)?;
+    if !steps.is_empty() {
+        run(format!("SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")).await?;
+    }
+    for (step, sql) in steps {
         run(sql).await?;
         run(format!("INSERT INTO schema_version (version) VALUES ({step})")).await?;
     }
-    run(RESET_FOREIGN_EVENTS.into()).await?;
+    if policy == SchemaPolicy::Migrate {
+        run(RESET_FOREIGN_EVENTS.into()).await?;
+    }
     run("COMMIT".into()).await
 }
 

@@ -6,7 +6,9 @@
 
 mod query_plans;
 
-use super::{Conn, Dialect, Job, ReadConsistency, TransactionEnd, Tx, migrations};
+use super::{
+    Conn, Dialect, Job, ReadConsistency, SchemaPolicy, StoredSchema, TransactionEnd, Tx, schema,
+};
 use crate::signal::SignalBus;
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
@@ -104,9 +106,13 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    pub fn open(path: &Path, bus: SignalBus) -> Result<Arc<Self>> {
+    pub fn open(path: &Path, policy: SchemaPolicy, bus: SignalBus) -> Result<Arc<Self>> {
+        if policy == SchemaPolicy::Require && !path.is_file() {
+            let message = format!("there is no database {}", path.display());
+            return Err(StoreError::Unavailable(message));
+        }
         let mut conn = connect(path)?;
-        migrate(&mut conn)?;
+        migrate(&mut conn, policy)?;
         conn.pragma_update(None, "cache_size", -WRITER_CACHE_KB).map_err(store_error)?;
         let (writer, jobs) = channel();
         std::thread::Builder::new()
@@ -190,6 +196,7 @@ fn commit_group(
     jobs: &Receiver<PendingTransaction>,
 ) -> Result<()> {
     execute_control(tx, "BEGIN IMMEDIATE")?;
+    check_fence(tx)?;
     let mut done = 0;
     while let Some(job) = group.get_mut(done) {
         job.run(tx);
@@ -203,6 +210,19 @@ fn commit_group(
         }
     }
     execute_control(tx, "COMMIT")
+}
+
+/// Checks, in the open transaction, that this farrier may write to the schema of the database.
+fn check_fence(tx: &Tx) -> Result<()> {
+    match &tx.conn {
+        Conn::Sqlite(conn) => schema::check_writer(oldest_writer(conn)?),
+        Conn::Postgres(_) => Err(StoreError::Corrupt("not a SQLite connection".into())),
+    }
+}
+
+fn oldest_writer(conn: &Connection) -> Result<i64> {
+    let rows = query(conn, schema::READ_OLDEST_WRITER, &[])?;
+    rows.first().map_or(Ok(0), |row| row.int(0))
 }
 
 /// True if SQLite has rolled back the whole transaction by itself, as it does when the disk is full
@@ -267,10 +287,12 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-pub(super) fn migrate(conn: &mut Connection) -> Result<()> {
+pub(super) fn migrate(conn: &mut Connection, policy: SchemaPolicy) -> Result<()> {
     let version =
         conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
-    for (step, sql) in migrations(version, Dialect::Sqlite)? {
+    let oldest_writer = if StoredSchema::is_fenced(version) { oldest_writer(conn)? } else { 0 };
+    let stored = StoredSchema { version, oldest_writer };
+    for (step, sql) in stored.migrations(Dialect::Sqlite, policy)? {
         let tx = conn.transaction().map_err(store_error)?;
         tx.execute_batch(&sql).map_err(store_error)?;
         tx.pragma_update(None, "user_version", step).map_err(store_error)?;
@@ -290,7 +312,7 @@ pub(super) fn query(conn: &Connection, sql: &str, values: &[Value]) -> Result<Ve
     let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(store_error)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(store_error)? {
-        let cells = (0..width).map(|index| row.get_ref(index).map_err(store_error).and_then(value));
+        let cells = (0..width).map(|index| row.get_ref(index).map_err(store_error).map(value));
         found.push(Row(cells.collect::<Result<_>>()?));
     }
     Ok(found)
@@ -302,14 +324,19 @@ pub(super) fn execute(conn: &Connection, sql: &str, values: &[Value]) -> Result<
     Ok(touched as u64)
 }
 
-fn value(cell: ValueRef<'_>) -> Result<Value> {
-    Ok(match cell {
+fn value(cell: ValueRef<'_>) -> Value {
+    match cell {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(value) => Value::Int(value),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        // Text that is not UTF-8 and numbers with a fraction are in no column of ours. They become
+        // values of another type, so that only the row that has them cannot be decoded.
+        ValueRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => Value::Text(text.to_string()),
+            Err(_) => Value::Bytes(text.to_vec()),
+        },
         ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
-        ValueRef::Real(_) => return Err(StoreError::Corrupt("a floating-point column".into())),
-    })
+        ValueRef::Real(number) => Value::Text(number.to_string()),
+    }
 }
 
 fn store_error(error: rusqlite::Error) -> StoreError {
@@ -345,13 +372,15 @@ mod tests {
             Box::pin(tx.plans("", 10))
         });
         db.scan(job.clone(), ReadConsistency::Snapshot).await?;
-        Ok(job.result()?.len())
+        Ok(job.result()?.0.items.len())
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_burst_of_scans_keeps_few_connections() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Sqlite::open(&dir.path().join("burst.db"), SignalBus::default()).unwrap();
+        let db =
+            Sqlite::open(&dir.path().join("burst.db"), SchemaPolicy::Migrate, SignalBus::default())
+                .unwrap();
         db.write(add_plan("p-1", 10), TransactionEnd::Commit).await.unwrap();
         let burst = (0..100).map(|_| tokio::spawn(count_plans(Arc::clone(&db))));
         for one in burst.collect::<Vec<_>>() {
@@ -363,7 +392,7 @@ mod tests {
     #[test]
     fn a_statement_is_prepared_once_for_all_values() {
         let mut conn = connect(Path::new(":memory:")).unwrap();
-        migrate(&mut conn).unwrap();
+        migrate(&mut conn, SchemaPolicy::Migrate).unwrap();
         let page = "SELECT id FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2";
         let mut statement = conn.prepare(page).unwrap();
         for limit in 1..4 {
@@ -379,7 +408,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("farrier.db");
         let mut conn = connect(&path).unwrap();
-        migrate(&mut conn).unwrap();
+        migrate(&mut conn, SchemaPolicy::Migrate).unwrap();
         let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
         conn.pragma_update(None, "max_page_count", pages + 16).unwrap();
         let (sender, jobs) = channel();

@@ -49,7 +49,7 @@ macro_rules! on_postgres {
 }
 
 /// Reverts the schema migrations of racks and of nodes.
-pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \
+pub const REVERT_RACKS: &str = "DROP TABLE oldest_writer; DROP TABLE set_aside; DROP INDEX machines_created; DROP INDEX machines_updated; \
      DROP TABLE inspections; DROP TABLE feeds; \
      ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
      DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
@@ -180,6 +180,17 @@ impl Db {
     pub async fn open_another(&self) -> Self {
         let store = Store::open(&self.options).await.expect("the same database");
         Self { store, options: self.options.clone() }
+    }
+
+    /// Replaces the database by a dump of another schema version and opens it.
+    pub async fn load_dump(&self, version: i64, on_sqlite: &str, on_postgres: &str) -> Self {
+        let mut db = self.clone();
+        if let Options::Sqlite { path } = &mut db.options {
+            path.set_extension(format!("{version}.db"));
+        }
+        let empty = "DROP SCHEMA public CASCADE; CREATE SCHEMA public";
+        db.execute_sql(on_sqlite, &format!("{empty}; {on_postgres}")).await;
+        db.open_another().await
     }
 
     /// Reverts the database to the schema before racks and opens it again.

@@ -147,7 +147,7 @@ async fn lists_are_filtered_and_paged(db: Db) {
         let filter = Filter::parse(text, FilterSubject::Health).unwrap();
         let after = after.to_string();
         let work = tx!([filter, after], |tx| tx.health_list(&filter, &after, limit).await);
-        let found = db.read(work).await.unwrap();
+        let found = db.read(work).await.unwrap().complete().unwrap();
         found.iter().map(|(object, _)| object.key()).collect::<Vec<_>>()
     };
     assert_eq!(list("", "", 3).await, ["m-0", "m-1", "m-2"]);

@@ -34,4 +34,5 @@ mod retention;
 mod runs;
 mod settling;
 mod snapshots;
+mod unreadable;
 mod writer;

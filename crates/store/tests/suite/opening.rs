@@ -4,7 +4,13 @@ use crate::harness::{Db, REVERT_RACKS, at, event, execute_on_postgres, machine};
 use model::run::Workflow;
 use store::{EndedRunPosition, Options, Store, StoreError};
 
-on_both!(rows_survive_reopening, an_older_schema_is_brought_up_to_date, a_newer_schema_is_refused,);
+on_both!(
+    rows_survive_reopening,
+    an_older_schema_is_brought_up_to_date,
+    a_newer_schema_is_refused,
+    a_newer_schema_that_admits_this_farrier_is_used,
+    an_outdated_farrier_stops_writing,
+);
 
 async fn rows_survive_reopening(db: Db) {
     let run = db.add_run("op-1").await;
@@ -45,9 +51,45 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
     assert_eq!(ended, [("op-2", at(50))]);
 }
 
+/// Migrates the database as a newer farrier would, which excludes writers before this version.
+async fn migrate_to_99(db: &Db, oldest_writer: i64) {
+    let fence = format!("UPDATE oldest_writer SET version = {oldest_writer}");
+    let on_sqlite = format!("{fence}; PRAGMA user_version = 99");
+    let on_postgres = format!("{fence}; INSERT INTO schema_version (version) VALUES (99)");
+    db.execute_sql(&on_sqlite, &on_postgres).await;
+}
+
+/// A migration that only expands the schema: this farrier writes, and may start again.
+async fn a_newer_schema_that_admits_this_farrier_is_used(db: Db) {
+    migrate_to_99(&db, 11).await;
+    db.add_machine("m-1").await;
+    let again = db.open_another().await;
+    again.add_machine("m-2").await;
+    assert_eq!((db.store.outdated(), again.store.outdated()), (None, None));
+}
+
+/// The running farrier cannot write from the commit of the migration on. It still reads.
+async fn an_outdated_farrier_stops_writing(db: Db) {
+    let id = db.add_machine("m-1").await.id;
+    migrate_to_99(&db, 99).await;
+    let more = machine("m-2");
+    for _ in 0..2 {
+        let write = tx!([more], |tx| tx.insert_machine(&more, &event()));
+        let message = unavailable_message(db.write(write).await);
+        assert!(message.contains("too old to write"), "{message}");
+        assert!(message.contains("start the newer farrier"), "{message}");
+    }
+    let read_first = tx!([id], |tx| tx.machine(&id).await.map(drop));
+    let message = unavailable_message(db.write(read_first).await);
+    assert!(message.contains("too old to write"), "{message}");
+    assert_eq!(db.machine(&id).await.version, 1);
+    assert!(db.store.outdated().is_some_and(|why| why.contains("at least 99")));
+    let machines = db.read(tx!([], |tx| tx.count_machines().await)).await;
+    assert_eq!(machines, Ok(1));
+}
+
 async fn a_newer_schema_is_refused(db: Db) {
-    let on_postgres = "INSERT INTO schema_version (version) VALUES (99)";
-    db.execute_sql("PRAGMA user_version = 99", on_postgres).await;
+    migrate_to_99(&db, 99).await;
     match Store::open(&db.options).await.map(drop) {
         Err(StoreError::Unavailable(message)) => {
             assert!(

@@ -31,6 +31,9 @@ async fn plans_are_kept_and_listed(db: Db) {
 
     let list = |after: &'static str, limit| tx!([], |tx| tx.plans(after, limit).await);
     let names = |plans: Vec<Plan>| plans.iter().map(|one| one.id.to_string()).collect::<Vec<_>>();
-    assert_eq!(names(db.read(list("", 2)).await.unwrap()), ["plan-a", "plan-b"]);
-    assert_eq!(names(db.read(list("plan-b", 2)).await.unwrap()), ["plan-c"]);
+    let (first, next) = db.read(list("", 2)).await.unwrap();
+    assert_eq!(names(first.complete().unwrap()), ["plan-a", "plan-b"]);
+    assert_eq!(next.as_deref(), Some("plan-b"));
+    let (last, next) = db.read(list("plan-b", 2)).await.unwrap();
+    assert_eq!((names(last.complete().unwrap()), next), (vec!["plan-c".to_string()], None));
 }

@@ -100,7 +100,7 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
     let read = db.read(tx!([], |tx| tx.credential("bmc").await)).await;
     assert_eq!(read, Ok(Some(credential(2))));
     assert_eq!(
-        db.read(tx!([], |tx| tx.credentials(&Filter::default(), "bmc", 9).await)).await,
+        db.read(tx!([], |tx| tx.credentials(&Filter::default(), "bmc", 9).await?.complete())).await,
         Ok(vec![])
     );
     for (text, expected) in [
@@ -109,7 +109,8 @@ async fn credentials_have_versions_that_never_repeat(db: Db) {
         ("kind=maas-key", vec![]),
     ] {
         let filter = Filter::parse(text, FilterSubject::Credential).unwrap();
-        let listed = db.read(tx!([filter], |tx| tx.credentials(&filter, "", 9).await)).await;
+        let listed =
+            db.read(tx!([filter], |tx| tx.credentials(&filter, "", 9).await?.complete())).await;
         assert_eq!(listed, Ok(expected), "{text}");
     }
 
@@ -132,7 +133,8 @@ async fn an_identity_is_pinned_once(db: Db) {
         let answer = db.write(tx!([met], |tx| tx.pin_identity(&met).await)).await;
         assert_eq!(answer.as_deref(), Ok(known));
     }
-    let all = db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await)).await;
+    let all =
+        db.read(tx!([], |tx| tx.identities(&Filter::default(), "", 9).await?.complete())).await;
     assert_eq!(all, Ok(vec![met("a")]));
     for found in [true, false] {
         let forget = tx!([], |tx| tx.delete_identity("https://10.0.0.5").await);
@@ -186,7 +188,10 @@ async fn an_image_name_is_unique(db: Db) {
     }
     let again = tx!([], |tx| tx.insert_image(&image("a"), &event()).await);
     assert_eq!(db.write(again).await, Err(StoreError::Conflict));
-    let listed = db.read(tx!([], |tx| tx.images(&Filter::default(), "", 10).await)).await.unwrap();
+    let listed = db
+        .read(tx!([], |tx| tx.images(&Filter::default(), "", 10).await?.complete()))
+        .await
+        .unwrap();
     assert_eq!(listed, [image("a"), image("b")]);
     for (text, after, expected) in [
         ("", "a", vec![image("b")]),
@@ -194,7 +199,8 @@ async fn an_image_name_is_unique(db: Db) {
         ("kind=iso", "", vec![]),
     ] {
         let filter = Filter::parse(text, FilterSubject::Image).unwrap();
-        let listed = db.read(tx!([filter], |tx| tx.images(&filter, after, 10).await)).await;
+        let listed =
+            db.read(tx!([filter], |tx| tx.images(&filter, after, 10).await?.complete())).await;
         assert_eq!(listed, Ok(expected), "{text}");
     }
     let delete = || tx!([], |tx| tx.delete_image("a", &event()).await);

@@ -5,7 +5,7 @@ use crate::console::badge::record_state_badge;
 use crate::console::clock::relative_time;
 use crate::console::error_page::PageResult;
 use crate::console::frame::{Frame, PageStream, Section, machine_link, node_link};
-use crate::console::list::PAGE_SIZE;
+use crate::console::list::{PAGE_SIZE, unreadable_note};
 use crate::console::text::{clean_text, encode_query};
 use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
@@ -34,6 +34,8 @@ pub(in crate::console) async fn show(
     let body = html! {
         h1 { "Nodes" }
         div #list data-region {
+            (unreadable_note(&page.unreadable))
+            (unreadable_note(&sites.unreadable))
             @if first && !sites.records.is_empty() { (site_table(&sites, now)) }
             div.scroll { table.wide {
                 caption.vh { "Nodes" }

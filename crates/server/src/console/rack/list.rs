@@ -5,7 +5,7 @@ use crate::console::clock::relative_time;
 use crate::console::error_page::PageResult;
 use crate::console::fleet::label_list;
 use crate::console::frame::{Frame, PageStream, Section, target_link};
-use crate::console::list::PAGE_SIZE;
+use crate::console::list::{PAGE_SIZE, unreadable_note};
 use crate::console::text::{clean_text, encode_query};
 use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
@@ -31,6 +31,7 @@ pub(in crate::console) async fn show(
     let body = html! {
         h1 { "Racks" }
         div #list data-region {
+            (unreadable_note(&page.unreadable))
             div.scroll { table.wide {
                 caption.vh { "Racks" }
                 thead { tr {

@@ -4,7 +4,7 @@ use crate::console::badge::run_phase_badge;
 use crate::console::clock::{format_elapsed, relative_time};
 use crate::console::error_page::PageResult;
 use crate::console::frame::{Frame, PageStream, Section, run_link, target_link};
-use crate::console::list::{List, PAGE_SIZE};
+use crate::console::list::{List, PAGE_SIZE, unreadable_note};
 use crate::console::text::clean_text;
 use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
@@ -57,6 +57,7 @@ pub(in crate::console) async fn show(
         }
         (LIST.filter_box(text))
         div #list data-region {
+            (unreadable_note(&page.unreadable))
             (table(&page, engine.now()))
             (LIST.next_page(text, page.next.as_deref(), first))
         }

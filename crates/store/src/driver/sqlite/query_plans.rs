@@ -276,7 +276,7 @@ fn no_statement_scans_a_table() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("farrier.db");
     let mut conn = connect(&path).unwrap();
-    migrate(&mut conn).unwrap();
+    migrate(&mut conn, SchemaPolicy::Migrate).unwrap();
     let (sender, message) = channel();
     let note = move |event: TraceEvent<'_>| {
         // Statements of triggers are traced as comments.

@@ -1,0 +1,116 @@
+//! The check of the database, for the admin calls, and for `farrier db` without a server.
+
+use crate::grpc::status::{OrStatus, refusal_status};
+use crate::grpc::time;
+use engine::database::{self, RowRequest};
+use model::refusal::Refusal;
+use model::run::actions::Requester;
+use model::text;
+use proto::v1;
+use std::path::Path;
+use store::{Options, RowKind, SetAsideRow, Store};
+use tonic::Status;
+
+/// One connection for the check, and one that listens.
+const CONNECTIONS: usize = 2;
+
+/// A database that is opened without a server. Its schema is not migrated.
+pub struct OfflineDatabase {
+    store: Store,
+    actor: String,
+}
+
+impl OfflineDatabase {
+    /// Opens a data directory, or a `postgres://` URL.
+    pub async fn open(location: &str, actor: String) -> Result<Self, Status> {
+        let options = if location.contains("://") {
+            let (url, name) = (location.to_string(), "farrier/db".to_string());
+            Options::Postgres { url, connections: CONNECTIONS, name }
+        } else {
+            Options::Sqlite { path: Path::new(location).join(crate::serve::DATABASE_FILE) }
+        };
+        let store = Store::open_unmigrated(&options).await.or_status()?;
+        Ok(Self { store, actor })
+    }
+
+    pub async fn check(&self) -> Result<v1::CheckDatabaseResponse, Status> {
+        check(&self.store).await
+    }
+
+    pub async fn set_aside(
+        &self,
+        requested: v1::SetAsideRowRequest,
+    ) -> Result<v1::SetAsideRow, Status> {
+        set_aside(&self.store, requested, self.actor.clone()).await
+    }
+
+    pub async fn put_back(
+        &self,
+        requested: v1::PutBackRowRequest,
+    ) -> Result<v1::SetAsideRow, Status> {
+        put_back(&self.store, requested, self.actor.clone()).await
+    }
+}
+
+pub(crate) async fn check(store: &Store) -> Result<v1::CheckDatabaseResponse, Status> {
+    let found = database::check(store).await.or_status()?;
+    let unreadable = found.unreadable.into_iter().map(|row| v1::UnreadableRow {
+        kind: row.kind.as_str().into(),
+        id: row.id,
+        problem: row.problem,
+    });
+    Ok(v1::CheckDatabaseResponse {
+        rows_checked: i64::try_from(found.checked).unwrap_or(i64::MAX),
+        unreadable: unreadable.collect(),
+        more: found.more,
+        set_aside: found.set_aside.into_iter().map(set_aside_row).collect(),
+    })
+}
+
+pub(crate) async fn set_aside(
+    store: &Store,
+    requested: v1::SetAsideRowRequest,
+    by: String,
+) -> Result<v1::SetAsideRow, Status> {
+    let v1::SetAsideRowRequest { kind, id, reason, dry_run } = requested;
+    let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
+    let moved = database::set_aside(&for_request(store, dry_run), request).await.or_status()?;
+    Ok(set_aside_row(moved))
+}
+
+pub(crate) async fn put_back(
+    store: &Store,
+    requested: v1::PutBackRowRequest,
+    by: String,
+) -> Result<v1::SetAsideRow, Status> {
+    let v1::PutBackRowRequest { kind, id, reason, dry_run } = requested;
+    let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
+    let moved = database::put_back(&for_request(store, dry_run), request).await.or_status()?;
+    Ok(set_aside_row(moved))
+}
+
+fn for_request(store: &Store, dry_run: bool) -> Store {
+    if dry_run { store.dry_run() } else { store.clone() }
+}
+
+fn row_request(kind: &str, id: String, reason: &str, by: String) -> Result<RowRequest, Refusal> {
+    let reason = text::check_reason("reason", reason)?;
+    if id.is_empty() {
+        return Err(Refusal::missing("id"));
+    }
+    let known = RowKind::ALL.map(RowKind::as_str).join(", ");
+    let unknown = || Refusal::invalid("kind", "is unknown", format!("use one of {known}"));
+    let kind = RowKind::parse(kind).ok_or_else(unknown)?;
+    Ok(RowRequest { kind, id, who: Requester { by, reason }, now: engine::clock::system()() })
+}
+
+fn set_aside_row(row: SetAsideRow) -> v1::SetAsideRow {
+    v1::SetAsideRow {
+        kind: row.kind.as_str().into(),
+        id: row.id,
+        problem: row.problem,
+        actor: row.actor,
+        reason: row.reason,
+        set_aside_at: Some(time(row.at)),
+    }
+}
