@@ -39,6 +39,7 @@ mod power_shelves;
 mod racks;
 mod replicas;
 mod restart;
+mod restore;
 mod scripted;
 mod stage;
 mod steps;

@@ -20,6 +20,7 @@ mod filters;
 mod firmware;
 mod health;
 mod inspections;
+mod landed;
 mod logs;
 mod machines;
 mod nodes;
