@@ -243,62 +243,47 @@ impl Engine {
 
     async fn explain_readable(&self, id: &str) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
-            let mut explained = self.racks().explain(&rack).await?;
-            let target = TargetId::from(&rack);
-            let trace = self.read_trace(id, Some(target)).await?;
-            let cause = trace.latest.as_ref().filter(|run| run.phase() == RunPhase::Failed);
-            self.drop_refused(id, cause, &mut explained.explanation).await;
-            explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
-            trace.tell(id, self.now(), &mut explained.explanation);
-            return Ok(explained);
+            return self.explain_rack(id, &rack).await;
         }
-        if let Some(ExplainedDevice { explanation: reported, run, claimed_by: held_by }) =
-            self.devices().explain(id).await?
-        {
-            let mut reported = reported;
-            self.read_trace(id, TargetId::parse(id).ok()).await?.tell(
-                id,
-                self.now(),
-                &mut reported,
-            );
+        if let Some(device) = self.devices().explain(id).await? {
+            let ExplainedDevice { mut explanation, run, claimed_by } = device;
+            let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
+            trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
-            return Ok(Explained {
-                explanation: reported,
-                machine_id: None,
-                run_id,
-                claimed_by: held_by,
-                degraded_reason: None,
-            });
+            return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
         }
         if let Ok(node) = NodeId::parse(id) {
-            let NodeView { node, run, explanation, .. } = self.nodes().get(&node).await?;
-            let mut reported = explanation;
-            self.drop_refused(id, run.as_ref(), &mut reported).await;
-            self.read_trace(id, None).await?.tell(id, self.now(), &mut reported);
-            if let Some(run) = &run {
-                reported.last_operation = operation_words(run, self.now());
-            }
-            let run_id = run.map(|run| run.spec.id);
-            let machine_id = Some(node.machine);
-            return Ok(Explained {
-                explanation: reported,
-                machine_id,
-                run_id,
-                claimed_by: None,
-                degraded_reason: None,
-            });
+            return self.explain_node(id, &node).await;
         }
         if let Ok(site) = SiteId::parse(id) {
-            let reported = explain_site(&self.sites().get(&site).await?);
-            let (machine_id, run_id) = (None, None);
-            return Ok(Explained {
-                explanation: reported,
-                machine_id,
-                run_id,
-                claimed_by: None,
-                degraded_reason: None,
-            });
+            let explanation = explain_site(&self.sites().get(&site).await?);
+            return Ok(Explained { explanation, ..Explained::default() });
         }
+        self.explain_machine_or_run(id).await
+    }
+
+    async fn explain_rack(&self, id: &str, rack: &RackId) -> Result<Explained> {
+        let mut explained = self.racks().explain(rack).await?;
+        let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
+        let cause = trace.latest.as_ref().filter(|run| run.phase() == RunPhase::Failed);
+        self.drop_refused(id, cause, &mut explained.explanation).await;
+        explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
+        trace.tell(id, self.now(), &mut explained.explanation);
+        Ok(explained)
+    }
+
+    async fn explain_node(&self, id: &str, node: &NodeId) -> Result<Explained> {
+        let NodeView { node, run, mut explanation, .. } = self.nodes().get(node).await?;
+        self.drop_refused(id, run.as_ref(), &mut explanation).await;
+        self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
+        if let Some(run) = &run {
+            explanation.last_operation = operation_words(run, self.now());
+        }
+        let (machine_id, run_id) = (Some(node.machine), run.map(|run| run.spec.id));
+        Ok(Explained { explanation, machine_id, run_id, ..Explained::default() })
+    }
+
+    async fn explain_machine_or_run(&self, id: &str) -> Result<Explained> {
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;

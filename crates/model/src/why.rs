@@ -5,6 +5,7 @@
 //! without one does not compile.
 
 mod attention;
+mod condition;
 mod device;
 mod disk;
 mod outcome;
@@ -22,7 +23,7 @@ pub use wait::{
 };
 
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
-use crate::fault::{Fault, FaultCode, Incident};
+use crate::fault::{FaultCode, Incident};
 use crate::health::HealthSummary;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, Phase};
@@ -31,6 +32,7 @@ use crate::plan::RunType;
 use crate::rack::maintenance::FIRMWARE_SKIPPED;
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
+use condition::{condition_repairs, service_repairs};
 use disk::{disk_note, half_written, reimage};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -252,42 +254,6 @@ fn is_finished_reimage(run: &Run) -> bool {
     run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
 }
 
-/// The commands that repair the cause of a bad condition, best first.
-fn condition_repairs(
-    machine: &Machine,
-    condition: ConditionType,
-    known: &Condition,
-) -> impl Iterator<Item = String> {
-    let id = &machine.id;
-    let mut commands = match FaultCode::parse(&known.reason) {
-        Some(code) => {
-            let fault = condition_fault(machine, condition, code);
-            let incident =
-                Incident { fault: &fault, run: None, machine: Some(machine), node: None };
-            incident.commands()
-        }
-        None if condition == ConditionType::Reachable && known.reason == POWERED_OFF => {
-            vec![format!("farrier machine power {id} on")]
-        }
-        None => Vec::new(),
-    };
-    if commands.is_empty() {
-        commands.push(format!("farrier machine inspect {id}"));
-    }
-    commands.push(format!("farrier history {id}"));
-    commands.into_iter()
-}
-
-/// The fault behind a condition: a probe uses the credential of the spec.
-fn condition_fault(machine: &Machine, condition: ConditionType, code: FaultCode) -> Fault {
-    let credential = match condition == ConditionType::Reachable {
-        true => &machine.spec.ssh_credential,
-        false => &machine.spec.bmc_credential,
-    };
-    let credential = Some(credential.clone()).filter(|name| !name.is_empty());
-    Fault::new(code, "").with(|facts| facts.credential = credential)
-}
-
 fn idle(machine: &Machine) -> Explanation {
     let (id, phase) = (&machine.id, machine.phase.as_str());
     let looked_at =
@@ -318,21 +284,6 @@ fn idle(machine: &Machine) -> Explanation {
                 ..Explanation::default()
             }
         }
-    }
-}
-
-/// The commands for a READY machine with a bad condition. Power needs the BMC, so one that cannot
-/// be reached comes first.
-fn service_repairs(machine: &Machine, condition: ConditionType, known: &Condition) -> Vec<String> {
-    let on = format!("farrier machine power {} on", machine.id);
-    let bmc = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
-    match (bmc, condition == ConditionType::Reachable) {
-        (Some(bmc), _) => condition_repairs(machine, ConditionType::BmcReachable, bmc).collect(),
-        (None, true) => {
-            let others = condition_repairs(machine, condition, known).filter(|one| *one != on);
-            std::iter::once(on.clone()).chain(others).collect()
-        }
-        (None, false) => condition_repairs(machine, condition, known).collect(),
     }
 }
 

@@ -430,8 +430,8 @@ fn readable_object(row: &Row) -> Option<EventObject> {
     })
 }
 
-/// An object in the body of an earlier event; none if it cannot be decoded. A snapshot leaves it out:
-/// a later event describes the object.
+/// An object in the body of an earlier event; none if it cannot be decoded. A snapshot leaves it
+/// out: a later event describes the object.
 pub(crate) fn readable_body<T: serde::de::DeserializeOwned>(object: &str, body: &str) -> Option<T> {
     serde_json::from_str(body)
         .inspect_err(|error| {

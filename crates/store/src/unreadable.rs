@@ -103,6 +103,7 @@ impl RowKind {
     }
 
     /// How rows of this kind are read and moved.
+    #[expect(clippy::too_many_lines, reason = "a table: one row per kind")]
     pub(crate) const fn layout(self) -> RowLayout {
         match self {
             Self::Machine => RowLayout {

@@ -2,6 +2,7 @@
 //! code.
 
 mod hardware;
+mod imports;
 
 use crate::api::TestServer;
 use crate::stage::{farrier, finish};
@@ -476,29 +477,6 @@ fn agent(person: &Terminal, dir: &Path) {
     assert_eq!((&status["enrolling"], &status["task"]), (&true.into(), &serde_json::Value::Null));
 }
 
-/// A refused machine refuses the file, and a number of machines changes no known one.
-fn check_imports(person: &Terminal, dir: &Path) {
-    let file = dir.join("wrong.csv");
-    let rows = "machine_id,serial,provider\ncsv-1,other,sim\nnew-1,,sim\nnew-2,,none\n";
-    std::fs::write(&file, rows).unwrap();
-    let message = person.run(&["import", file.to_str().unwrap()], 2);
-    assert!(message.contains("line 4 (new-2): machine.spec.provider \"none\""), "{message}");
-    assert!(message.contains("1 of 3 machines are refused; nothing was registered"), "{message}");
-    person.line("get new-1", 2);
-    assert_eq!(person.json("get csv-1")["spec"]["serial"], serde_json::Value::Null);
-
-    person.line("machine update machine-2 --label rack=mine --serial mine", 0);
-    let before = person.json("get machine-2");
-    let message = person.line("import 4", 0);
-    assert_eq!(
-        message,
-        "machine-4 registered\n1 machine registered, 3 unchanged; see them with `farrier list`\n"
-    );
-    let after = person.json("get machine-2");
-    assert_eq!((&after["spec"], &after["labels"]), (&before["spec"], &before["labels"]));
-    person.line("machine delete machine-4", 0);
-}
-
 fn inventory(person: &Terminal, dir: &Path) {
     assert!(person.line("import 3", 0).contains("3 machines registered"));
     let file = dir.join("fleet.csv");
@@ -513,7 +491,7 @@ fn inventory(person: &Terminal, dir: &Path) {
     let message = person.run(&import, 0);
     assert!(message.starts_with("plan: 2 machines registered\ncsv-1 registered\n"), "{message}");
     assert!(person.run(&import, 0).contains("0 machines registered, 2 unchanged"));
-    check_imports(person, dir);
+    imports::check_imports(person, dir);
     person.line("machine register web-1 --provider sim --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
     let update = "machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a";
     assert_eq!(person.line(update, 0), "web-1 updated\n");

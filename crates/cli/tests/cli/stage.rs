@@ -328,7 +328,7 @@ impl MachineService for Shared {
         let registrations = request.machines.into_iter().map(|machine| {
             let id = machine.machine_id.clone();
             let known = self.state().machines.contains_key(&id);
-            if !request.dry_run && !(known && request.only_new) {
+            if !(request.dry_run || known && request.only_new) {
                 self.state().machines.insert(id, machine.clone());
             }
             let (machine, created) = (Some(machine), !known);

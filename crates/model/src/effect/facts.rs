@@ -95,6 +95,7 @@ const fn row<'a>(
 }
 
 impl Effect {
+    #[expect(clippy::too_many_lines, reason = "a table: one row per effect")]
     pub const fn facts(&self) -> EffectFacts<'_> {
         use Capability as Can;
         use Executor::{ClusterProvider as Cluster, TargetProvider as Target};

@@ -78,10 +78,9 @@ fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
 /// of type REBOOT reboots as documented: a reboot in any other run is a restart.
 pub fn impact_of(run_type: RunType, steps: &[RunStep]) -> Option<Impact> {
     let taken = steps.iter().filter_map(|step| step.effect.facts().takes);
-    let worst = taken.map(|impact| match (impact, run_type) {
-        (Impact::Reboot, RunType::Reboot) => Impact::Reboot,
-        (Impact::Reboot, _) => Impact::Restart,
-        (impact, _) => impact,
+    let worst = taken.map(|impact| match impact == Impact::Reboot && run_type != RunType::Reboot {
+        true => Impact::Restart,
+        false => impact,
     });
     let drains = steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
     let enters = run_type == RunType::EnterMaintenance && !drains;

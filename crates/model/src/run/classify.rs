@@ -386,14 +386,10 @@ impl AnswerContext<'_> {
 
     /// A check that only informs never fails its run. A drain that it cannot observe is unknown.
     fn not_observed(&self, expect: ClusterExpectation, fault: &Fault) -> AnswerClassification {
-        let evidence = match expect {
-            ClusterExpectation::Drained => {
-                let reason = format!("Unknown:{}", fault.code.as_str());
-                vec![ConditionObservation::new(ConditionType::Drained, false, reason)]
-            }
-            ClusterExpectation::Ready => Vec::new(),
-        };
-        let message = fault.message.clone();
+        let reason = format!("Unknown:{}", fault.code.as_str());
+        let drained = ConditionObservation::new(ConditionType::Drained, false, reason);
+        let seen = Some(drained).filter(|_| expect == ClusterExpectation::Drained);
+        let (message, evidence) = (fault.message.clone(), seen.into_iter().collect());
         self.succeed(CallOutcome { message, evidence, facts: None }, "not known: ")
     }
 

@@ -1,5 +1,5 @@
-//! Dumps of every schema that has landed, with rows in the form of their time: each is migrated, all
-//! its rows can be read, and it can be written.
+//! Dumps of every schema that has landed, with rows in the form of their time: each is migrated,
+//! all its rows can be read, and it can be written.
 
 use crate::harness::{Db, at};
 use model::id::{MachineId, NodeId, RunId};
