@@ -8,7 +8,7 @@ use crate::table::{ColorMode, Table};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    CheckDatabaseRequest, CheckDatabaseResponse, PutBackRowRequest, SetAsideRow, SetAsideRowRequest,
+    CheckDatabaseRequest, CheckDatabaseResponse, PutBackRowRequest, RowSetAside, SetAsideRowRequest,
 };
 use server::OfflineDatabase;
 
@@ -97,7 +97,7 @@ fn format_check(found: &CheckDatabaseResponse, clock: &Clock, colors: ColorMode)
 
 fn print_moved(
     screen: &mut Screen,
-    moved: &SetAsideRow,
+    moved: &RowSetAside,
     done: &str,
     dry_run: bool,
 ) -> Result<Exit> {
@@ -126,7 +126,7 @@ mod tests {
             "7 rows checked, all can be read\n"
         );
         let row = UnreadableRow { kind: "machine".into(), id: "m-1".into(), problem: "EOF".into() };
-        let aside = SetAsideRow {
+        let aside = RowSetAside {
             kind: "run".into(),
             id: "op-1".into(),
             problem: "EOF".into(),

@@ -40,14 +40,14 @@ impl OfflineDatabase {
     pub async fn set_aside(
         &self,
         requested: v1::SetAsideRowRequest,
-    ) -> Result<v1::SetAsideRow, Status> {
+    ) -> Result<v1::RowSetAside, Status> {
         set_aside(&self.store, requested, self.actor.clone()).await
     }
 
     pub async fn put_back(
         &self,
         requested: v1::PutBackRowRequest,
-    ) -> Result<v1::SetAsideRow, Status> {
+    ) -> Result<v1::RowSetAside, Status> {
         put_back(&self.store, requested, self.actor.clone()).await
     }
 }
@@ -71,7 +71,7 @@ pub(crate) async fn set_aside(
     store: &Store,
     requested: v1::SetAsideRowRequest,
     by: String,
-) -> Result<v1::SetAsideRow, Status> {
+) -> Result<v1::RowSetAside, Status> {
     let v1::SetAsideRowRequest { kind, id, reason, dry_run } = requested;
     let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
     let moved = database::set_aside(&store.with_dry_run(dry_run), request).await.or_status()?;
@@ -82,7 +82,7 @@ pub(crate) async fn put_back(
     store: &Store,
     requested: v1::PutBackRowRequest,
     by: String,
-) -> Result<v1::SetAsideRow, Status> {
+) -> Result<v1::RowSetAside, Status> {
     let v1::PutBackRowRequest { kind, id, reason, dry_run } = requested;
     let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
     let moved = database::put_back(&store.with_dry_run(dry_run), request).await.or_status()?;
@@ -100,8 +100,8 @@ fn row_request(kind: &str, id: String, reason: &str, by: String) -> Result<RowRe
     Ok(RowRequest { kind, id, who: Requester { by, reason }, now: engine::clock::system()() })
 }
 
-fn set_aside_row(row: SetAsideRow) -> v1::SetAsideRow {
-    v1::SetAsideRow {
+fn set_aside_row(row: SetAsideRow) -> v1::RowSetAside {
+    v1::RowSetAside {
         kind: row.kind.as_str().into(),
         id: row.id,
         problem: row.problem,

@@ -52,7 +52,7 @@ macro_rules! override_args {
 override_args! {
     MachineOverrideArgs: "in-service, health";
     ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk";
-    StartOverrideArgs: "in-service, health, and unfinished-disk for EXIT_MAINTENANCE";
+    StartOverrideArgs: "in-service, health, unfinished-disk";
     OnboardOverrideArgs: "health";
     RackOverrideArgs: "in-service, health";
     PowerShelfOverrideArgs: "health, and in-service to switch off";

@@ -97,7 +97,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_aside_row(
         &self,
         request: Request<v1::SetAsideRowRequest>,
-    ) -> Answer<v1::SetAsideRow> {
+    ) -> Answer<v1::RowSetAside> {
         let by = initiator(request.metadata());
         let moved = database::set_aside(self.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))
@@ -106,7 +106,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     async fn put_back_row(
         &self,
         request: Request<v1::PutBackRowRequest>,
-    ) -> Answer<v1::SetAsideRow> {
+    ) -> Answer<v1::RowSetAside> {
         let by = initiator(request.metadata());
         let moved = database::put_back(self.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))
