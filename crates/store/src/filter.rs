@@ -170,9 +170,7 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         FilterField::RequestId => "r.request_id".into(),
         FilterField::TargetKind => target_kind(),
         FilterField::Initiator => select.dialect.json_text("r.spec", "'initiator'"),
-        FilterField::PartOf => {
-            format!("COALESCE({}, '')", select.dialect.json_text("r.spec", "'part_of'"))
-        }
+        FilterField::PartOf => "COALESCE(r.part_of, '')".into(),
         FilterField::CreatedFrom | FilterField::CreatedBefore => "r.created_at".into(),
         FilterField::WorkflowState => "s.workflow".into(),
         // Records are matched after they are read; no query of machines or runs has these fields.

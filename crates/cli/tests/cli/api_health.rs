@@ -134,8 +134,8 @@ async fn passing(api: &mut Clients) {
         gate_override: Some(v1::GateOverride { gates: vec![gate.into()], reason: reason.into() }),
         ..run("m-1", "REBOOT", "named", &[])
     };
-    let wrong = api.try_run(named("in-service", "the water is off")).await;
-    let words = ["gate_override.gates[0]", "can be overridden: health"];
+    let wrong = api.try_run(named("devices", "the water is off")).await;
+    let words = ["gate_override.gates[0]", "can be overridden: in-service, health"];
     refused(wrong, Code::InvalidArgument, &words);
     let passed = api.try_run(named("health", "the water is off")).await.unwrap();
     assert_eq!(passed.params["gate_override"], "health");

@@ -33,7 +33,7 @@ async fn a_half_written_disk_leaves_maintenance_only_with_an_override() {
     assert!(why.contains("no image was installed on it here"), "{why}");
 
     let run = api.start("m-1", "REPAVE", "second").await.run_id;
-    wait_for(&person, &format!("logs {run}"), "Progress: 10%").await;
+    wait_for(&person, &format!("logs {run} --no-follow"), "Progress: 10%").await;
     let row = person.line("list", 0);
     assert!(row.contains("BUSY        ✓          ✗"), "{row}");
     person.line(&format!("cancel {run}"), 0);

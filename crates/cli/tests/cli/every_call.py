@@ -125,6 +125,7 @@ def operations(caller):
     own = {"plan_id": "plan-own-v1", "display_name": "Own", "steps": list(plan.steps)}
     caller.ok("Plan.CreatePlan", plan=own)
     caller.ok("Explain.Explain", id="m-1")
+    caller.ok("Explain.ListAttention")
     caller.ok("Explain.ListHistory", id="m-1", filter="cause=request", order_by="ts desc")
     caller.ok("Explain.GetFaultPage", code="bmc-unreachable")
 

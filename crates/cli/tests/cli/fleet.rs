@@ -29,7 +29,7 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 4000\nrenew_ms = 500";
 
 /// The images of simulated machines.
-const IMAGES: [&str; 2] = ["ubuntu-2204", "rhel-9"];
+pub const IMAGES: [&str; 2] = ["ubuntu-2204", "rhel-9"];
 
 /// The database of a server.
 #[derive(Debug, Clone)]

@@ -102,7 +102,7 @@ fn onboarding(person: &Terminal) {
     says(&again, &["same operation, no new work"]);
     let node = node_on(person, "gpu-1");
     for taken in [onboard.to_string(), format!("{onboard} --dry-run")] {
-        says(&person.line(&taken, 2), &["gpu-1 serves as", &format!("farrier why {node}")]);
+        says(&person.line(&taken, 2), &["gpu-1 has the node", &format!("farrier why {node}")]);
     }
     person.formats("node list", &node);
     person.formats("node list --state active --site site-lab", "gpu-1");

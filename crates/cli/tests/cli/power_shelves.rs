@@ -268,7 +268,8 @@ async fn the_wire_refuses_what_the_document_refuses() {
         ..power_request(&["ps-1"], Operation::PowerOff)
     };
     // The request has neither an initiator nor a reference.
-    api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
+    let answer = api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
+    assert_eq!(answer.metadata().get("farrier-request-id").unwrap(), "r-1");
     let shelf = json(url, "power-shelf get ps-1");
     assert_eq!(shelf["maintenance_requested"]["initiator"], "admin-cli", "{shelf:#}");
     let answer =

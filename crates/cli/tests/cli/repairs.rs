@@ -102,7 +102,7 @@ fn inject(person: &Terminal, dir: &Path, one: &Injection) -> String {
     if step.is_empty() {
         person.line("rack create rack-1 --expect-machines 1", 0);
     }
-    person.line(&format!("machine register {object}{in_rack}"), 0);
+    person.line(&format!("machine register {object} --provider sim{in_rack}"), 0);
     if !step.is_empty() {
         person.line(&format!("enter-maintenance {object}"), 0);
     }
@@ -127,7 +127,7 @@ fn inject(person: &Terminal, dir: &Path, one: &Injection) -> String {
         true => {
             until(person, "rack get rack-1", |rack| rack["status"]["state"] == "Error");
             let status = person.json("rack maintenance status rack-1");
-            (status[0]["operation"]["run_id"].as_str().unwrap().to_string(), "rack-1")
+            (status[0]["operation"]["operation_id"].as_str().unwrap().to_string(), "rack-1")
         }
         false => (object.to_string(), *object),
     };
@@ -208,7 +208,7 @@ fn a_refused_request_leaves_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(quick(dir.path()));
     let person = Terminal::new(server.url());
-    person.line("machine register m-1", 0);
+    person.line("machine register m-1 --provider sim", 0);
     person.line("reimage m-1 --image ubuntu-2204", 2);
     let why = until(&person, "why m-1", |why| !why["refused"].as_str().unwrap_or("").is_empty());
     let refused = why["refused"].as_str().unwrap();
@@ -229,8 +229,8 @@ fn an_object_is_found_by_any_of_its_names() {
     let server = Server::start(quick(dir.path()));
     let person = Terminal::new(server.url());
     let one = "--serial SN-7 --mac aa:bb:cc:00:11:22 --label name=left";
-    person.line(&format!("machine register m-1 {one}"), 0);
-    person.line("machine register m-2 --serial SN-8 --label name=left", 0);
+    person.line(&format!("machine register m-1 --provider sim {one}"), 0);
+    person.line("machine register m-2 --provider sim --serial SN-8 --label name=left", 0);
     for name in ["M-1", "sn-7", "AA:BB:CC:00:11:22", "aabbcc001122"] {
         assert_eq!(person.json(&format!("why {name}"))["id"], "m-1", "{name}");
     }

@@ -237,6 +237,7 @@ async fn node_names(_world: &TestServer, mut api: Clients) {
         spec: Some(v1::MachineSpec {
             target_cluster_ref: cluster.into(),
             node_name: node_name.into(),
+            provider: "sim".into(),
             ..Default::default()
         }),
         ..Default::default()

@@ -216,8 +216,11 @@ async fn inject_faults(
                 let actions = [Fail, Drop, Garbage, Twice];
                 let verbs =
                     [CallVerb::Perform, CallVerb::Perform, CallVerb::Follow, CallVerb::GetStatus];
+                // Child runs call no hardware.
+                let called: Vec<&str> =
+                    Effect::NAMES.into_iter().filter(|name| *name != "parts").collect();
                 let rule = FaultRule {
-                    effect: random.pick(&Effect::NAMES).into(),
+                    effect: random.pick(&called).into(),
                     verb: random.pick(&verbs),
                     times: 1 + random.below(2) as u32,
                     ..FaultRule::new(random.pick(&actions))

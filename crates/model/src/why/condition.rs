@@ -52,8 +52,10 @@ pub(super) fn service_repairs(
     match (bmc, condition == ConditionType::Reachable) {
         (Some(bmc), _) => condition_repairs(machine, ConditionType::BmcReachable, bmc).collect(),
         (None, true) => {
+            let reboot = format!("farrier reboot {}", machine.id);
+            let reboot = Some(reboot).filter(|_| known.reason != POWERED_OFF);
             let others = condition_repairs(machine, condition, known).filter(|one| *one != on);
-            std::iter::once(on.clone()).chain(others).collect()
+            [on.clone()].into_iter().chain(reboot).chain(others).collect()
         }
         (None, false) => condition_repairs(machine, condition, known).collect(),
     }

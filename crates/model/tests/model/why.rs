@@ -285,7 +285,7 @@ fn a_ready_machine_that_is_off_or_silent_is_not_well() {
         (
             &[(Reachable, "ssh-unreachable"), (BmcReachable, "bmc-unreachable")],
             "it does not answer",
-            "farrier fault bmc-unreachable",
+            "farrier machine inspect m-1",
             false,
         ),
         (

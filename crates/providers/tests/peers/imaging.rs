@@ -188,7 +188,7 @@ async fn a_machine_that_never_boots_is_reported_as_silent() {
     let fixture = ImagingFixture::with_limits(SHORT, DEADLINE).await;
     let fault = fixture.call_provider(CallVerb::Perform).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::NetbootSilent, "{fault}");
-    assert!(fault.message.contains("never asked http://10.0.0.1:8480"), "{fault}");
+    assert!(fault.message.contains("http://10.0.0.1:8480 got no boot request"), "{fault}");
     assert_eq!(fixture.resets(), ["ForceOff", "On"]);
     assert_eq!(fixture.boot(), "None");
     assert_eq!(

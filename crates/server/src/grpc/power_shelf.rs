@@ -26,6 +26,8 @@ use v1::PowerShelfMaintenanceOperation as Operation;
 
 /// The response metadata with warnings for the operator.
 const WARNING: &str = "farrier-warning";
+/// The response metadata with the request id: the documented answer has no fields.
+const REQUEST_ID: &str = "farrier-request-id";
 
 #[tonic::async_trait]
 impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
@@ -127,7 +129,10 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<()> {
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
-        let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
+        let mut requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
+        let request_id = requested.request_id.take();
+        let request_id = request_id.unwrap_or_else(|| self.engine.new_request_id());
+        requested.request_id = Some(request_id.clone());
         let foreseen = if dry_run {
             let preview = self.engine.power_shelves().preview(requested).await.or_status()?;
             preview.preview.permitted().or_status()?;
@@ -136,6 +141,9 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
             self.engine.power_shelves().maintain(requested).await.or_status()?
         };
         let mut answer = Response::new(());
+        if let Some(value) = request_id.parse().ok().filter(|_| !dry_run) {
+            answer.metadata_mut().insert(REQUEST_ID, value);
+        }
         for warning in &foreseen.warnings {
             // Metadata values are ASCII. Ids and our sentences are; a warning that is not is left
             // out.

@@ -1,6 +1,6 @@
 //! The firmware catalogue, and the history of applied firmware.
 
-use crate::harness::{Body, Db, at, event};
+use crate::harness::{Body, Db, REVERT_SINCE_13, at, event};
 use model::filter::{Filter, FilterSubject};
 use model::firmware::{AppliedFirmware, Firmware, FirmwareComponent, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
@@ -95,12 +95,13 @@ async fn records_of_an_older_schema_get_the_version_of_their_last_event(db: Db) 
     let one = db.write(insert(firmware("a", "x", false))).await.unwrap();
     let one = db.write(update(one)).await.unwrap();
     db.write(insert(firmware("b", "x", false))).await.unwrap();
-    let back = "DROP TABLE oldest_writer; DROP TABLE set_aside; DROP INDEX machines_created; DROP INDEX machines_updated; \
+    let back = "DROP INDEX machines_created; DROP INDEX machines_updated; \
                 DROP INDEX records_created; DROP INDEX records_updated; \
                 ALTER TABLE firmware DROP COLUMN version; DELETE FROM events \
                 WHERE object_id = 'firmware/b';";
-    let on_sqlite = format!("{back} PRAGMA user_version = 10");
-    let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 10");
+    let on_sqlite = format!("{REVERT_SINCE_13} {back} PRAGMA user_version = 10");
+    let on_postgres =
+        format!("{REVERT_SINCE_13} {back} DELETE FROM schema_version WHERE version > 10");
     db.execute_sql(&on_sqlite, &on_postgres).await;
     let db = db.open_another().await;
     let list = tx!([], |tx| tx.firmware_list(&Filter::default(), "", 9).await);

@@ -48,10 +48,13 @@ macro_rules! on_postgres {
     };
 }
 
-/// Reverts the schema migrations of racks and of nodes.
-pub const REVERT_RACKS: &str = "DROP TABLE step_durations; DROP TABLE refused_requests; DROP TABLE node_names; \
-     ALTER TABLE identities DROP COLUMN version; \
-     DROP TABLE oldest_writer; DROP TABLE set_aside; DROP INDEX machines_created; DROP INDEX machines_updated; \
+/// Reverts the schema migrations from 13 on.
+pub const REVERT_SINCE_13: &str = "DROP TABLE step_durations; DROP TABLE refused_requests; \
+     DROP TABLE node_names; ALTER TABLE identities DROP COLUMN version; \
+     DROP TABLE oldest_writer; DROP TABLE set_aside;";
+
+/// Reverts the schema migrations of racks and of nodes, after those from 13 on.
+pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \
      DROP TABLE inspections; DROP TABLE feeds; \
      ALTER TABLE replicas DROP COLUMN version; ALTER TABLE replicas DROP COLUMN heartbeat_at; \
      DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
@@ -197,8 +200,10 @@ impl Db {
 
     /// Reverts the database to the schema before racks and opens it again.
     pub async fn revert_racks(&self) -> Self {
-        let on_sqlite = format!("{REVERT_RACKS} PRAGMA user_version = 5");
-        let on_postgres = format!("{REVERT_RACKS} DELETE FROM schema_version WHERE version > 5");
+        let on_sqlite = format!("{REVERT_SINCE_13} {REVERT_RACKS} PRAGMA user_version = 5");
+        let on_postgres = format!(
+            "{REVERT_SINCE_13} {REVERT_RACKS} DELETE FROM schema_version WHERE version > 5"
+        );
         self.execute_sql(&on_sqlite, &on_postgres).await;
         self.open_another().await
     }

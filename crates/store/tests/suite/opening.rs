@@ -1,6 +1,6 @@
 //! Opening: an old schema is migrated, a newer one is refused, and an error names its cause.
 
-use crate::harness::{Db, REVERT_RACKS, at, event, execute_on_postgres, machine};
+use crate::harness::{Db, REVERT_RACKS, REVERT_SINCE_13, at, event, execute_on_postgres, machine};
 use model::run::Workflow;
 use store::{EndedRunPosition, Options, Store, StoreError};
 
@@ -36,11 +36,11 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
                 DROP TABLE identities; DROP TABLE lockouts; DROP TABLE images; \
                 DROP TABLE deployments; DROP TABLE deployment_macs;";
     let on_sqlite = format!(
-        "{REVERT_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
+        "{REVERT_SINCE_13} {REVERT_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
          DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"
     );
     let on_postgres = format!(
-        "{REVERT_RACKS} {back} DROP FUNCTION keep_machine_labels() CASCADE; \
+        "{REVERT_SINCE_13} {REVERT_RACKS} {back} DROP FUNCTION keep_machine_labels() CASCADE; \
          DELETE FROM schema_version WHERE version > 1"
     );
     db.execute_sql(&on_sqlite, &on_postgres).await;
