@@ -180,6 +180,12 @@ fn read_source(source: &str) -> Result<Import> {
                 let spec = machine.spec.as_ref()?;
                 Some(format!("{} of {}", spec.slot?, spec.rack_id))
             })?;
+            check_unique(&rows, "node_name", |machine| {
+                let spec = machine.spec.as_ref()?;
+                let cluster = Some(&spec.target_cluster_ref).filter(|name| !name.is_empty())?;
+                let own = Some(&spec.node_name).filter(|name| !name.is_empty());
+                Some(format!("{} of cluster {cluster}", own.unwrap_or(&machine.machine_id)))
+            })?;
             if rows.is_empty() {
                 eprintln_quietly(&format!("{source} has no machines"));
             }

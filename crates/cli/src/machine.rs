@@ -58,7 +58,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: MachineCommand) 
 }
 
 pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine> {
-    let request = GetMachineRequest { machine_id: machine_id.to_string() };
+    let request = GetMachineRequest { machine_id: machine_id.to_string(), any_name: false };
     client.call(client.machines().get_machine(request)).await
 }
 
@@ -67,7 +67,7 @@ pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Mach
     if run.machine_id.is_empty() {
         return Ok(None);
     }
-    let request = GetMachineRequest { machine_id: run.machine_id.clone() };
+    let request = GetMachineRequest { machine_id: run.machine_id.clone(), any_name: false };
     let answer = async {
         match client.machines().get_machine(request).await {
             Err(status) if status.code() == tonic::Code::NotFound => Ok(Response::new(None)),
@@ -78,9 +78,10 @@ pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Mach
 }
 
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit> {
-    let machine = fetch(client, machine_id).await?;
+    let request = GetMachineRequest { machine_id: machine_id.to_string(), any_name: true };
+    let machine = client.call(client.machines().get_machine(request)).await?;
     let firmware = match screen.is_human() {
-        true => host::firmware_section(client, machine_id).await,
+        true => host::firmware_section(client, &machine.machine_id).await,
         false => String::new(),
     };
     let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));

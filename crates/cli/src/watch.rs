@@ -35,7 +35,7 @@ pub async fn watch_operations(
     let filter = match &args.machine_id {
         Some(machine_id) => {
             // An unknown machine ID would be watched forever without an event.
-            let request = GetMachineRequest { machine_id: machine_id.clone() };
+            let request = GetMachineRequest { machine_id: machine_id.clone(), any_name: false };
             client.call(client.machines().get_machine(request)).await?;
             build_id_filter("machine_id", machine_id, &args.filter)?
         }

@@ -7,6 +7,7 @@ use model::here;
 use model::id::RunId;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, Result, RowKind, SetAsideRow, Store, StoreError, Tx, UnreadableRow};
 
@@ -93,7 +94,17 @@ impl RowRequest {
     /// The machine of an active run is free afterwards. Its hardware is in an unknown state, so it
     /// needs intervention.
     async fn release_machine(&self, tx: &mut Tx) -> Result<()> {
-        let Some(mut machine) = tx.machine_of_active_run(&RunId::trusted(&*self.id)).await? else {
+        let run = RunId::trusted(&*self.id);
+        let held = tx.target_held_by(&run).await?.map(|key| TargetId::from_key(&key));
+        if let Some(target) = held.filter(|target| target.kind != TargetKind::Machine) {
+            let message = format!(
+                "{run} is active on {target} and holds its devices: they would stay held by it"
+            );
+            return Err(Refusal::new(Reason::DeviceBusy, message)
+                .next("start the farrier that wrote the row, or restore a backup")
+                .into());
+        }
+        let Some(mut machine) = tx.machine_of_active_run(&run).await? else {
             return Ok(());
         };
         machine.active_run = None;

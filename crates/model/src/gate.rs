@@ -225,6 +225,14 @@ impl Overrides {
         Self { gates: gates.iter().copied().collect(), reason: reason.into() }
     }
 
+    /// The part of the override that names these gates.
+    #[must_use]
+    pub fn only(&self, gates: &[Gate]) -> Self {
+        let gates: BTreeSet<Gate> = self.gates().filter(|gate| gates.contains(gate)).collect();
+        let reason = if gates.is_empty() { String::new() } else { self.reason.clone() };
+        Self { gates, reason }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.gates.is_empty()
     }

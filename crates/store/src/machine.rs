@@ -71,6 +71,13 @@ impl Tx {
         row.map(|row| machine_by_id(&row)?.1).transpose()
     }
 
+    /// The key of the target that an active run holds; none if it holds nothing.
+    pub async fn target_held_by(&mut self, run: &RunId) -> Result<Option<String>> {
+        let sql = "SELECT holds_machine FROM subjects WHERE id = $1 AND holds_machine IS NOT NULL";
+        let row = self.query_one(sql, values![run.as_str()]).await?;
+        row.map(|row| Ok(row.text(0)?.to_string())).transpose()
+    }
+
     /// The machine that the queue row of an active run holds.
     pub async fn machine_held_by(&mut self, run: &RunId) -> Result<Option<Machine>> {
         let sql = format!(

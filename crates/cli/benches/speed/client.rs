@@ -96,7 +96,7 @@ impl BenchClient {
     }
 
     pub async fn get(&mut self, id: &str) -> Outcome<()> {
-        let request = v1::GetMachineRequest { machine_id: id.into() };
+        let request = v1::GetMachineRequest { machine_id: id.into(), ..Default::default() };
         let machine = self.machines.get_machine(request).await?.into_inner();
         match machine.machine_id == id {
             true => Ok(()),

@@ -88,7 +88,7 @@ async fn the_metrics_count_what_happens() {
     let stuck = api.start("m-2", "REBOOT", "r").await.run_id;
     api.at_step(&stuck, "reboot").await;
     let _watch = api.runs.watch_runs(v1::WatchRunsRequest::default()).await.unwrap();
-    let missing = v1::GetMachineRequest { machine_id: "nobody".into() };
+    let missing = v1::GetMachineRequest { machine_id: "nobody".into(), ..Default::default() };
     api.machines.get_machine(missing).await.unwrap_err();
 
     let alert = |id: &str, class: &str| v1::HealthAlert {

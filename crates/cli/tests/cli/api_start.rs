@@ -144,7 +144,7 @@ async fn what_is_not_there_is_not_found() {
         let answer = start_operation(&mut api, verb, "nonexistent", "r").await;
         refused(answer, NotFound, &["no machine nonexistent", "farrier list"]);
     }
-    let request = v1::GetMachineRequest { machine_id: "nonexistent".into() };
+    let request = v1::GetMachineRequest { machine_id: "nonexistent".into(), ..Default::default() };
     refused(api.machines.get_machine(request).await, NotFound, &["nonexistent", "farrier list"]);
     let machine = Some(crate::api::machine("nonexistent"));
     let request = v1::UpdateMachineRequest {

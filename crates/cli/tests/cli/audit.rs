@@ -43,7 +43,10 @@ pub async fn audit(api: &Clients, runs: &[String]) {
         });
         assert_eq!(why.await.into_inner().held_by, "", "{id}");
         let machine = through.call(|mut api| {
-            let request = v1::GetMachineRequest { machine_id: ended.machine_id.clone() };
+            let request = v1::GetMachineRequest {
+                machine_id: ended.machine_id.clone(),
+                ..Default::default()
+            };
             async move { api.machines.get_machine(request).await }
         });
         let status = machine.await.into_inner().status.unwrap();

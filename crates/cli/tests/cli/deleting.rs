@@ -22,7 +22,7 @@ impl Clients {
     }
 
     async fn try_machine(&mut self, id: &str) -> Result<v1::Machine, Status> {
-        let request = v1::GetMachineRequest { machine_id: id.into() };
+        let request = v1::GetMachineRequest { machine_id: id.into(), ..Default::default() };
         self.machines.get_machine(request).await.map(Response::into_inner)
     }
 

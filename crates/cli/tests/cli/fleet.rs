@@ -308,7 +308,7 @@ impl Clients {
     }
 
     pub async fn machine(&mut self, id: &str) -> v1::Machine {
-        let request = v1::GetMachineRequest { machine_id: id.into() };
+        let request = v1::GetMachineRequest { machine_id: id.into(), ..Default::default() };
         self.machines.get_machine(request).await.unwrap().into_inner()
     }
 

@@ -9,7 +9,11 @@ use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::target::TargetId;
 use providers::Target;
+use std::time::Duration;
 use store::{Result, Store, Tx};
+
+/// The longest wait for a provider that has its own images.
+const CHECK_LIMIT: Duration = Duration::from_secs(3);
 
 /// The images that the run installs.
 fn images_of(run: &Run) -> impl Iterator<Item = &str> {
@@ -46,7 +50,12 @@ impl StartRun {
         let Some((target, images)) = read.await? else { return Ok(()) };
         let Some(provider) = self.providers.get(&target.spec.provider) else { return Ok(()) };
         for image in images {
-            match provider.check_image(&target, &image).await {
+            let checked = provider.check_image(&target, &image);
+            let Ok(checked) = tokio::time::timeout(CHECK_LIMIT, checked).await else {
+                tracing::warn!(%image, "the image was not checked in time");
+                return Ok(());
+            };
+            match checked {
                 Err(fault) if fault.code == FaultCode::ImageUnknown => {
                     let refusal = Refusal::new(Reason::NotFound, fault.message);
                     return Err(refusal.next("farrier site list").into());

@@ -56,7 +56,8 @@ impl Runs {
             request_id,
             run_type: original.spec.run_type,
             plan_id: Some(original.spec.plan_id),
-            overrides: Overrides::of_params(&original.spec.params),
+            // Whether the machine is in service, and what is on its disk, is asked anew.
+            overrides: Overrides::of_params(&original.spec.params).only(&[Gate::Health]),
             params: without_overrides(original.spec.params),
             initiator: who.by.clone(),
         };

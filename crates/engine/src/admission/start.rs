@@ -61,8 +61,10 @@ impl Runs {
             providers: self.0.providers().clone(),
             now: self.0.now(),
         };
-        // Only a reimage, or a plan of the client's own, installs an image.
-        if start.start.run_type == RunType::Reimage || start.start.plan_id.is_some() {
+        // Only a reimage, or a plan of the client's own, installs an image. A restart installs one
+        // that was checked before.
+        let installs = start.start.run_type == RunType::Reimage || start.start.plan_id.is_some();
+        if installs && matches!(start.origin, Origin::Plan) {
             let checked = start.check_provider_images(self.0.store()).await;
             self.0.trace_refusal(machine.as_str(), (&by, request), checked)?;
         }

@@ -7,10 +7,11 @@ use model::filter::{Filter, FilterSubject};
 use model::machine::view::EffectiveState;
 use model::node::NodeState;
 use model::power_shelf::PowerShelf;
+use model::refusal::Reason;
 use model::site::SiteState;
 use model::switch::Switch;
 use model::why::Urgency;
-use store::Result;
+use store::{Result, StoreError};
 
 const FAILED: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
@@ -61,7 +62,11 @@ impl Engine {
         candidates.add("operation", Urgency::Overdue, overdue.take(max_of_kind));
         let mut items = Vec::new();
         for (kind, id, urgency) in candidates.found {
-            let explained = self.explain(&id).await?;
+            let explained = match self.explain(&id).await {
+                // It was deleted since the list was read.
+                Err(StoreError::Refused(refusal)) if refusal.reason == Reason::NotFound => continue,
+                explained => explained?,
+            };
             let urgency = match explained.explanation.may_be_damaged {
                 true => Urgency::MayBeDamaged,
                 false => urgency,

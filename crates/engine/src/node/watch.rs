@@ -281,7 +281,12 @@ async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) 
 /// Whether the last heartbeat of a node counts after an operation has taken its machine down.
 async fn is_back(tx: &mut Tx, node: &Node) -> Result<bool> {
     let Some(id) = &node.down_by else { return Ok(true) };
-    let (run, heard) = (tx.run(id).await?, tx.last_heartbeat(&node.id()).await?);
+    let run = match tx.run(id).await {
+        // The end of the operation is unknown; the other nodes do not wait for it.
+        Err(StoreError::Corrupt(_)) => return Ok(false),
+        run => run?,
+    };
+    let heard = tx.last_heartbeat(&node.id()).await?;
     Ok(heartbeat::proves_return(heard.at, run.as_ref()))
 }
 

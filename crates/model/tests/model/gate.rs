@@ -271,3 +271,10 @@ fn a_stored_request_of_a_shelf_is_read_whatever_version_wrote_it() {
         assert_eq!(read(fields), expected, "{fields}");
     }
 }
+
+#[test]
+fn a_part_of_an_override_keeps_its_reason() {
+    let both = Overrides::of(&[Gate::InService, Gate::Health], "fire");
+    assert_eq!(both.only(&[Gate::Health]), Overrides::of(&[Gate::Health], "fire"));
+    assert_eq!(both.only(&[Gate::Devices]), Overrides::default());
+}

@@ -79,7 +79,9 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         let mut events = events.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
-        let last = events.last().filter(|_| more).map(|event| event.version.to_string());
+        // The entry about a refused request has no version; the page ends at a stored event.
+        let last = events.iter().rfind(|event| event.version > 0).filter(|_| more);
+        let last = last.map(|event| event.version.to_string());
         let entries = events.into_iter().map(|event| v1::HistoryEntry {
             ts: Some(time(event.ts)),
             object_id: event.object_id,

@@ -5,7 +5,7 @@ use super::convert::{
     operation_or_preview, optional_machine_id, overrides_from, request_id_from, who,
 };
 use super::page::{List, Page, scope, unreadable_rows};
-use super::status::{OrStatus, refusal_status};
+use super::status::{OrStatus, refusal_status, store_error_status};
 use super::stream::{self, Streaming};
 use super::update;
 use super::{Answer, GrpcServices};
@@ -155,14 +155,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
-        let text = &request.get_ref().machine_id;
+        let v1::GetMachineRequest { machine_id: text, any_name } = request.get_ref();
         let exact = match MachineId::parse(text) {
             Ok(id) => self.engine.machines().get(&id).await,
             Err(refusal) => Err(refusal.into()),
         };
         let found = match exact {
             Ok(found) => found,
-            // For reading, any name of the machine is understood.
+            Err(unknown) if !any_name => return Err(store_error_status(unknown)),
             Err(unknown) => {
                 let id = self.engine.find_known_as(text, unknown).await.or_status()?;
                 let id = MachineId::parse(&id).or_status()?;

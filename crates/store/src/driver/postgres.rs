@@ -59,8 +59,12 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     ("{among $1}", "= ANY (ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))"),
     ("{keyed}", ""),
     ("{labels_of m}", "jsonb_each_text(m.labels::jsonb)"),
-    ("{cluster_of machines}", "(machines.body::jsonb -> 'spec' ->> 'target_cluster_ref')"),
-    ("{node_name_of machines}", "(machines.body::jsonb -> 'spec' ->> 'node_name')"),
+    // By a pattern, because the conversion of a body that is no JSON would fail the migration.
+    (
+        "{cluster_of machines}",
+        r#"substring(machines.body from '"target_cluster_ref":"([^"\\]*)"')"#,
+    ),
+    ("{node_name_of machines}", r#"substring(machines.body from '"node_name":"([^"\\]*)"')"#),
     (
         "{keep_labels}",
         "CREATE FUNCTION keep_machine_labels() RETURNS trigger LANGUAGE plpgsql AS $keep$ BEGIN \

@@ -38,8 +38,17 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     ("{among $1}", "IN (SELECT value FROM json_each($1))"),
     ("{keyed}", " WITHOUT ROWID"),
     ("{labels_of m}", "json_each(m.labels)"),
-    ("{cluster_of machines}", "json_extract(machines.body, '$.spec.target_cluster_ref')"),
-    ("{node_name_of machines}", "json_extract(machines.body, '$.spec.node_name')"),
+    // A body that is no JSON has no name: a migration does not fail on it.
+    (
+        "{cluster_of machines}",
+        "(CASE WHEN json_valid(machines.body) \
+         THEN json_extract(machines.body, '$.spec.target_cluster_ref') END)",
+    ),
+    (
+        "{node_name_of machines}",
+        "(CASE WHEN json_valid(machines.body) \
+         THEN json_extract(machines.body, '$.spec.node_name') END)",
+    ),
     (
         "{keep_labels}",
         "CREATE TRIGGER machines_labels_new AFTER INSERT ON machines BEGIN \

@@ -2,11 +2,12 @@
 
 use crate::harness::{Db, REVERT_RACKS, REVERT_SINCE_13, at, event, execute_on_postgres, machine};
 use model::run::Workflow;
-use store::{EndedRunPosition, Options, Store, StoreError};
+use store::{EndedRunPosition, Options, RowKind, Store, StoreError};
 
 on_both!(
     rows_survive_reopening,
     an_older_schema_is_brought_up_to_date,
+    a_body_that_is_no_json_does_not_stop_a_migration,
     a_newer_schema_is_refused,
     a_newer_schema_that_admits_this_farrier_is_used,
     an_outdated_farrier_stops_writing,
@@ -49,6 +50,18 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
     let ended = db.read(ended).await.unwrap();
     let ended: Vec<_> = ended.iter().map(|run| (run.id.as_str(), run.at)).collect();
     assert_eq!(ended, [("op-2", at(50))]);
+}
+
+/// `farrier db check` finds the row afterwards.
+async fn a_body_that_is_no_json_does_not_stop_a_migration(db: Db) {
+    db.add_run("op-1").await;
+    let back = format!("{REVERT_SINCE_13} UPDATE machines SET body = '{{\"spec\":';");
+    let on_sqlite = format!("{back} PRAGMA user_version = 12");
+    let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 12");
+    db.execute_sql(&on_sqlite, &on_postgres).await;
+    let db = db.open_another().await;
+    let row = db.read(tx!([], |tx| tx.unreadable_row(RowKind::Machine, "m-op-1").await)).await;
+    assert!(row.unwrap().is_some());
 }
 
 /// Migrates the database as a newer farrier would, which excludes writers before this version.
