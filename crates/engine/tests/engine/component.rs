@@ -230,7 +230,8 @@ fn a_dry_run_reports_all_refusals() {
         let foreseen = update(&fixture, &["m-1", "m-2"], "", true).await;
         let preview = foreseen[0].preview.as_ref().expect("a preview");
         let reasons: Vec<&str> = preview.refusals.iter().map(|one| one.reason.as_str()).collect();
-        assert_eq!(reasons, ["MAINTENANCE_PENDING", "MACHINE_BUSY"]);
+        let all = ["MAINTENANCE_PENDING", "MACHINE_BUSY", "MACHINES_IN_SERVICE"];
+        assert_eq!(reasons, all);
         for refusal in &preview.refusals {
             assert!(refusal.message.contains(busy.as_str()), "{refusal}");
         }
