@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// change is lost. It may run several times.
 pub type Change<S, D> = Arc<dyn Fn(&S) -> Result<D, Refusal> + Send + Sync>;
 
-/// What a write expects of the stored object.
+/// The expectation of a write about the stored object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// The object may be new.

@@ -55,7 +55,7 @@ struct Found {
     trace: ObjectTrace,
 }
 
-/// What happened to an object lately: its newest operation and its last refused request.
+/// The recent past of an object: its newest operation and its last refused request.
 #[derive(Default)]
 struct ObjectTrace {
     latest: Option<Run>,

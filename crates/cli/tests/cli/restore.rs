@@ -7,7 +7,7 @@ use crate::stage::{farrier, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `.backup` of the sqlite3 program does.
+/// Copies the database as `.backup` of the sqlite3 program does.
 const BACK_UP: &str = "import sqlite3, sys\n\
     sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))";
 const POSTGRES_PROGRAMS: &str = "/usr/lib/postgresql";

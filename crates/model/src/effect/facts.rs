@@ -26,14 +26,14 @@ pub struct EffectFacts<'a> {
     pub allowed_in_exit_rma: bool,
     /// It has new work placed on the machine.
     pub places_work: bool,
-    /// What it takes from the machine, for the gate `in-service`.
+    /// The loss of the machine that the gate `in-service` guards; none if it takes nothing.
     pub takes: Option<Impact>,
     /// It writes the disk: from its intent on, the system that was installed before is gone.
     pub disk: Option<DiskContent<'a>>,
     pub executor: Executor<'a>,
 }
 
-/// What an effect writes to the disk of the machine.
+/// The content that an effect writes to the disk of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskContent<'a> {
     /// The image of this name.
