@@ -21,6 +21,11 @@ impl FilterText {
         }
     }
 
+    /// The field has none of the values.
+    pub fn none_of(self, field: &str, values: &[&str]) -> Self {
+        self.push(format!("{field} not in ({})", values.join(", ")))
+    }
+
     /// The field has the value. An empty value adds nothing.
     pub fn equal(self, field: &str, value: &str) -> Self {
         match value {
@@ -51,6 +56,11 @@ impl FilterText {
             "" => self.push(format!("labels.{key}")),
             value => self.push(format!("labels.{key}={}", quote(value))),
         }
+    }
+
+    /// True if everything matches.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     fn push(mut self, term: String) -> Self {

@@ -288,7 +288,7 @@ fn node_types() -> [String; 3] {
 }
 
 /// The filter of a list: the one that was typed, and the options. Child operations are left out
-/// unless the request names them.
+/// unless the request names them; without a filter, routine operations are left out too.
 fn list_filter(args: &OperationListArgs, now: Timestamp) -> String {
     let typed = &args.list.filter;
     let since = match &args.since {
@@ -299,8 +299,12 @@ fn list_filter(args: &OperationListArgs, now: Timestamp) -> String {
     let filter = FilterText::typed(typed)
         .any_of("workflow_state", &args.states)
         .equal("initiator", &args.initiator)
-        .equal("part_of", &args.parent)
-        .not_before("created_at", since);
+        .equal("part_of", &args.parent);
+    let filter = match filter.is_empty() && !args.all {
+        true => filter.none_of("type", &RunType::ROUTINE.map(RunType::as_str)),
+        false => filter,
+    };
+    let filter = filter.not_before("created_at", since);
     // A filter that cannot be parsed is refused by the server.
     let names_child =
         Filter::parse(typed, FilterSubject::Run).map_or(true, |filter| filter.names_child());
@@ -335,9 +339,10 @@ mod tests {
         let states = (FilterField::WorkflowState, every.to_vec());
         let reboot = of(FilterField::Type, "REBOOT");
         let child = of(FilterField::PartOf, "op-1");
+        let not_routine = (FilterField::Type, vec!["INTAKE".to_string(), "CHECK".to_string()]);
         let since = |since| OperationListArgs { since: Some(since), all: true, ..typed("") };
         for (args, expected) in [
-            (typed(" "), vec![whole.clone()]),
+            (typed(" "), vec![not_routine, whole.clone()]),
             (OperationListArgs { all: true, ..typed("") }, vec![]),
             (
                 OperationListArgs { states: every.to_vec(), ..typed("type=REBOOT") },

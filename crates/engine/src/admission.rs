@@ -164,8 +164,8 @@ impl Engine {
         }
         for (spec, claimed) in created.0 {
             let kind = spec.run_type.as_str();
-            // A child run reports through its parent.
-            if spec.parent_run.is_none() {
+            // A child run reports through its parent; a routine one only when it fails.
+            if spec.parent_run.is_none() && !spec.run_type.is_routine() {
                 let RunSpec { id, target, initiator: by, request_id, .. } = &spec;
                 tracing::info!(run = %id, %target, kind, by, request_id, "operation accepted");
             }

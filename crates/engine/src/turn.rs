@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::firmware::applied_by_step;
-use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, decide};
+use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, RunPhase, decide};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use model::why::ended_waits;
@@ -393,9 +393,10 @@ impl Turn {
 }
 
 /// One line in the server's log for each operation that ends. A child run reports through its
-/// parent.
+/// parent, and a routine run that succeeded is not logged.
 fn log_end(run: &Run) {
-    if run.spec.parent_run.is_some() {
+    let is_routine = run.spec.run_type.is_routine() && run.phase() == RunPhase::Succeeded;
+    if run.spec.parent_run.is_some() || is_routine {
         return;
     }
     let (phase, kind) = (run.phase().as_str(), run.spec.run_type.as_str());

@@ -86,6 +86,10 @@ impl RunType {
     /// always start at its first step.
     pub const NODES: [RunType; 3] = [Self::Onboard, Self::Decommission, Self::NodeDrain];
 
+    /// The types that a device's lifecycle starts again and again. The server's log and
+    /// `operation list` leave them out: they would hide the operations that a person asked for.
+    pub const ROUTINE: [RunType; 2] = [Self::Intake, Self::Check];
+
     /// The customer's name for it, as in OperationType.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -112,6 +116,10 @@ impl RunType {
     /// The operator's name for it, as in Run.type, where a reimage is called a repave.
     pub const fn run_word(self) -> &'static str {
         if matches!(self, Self::Reimage) { "REPAVE" } else { self.as_str() }
+    }
+
+    pub fn is_routine(self) -> bool {
+        Self::ROUTINE.contains(&self)
     }
 
     /// Accepts the customer's and the operator's name.

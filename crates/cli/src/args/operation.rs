@@ -68,7 +68,7 @@ pub struct OperationListArgs {
     /// Only the child operations of this operation
     #[arg(long, value_name = "OPERATION", default_value = "", hide_default_value = true)]
     pub parent: String,
-    /// List child operations too
+    /// List child operations too, and what devices start on their own (INTAKE, CHECK)
     #[arg(long)]
     pub all: bool,
 }
