@@ -2,14 +2,15 @@
 //! are functions of the store, because a check also works without a running engine.
 
 use crate::admission::event;
-use model::condition::{ConditionObservation, ConditionType};
+use crate::holds::release_lost_run;
 use model::here;
 use model::id::RunId;
+use model::machine::NodeName;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
-use model::target::{TargetId, TargetKind};
+use model::target::TargetKind;
 use model::time::Timestamp;
-use store::{Cause, Result, RowKind, SetAsideRow, Store, StoreError, Tx, UnreadableRow};
+use store::{Cause, NewEvent, Result, RowKind, SetAsideRow, Store, StoreError, Tx, UnreadableRow};
 
 /// The most unreadable rows that a check names.
 const MAX_NAMED: usize = 1_000;
@@ -84,39 +85,14 @@ impl RowRequest {
             return Err(Refusal::new(Reason::RowReadable, message).next("farrier db check").into());
         };
         if self.kind == RowKind::Run {
-            self.release_machine(tx).await?;
+            let run = RunId::trusted(&*self.id);
+            let message = format!("{run} was set aside: {}", self.who.reason);
+            let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
+            release_lost_run(tx, &run, &event).await?;
         }
         let message = format!("the row was set aside: {}", self.who.reason);
         let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
         tx.set_aside(&row, &self.who.reason, &event).await
-    }
-
-    /// The machine of an active run is free afterwards. Its hardware is in an unknown state, so it
-    /// needs intervention.
-    async fn release_machine(&self, tx: &mut Tx) -> Result<()> {
-        let run = RunId::trusted(&*self.id);
-        let held = tx.target_held_by(&run).await?.map(|key| TargetId::from_key(&key));
-        if let Some(target) = held.filter(|target| target.kind != TargetKind::Machine) {
-            let message = format!(
-                "{run} is active on {target} and holds its devices: they would stay held by it"
-            );
-            return Err(Refusal::new(Reason::DeviceBusy, message)
-                .next("start the farrier that wrote the row, or restore a backup")
-                .into());
-        }
-        let Some(mut machine) = tx.machine_of_active_run(&run).await? else {
-            return Ok(());
-        };
-        machine.active_run = None;
-        let lost = ConditionObservation::new(
-            ConditionType::NeedsIntervention,
-            true,
-            format!("{} was set aside, because its row cannot be read", self.id),
-        );
-        machine.learn(&[lost], self.now);
-        let message = format!("{} was set aside: {}", self.id, self.who.reason);
-        let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
-        tx.update_machine(&mut machine, &event)
     }
 
     async fn put_back(&self, tx: &mut Tx) -> Result<SetAsideRow> {
@@ -124,16 +100,48 @@ impl RowRequest {
             let noun = format!("row of a {} that was set aside,", self.kind);
             return Err(Refusal::not_found(&noun, &self.id, "farrier db check").into());
         };
+        if self.kind == RowKind::Machine {
+            self.check_node_name(tx).await?;
+        }
         let message = format!("the row was put back: {}", self.who.reason);
         let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
         tx.put_back(&row, &event).await?;
         if self.kind == RowKind::Run {
-            let run = RunId::trusted(&*self.id);
-            if let Some(mut machine) = tx.machine_held_by(&run).await? {
-                machine.active_run = Some(run);
-                tx.update_machine(&mut machine, &event)?;
-            }
+            self.hold_again(tx, &event).await?;
         }
         Ok(row)
+    }
+
+    /// Another machine may have the node name of the row since it was set aside.
+    async fn check_node_name(&self, tx: &mut Tx) -> Result<()> {
+        let Some(name) = tx.node_name_set_aside(&self.id).await? else { return Ok(()) };
+        let Some(owner) = tx.machine_of_node_name(&name).await? else { return Ok(()) };
+        let NodeName { cluster, name } = name;
+        let message = format!(
+            "machine {} cannot be put back: its node name {name:?} in {cluster} is that of {owner} now",
+            self.id
+        );
+        let next = format!("farrier machine update {owner} --node-name …");
+        Err(Refusal::new(Reason::RowPlaceTaken, message).next(next).into())
+    }
+
+    /// An active run on a machine holds it again. Any other active run released its devices when it
+    /// was set aside, and may not continue without them.
+    async fn hold_again(&self, tx: &mut Tx, event: &NewEvent) -> Result<()> {
+        let run = RunId::trusted(&*self.id);
+        let Some(target) = tx.target_of_active_run(&run).await? else { return Ok(()) };
+        if target.kind != TargetKind::Machine {
+            let message = format!(
+                "run {run} cannot be put back: it was active on {target}, and its devices were \
+                 released when it was set aside"
+            );
+            let refusal = Refusal::new(Reason::RowPlaceTaken, message);
+            return Err(refusal.next(format!("farrier why {target}")).into());
+        }
+        if let Some(mut machine) = tx.machine_held_by(&run).await? {
+            machine.active_run = Some(run);
+            tx.update_machine(&mut machine, event)?;
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,10 @@
 //! every device in its scope, all or none; its child runs work under that hold. The commit that
 //! ends a run releases its devices.
 
+mod lost_run;
+
+pub(crate) use lost_run::release_lost_run;
+
 use crate::admission::{lock_machine, missing_machine};
 use crate::{host, node};
 use model::condition::{ConditionObservation, ConditionType};

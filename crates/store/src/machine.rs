@@ -64,18 +64,35 @@ impl Tx {
         named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
     }
 
-    /// The machine on which a run is active.
-    pub async fn machine_of_active_run(&mut self, run: &RunId) -> Result<Option<Machine>> {
-        let sql = format!("SELECT {COLUMNS} FROM machines WHERE active_run = $1");
-        let row = self.query_one(&sql, values![run.as_str()]).await?;
-        row.map(|row| machine_by_id(&row)?.1).transpose()
+    /// The machines that a run holds, ordered by id.
+    pub async fn machines_of_active_run(&mut self, run: &RunId) -> Result<Vec<Machine>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE active_run = $1 ORDER BY id");
+        let rows = self.query(&sql, values![run.as_str()]).await?;
+        rows.iter().map(|row| machine_by_id(row)?.1).collect()
     }
 
-    /// The key of the target that an active run holds; none if it holds nothing.
-    pub async fn target_held_by(&mut self, run: &RunId) -> Result<Option<String>> {
-        let sql = "SELECT holds_machine FROM subjects WHERE id = $1 AND holds_machine IS NOT NULL";
+    /// What can be read of the attributes that identify a machine whose row cannot be decoded.
+    pub async fn spec_of_unreadable_machine(&mut self, id: &MachineId) -> Result<MachineSpec> {
+        let sql = "SELECT body FROM machines WHERE id = $1";
+        let row = self.query_one(sql, values![id.as_str()]).await?;
+        let body = row.and_then(|row| row.json::<serde_json::Value>(0).ok()).unwrap_or_default();
+        let spec = &body["spec"];
+        let text = |name: &str| spec[name].as_str().unwrap_or_default().to_string();
+        let macs = spec["mac_addresses"].as_array().into_iter().flatten();
+        Ok(MachineSpec {
+            serial: text("serial"),
+            bmc_endpoint: text("bmc_endpoint"),
+            mac_addresses: macs.filter_map(|mac| Some(mac.as_str()?.to_string())).collect(),
+            ..MachineSpec::default()
+        })
+    }
+
+    /// The target of a run that has not ended. The run itself need not be readable.
+    pub async fn target_of_active_run(&mut self, run: &RunId) -> Result<Option<TargetId>> {
+        let sql = "SELECT r.machine_id FROM runs r JOIN subjects s ON s.id = r.id \
+                   WHERE r.id = $1 AND s.holds_machine IS NOT NULL";
         let row = self.query_one(sql, values![run.as_str()]).await?;
-        row.map(|row| Ok(row.text(0)?.to_string())).transpose()
+        row.map(|row| Ok(TargetId::from_key(row.text(0)?))).transpose()
     }
 
     /// The machine that the queue row of an active run holds.

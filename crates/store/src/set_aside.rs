@@ -6,6 +6,7 @@ use crate::event::NewEvent;
 use crate::unreadable::{RowKind, UnreadableRow};
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
+use model::machine::NodeName;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -135,6 +136,26 @@ impl Tx {
         let sql = "DELETE FROM set_aside WHERE kind = $1 AND id = $2";
         self.queue_write(Statement::new(sql, values![kind.as_str(), id]), ExpectedRows::One)?;
         self.set_aside_event(kind, id, "put back", event).await
+    }
+
+    /// The name in its cluster that a machine had when it was set aside.
+    pub async fn node_name_set_aside(&mut self, machine: &str) -> Result<Option<NodeName>> {
+        let sql = "SELECT stored FROM set_aside WHERE kind = $1 AND id = $2";
+        let found = self.query_one(sql, values![RowKind::Machine.as_str(), machine]).await?;
+        let stored: Vec<StoredRow> = found.map(|row| row.json(0)).transpose()?.unwrap_or_default();
+        let row = stored.iter().find(|row| row.table == "node_names");
+        let text = |row: &StoredRow, name: &str| {
+            row.columns.iter().find_map(|(column, cell)| match cell {
+                StoredCell::Text(text) if column == name => Some(text.clone()),
+                StoredCell::Text(_)
+                | StoredCell::Null
+                | StoredCell::Int(_)
+                | StoredCell::Bytes(_) => None,
+            })
+        };
+        Ok(row.and_then(|row| {
+            Some(NodeName { cluster: text(row, "cluster")?, name: text(row, "name")? })
+        }))
     }
 
     /// All rows that were set aside, by kind and id.

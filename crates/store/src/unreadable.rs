@@ -111,7 +111,11 @@ impl RowKind {
                 key: "id",
                 columns: machine::COLUMNS,
                 decode: |row| machine::machine(row).map(drop),
-                tables: &[("machines", "id"), ("inspections", "machine_id")],
+                tables: &[
+                    ("machines", "id"),
+                    ("inspections", "machine_id"),
+                    ("node_names", "machine_id"),
+                ],
             },
             Self::Run => RowLayout {
                 from: "runs r JOIN subjects s ON s.id = r.id",

@@ -223,6 +223,14 @@ impl Machines {
         loop {
             let page = self.list(Filter::default(), after, PAGE).await?;
             page.machines.iter().for_each(|machine| matcher.add(machine));
+            for row in page.unreadable {
+                let id = MachineId::trusted(row.id);
+                let read = self
+                    .0
+                    .store()
+                    .read_one(id.clone(), |id, tx| Box::pin(tx.spec_of_unreadable_machine(id)));
+                matcher.add_unreadable(&id, &read.await?);
+            }
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(matcher),

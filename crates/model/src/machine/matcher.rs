@@ -75,6 +75,8 @@ pub struct MachineMatcher {
     by_mac: Marks,
     by_place: Marks,
     by_name: HashMap<MachineId, usize>,
+    /// Registered machines of which nothing can be read.
+    unreadable: Vec<MachineId>,
 }
 
 /// Attribute value to machine. A value that two machines share identifies neither (`None`).
@@ -86,11 +88,26 @@ struct Entry {
     serial: Option<String>,
     macs: Vec<String>,
     place: String,
+    is_readable: bool,
 }
 
 impl MachineMatcher {
     pub fn add(&mut self, machine: &Machine) {
-        let MachineSpec { bmc_endpoint, mac_addresses, serial, .. } = &machine.spec;
+        self.add_spec(&machine.id, &machine.spec, true);
+    }
+
+    /// Adds a machine whose row cannot be decoded, with what could be read of its spec. Without an
+    /// identifying attribute it may be any machine.
+    pub fn add_unreadable(&mut self, id: &MachineId, spec: &MachineSpec) {
+        let MachineSpec { bmc_endpoint, mac_addresses, serial, .. } = spec;
+        if bmc_endpoint.is_empty() && mac_addresses.is_empty() && real_serial(serial).is_none() {
+            self.unreadable.push(id.clone());
+        }
+        self.add_spec(id, spec, false);
+    }
+
+    fn add_spec(&mut self, id: &MachineId, spec: &MachineSpec, is_readable: bool) {
+        let MachineSpec { bmc_endpoint, mac_addresses, serial, .. } = spec;
         let (serial, position) = (real_serial(serial), normalize_endpoint(bmc_endpoint));
         let at = self.machines.len();
         if let Some(serial) = &serial {
@@ -102,13 +119,36 @@ impl MachineMatcher {
         if !position.is_empty() {
             claim(&mut self.by_place, &position, at);
         }
-        self.by_name.insert(machine.id.clone(), at);
-        let (id, macs) = (machine.id.clone(), mac_addresses.clone());
-        self.machines.push(Entry { id, serial, macs, place: position });
+        self.by_name.insert(id.clone(), at);
+        let (id, macs) = (id.clone(), mac_addresses.clone());
+        self.machines.push(Entry { id, serial, macs, place: position, is_readable });
     }
 
-    /// Finds the registered machine that was discovered, if any.
+    /// Finds the registered machine that was discovered, if any. A machine whose row cannot be read
+    /// is never known for certain, and a new one is only new if it is none of those.
     pub fn find_match(&self, observed: &DiscoveredMachine) -> MachineMatch {
+        let found = self.match_attributes(observed);
+        let unreadable = match &found {
+            MachineMatch::Known(id, _) => {
+                let entry = self.by_name.get(id).and_then(|at| self.machines.get(*at));
+                entry.filter(|entry| !entry.is_readable).map(|entry| &entry.id)
+            }
+            MachineMatch::New => self.unreadable.first(),
+            MachineMatch::Doubtful(..) => None,
+        };
+        let Some(id) = unreadable.cloned() else { return found };
+        let message = match found {
+            MachineMatch::Known(_, mark) => {
+                format!("its {} is that of {id}, whose row cannot be read", mark.as_str())
+            }
+            MachineMatch::New | MachineMatch::Doubtful(..) => {
+                format!("it may be {id}, whose row cannot be read")
+            }
+        };
+        MachineMatch::Doubtful(id, format!("{message}: farrier db check"))
+    }
+
+    fn match_attributes(&self, observed: &DiscoveredMachine) -> MachineMatch {
         let entry = |at: Option<&Option<usize>>| self.machines.get((*at?)?);
         let serial = real_serial(&observed.serial);
         let by_serial = serial.as_ref().and_then(|serial| entry(self.by_serial.get(serial)));

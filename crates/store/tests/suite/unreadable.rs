@@ -5,6 +5,7 @@ use crate::harness::{Db, event, machine};
 use model::filter::Filter;
 use model::id::MachineId;
 use model::lifecycle::Lifecycle;
+use model::machine::NodeName;
 use model::node::Node;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
@@ -17,6 +18,8 @@ on_both!(
     a_decision_about_an_unreadable_row_names_it,
     rows_of_every_kind_are_set_aside_and_put_back,
     a_page_ends_at_an_unreadable_row,
+    a_machine_that_was_set_aside_gives_its_node_name_back,
+    what_identifies_an_unreadable_machine_is_read,
 );
 
 const UNREADABLE: &str = include_str!("../unreadable.sql");
@@ -25,7 +28,7 @@ const WRONG_TYPES: &str = "INSERT INTO credentials (name, kind, login, sealed, v
      VALUES ('cred-bad', 'password', 'root', 'no blob', 1, 0); \
      INSERT INTO identities (peer, identity, first_seen) VALUES ('https://bad', 'x', 'never');";
 
-async fn with_bad_rows(db: &Db) {
+pub async fn with_bad_rows(db: &Db) {
     db.add_machines(vec![machine("m-0"), machine("m-1"), machine("m-2")]).await;
     db.execute_sql(&format!("{UNREADABLE} {WRONG_TYPES}"), UNREADABLE).await;
 }
@@ -156,4 +159,46 @@ async fn a_page_ends_at_an_unreadable_row(db: Db) {
         }
     }
     assert_eq!((found, left_out), (vec!["m-0".into(), "m-1".into(), "m-2".into()], 1));
+}
+
+async fn a_machine_that_was_set_aside_gives_its_node_name_back(db: Db) {
+    with_bad_rows(&db).await;
+    let name = NodeName { cluster: "c".into(), name: "n".into() };
+    let give = |id: &str| {
+        let (id, name) = (MachineId::trusted(id), name.clone());
+        db.write(tx!([id, name], |tx| tx.write_node_name(&id, Some(&name))))
+    };
+    let owner = || {
+        let name = name.clone();
+        db.read(tx!([name], |tx| tx.machine_of_node_name(&name).await))
+    };
+    give("bad-machine").await.unwrap();
+    let bad = check(&db).await.into_iter().find(|row| row.kind == RowKind::Machine).unwrap();
+    let aside = db.write(tx!([bad], |tx| tx.set_aside(&bad, "damaged", &event()).await));
+    let aside = aside.await.unwrap();
+    assert_eq!(owner().await, Ok(None), "the name is free");
+    let kept = db.read(tx!([], |tx| tx.node_name_set_aside("bad-machine").await)).await;
+    assert_eq!(kept, Ok(Some(name.clone())));
+    give("m-1").await.unwrap();
+    let taken = db.write(tx!([aside], |tx| tx.put_back(&aside, &event()).await)).await;
+    assert_eq!(taken, Err(StoreError::Conflict));
+    let id = MachineId::trusted("m-1");
+    db.write(tx!([id], |tx| tx.write_node_name(&id, None))).await.unwrap();
+    db.write(tx!([aside], |tx| tx.put_back(&aside, &event()).await)).await.unwrap();
+    assert_eq!(owner().await, Ok(Some(MachineId::trusted("bad-machine"))));
+}
+
+async fn what_identifies_an_unreadable_machine_is_read(db: Db) {
+    with_bad_rows(&db).await;
+    let body = r#"{"spec":{"serial":"S7","mac_addresses":["02:00:00:00:00:01",7],"bmc_endpoint":"10.0.0.7","provider":[]}}"#;
+    let sql = format!("UPDATE machines SET body = '{body}' WHERE id = 'm-1'");
+    db.execute_sql(&sql, &sql).await;
+    let read = |id: &str| {
+        let id = MachineId::trusted(id);
+        db.read(tx!([id], |tx| tx.spec_of_unreadable_machine(&id).await))
+    };
+    let spec = read("m-1").await.unwrap();
+    assert_eq!((spec.serial.as_str(), spec.bmc_endpoint.as_str()), ("S7", "10.0.0.7"));
+    assert_eq!(spec.mac_addresses, ["02:00:00:00:00:01"]);
+    assert_eq!(read("bad-machine").await.unwrap().serial, "");
 }

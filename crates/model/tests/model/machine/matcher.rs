@@ -132,3 +132,35 @@ fn the_command_can_be_typed() {
          --bmc-credential bmc --serial 'S 1/2'\\''3' --mac 02:00:00:00:00:01 --label 'rack=r 1'"
     );
 }
+
+#[test]
+fn a_machine_whose_row_cannot_be_read_is_doubted_and_named() {
+    let spec = |serial: &str, mac: &str| MachineSpec {
+        serial: serial.into(),
+        mac_addresses: vec![mac.into()],
+        ..MachineSpec::default()
+    };
+    let mut matcher = sample_matcher();
+    let mac = "02:00:00:00:00:0e";
+    matcher.add_unreadable(&MachineId::trusted("e"), &spec("SN-0005", mac));
+    let doubt = |matcher: &MachineMatcher, serial: &str, macs: &[&str]| {
+        matcher.find_match(&discovered_machine(serial, macs, "https://10.9.9.9"))
+    };
+    let found = doubt(&matcher, "SN-0005", &[mac]);
+    let MachineMatch::Doubtful(id, message) = found else { panic!("{found:?}") };
+    assert_eq!(id.as_str(), "e");
+    assert_eq!(
+        message,
+        "its serial number is that of e, whose row cannot be read: farrier db check"
+    );
+    // Its attributes are known, so another machine is new.
+    assert_eq!(doubt(&matcher, "SN-0006", &[]), MachineMatch::New);
+    // Without attributes it may be any machine, but not one that is known otherwise.
+    matcher.add_unreadable(&MachineId::trusted("f"), &MachineSpec::default());
+    let found = doubt(&matcher, "SN-0006", &[]);
+    let MachineMatch::Doubtful(id, message) = found else { panic!("{found:?}") };
+    assert_eq!(id.as_str(), "f");
+    assert_eq!(message, "it may be f, whose row cannot be read: farrier db check");
+    let known = matcher.find_match(&discovered_machine("SN-0001", &[], "https://10.0.0.1"));
+    assert_eq!(known, MachineMatch::Known(MachineId::trusted("a"), MatchAttribute::Serial));
+}

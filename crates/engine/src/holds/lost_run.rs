@@ -1,0 +1,99 @@
+//! Releases the devices of an active run whose row cannot be read and is set aside. What the run
+//! did last is not known, so each of its devices waits for a person, unless a child run goes on.
+
+use model::condition::{ConditionObservation, ConditionType};
+use model::device::Device;
+use model::id::{ObjectId, RunId};
+use model::lifecycle::{DeviceFailure, SubjectId, SubjectKind};
+use model::machine::Machine;
+use model::power_shelf::PowerShelf;
+use model::switch::Switch;
+use model::target::TargetId;
+use std::collections::BTreeMap;
+use store::{NewEvent, Result, Tx};
+
+/// Fails if a device of the run cannot be read either: the error names its row.
+pub(crate) async fn release_lost_run(tx: &mut Tx, run: &RunId, event: &NewEvent) -> Result<()> {
+    let Some(target) = tx.target_of_active_run(run).await? else { return Ok(()) };
+    let machines = tx.machines_of_active_run(run).await?;
+    let switches = held_devices::<Switch>(tx, &target, run).await?;
+    let shelves = held_devices::<PowerShelf>(tx, &target, run).await?;
+    let targets = machines.iter().map(|machine| TargetId::from(&machine.id));
+    let targets = targets.chain(switches.iter().map(Device::target));
+    let targets: Vec<TargetId> = targets.chain(shelves.iter().map(Device::target)).collect();
+    let mut children = tx.active_runs_on(&targets).await?;
+    children.retain(|_, child| child != run);
+    let mut release = LostRun { tx, run, children, event };
+    for machine in machines {
+        release.machine(machine)?;
+    }
+    for switch in switches {
+        release.device(switch)?;
+    }
+    for shelf in shelves {
+        release.device(shelf)?;
+    }
+    // The rack finds that its operation is missing, and goes to Error.
+    match target.rack() {
+        Some(rack) => release.wake(&SubjectId::new(SubjectKind::Rack, rack.as_str())),
+        None => Ok(()),
+    }
+}
+
+/// The switches or power shelves that a run on this target holds.
+async fn held_devices<D: Device>(tx: &mut Tx, target: &TargetId, run: &RunId) -> Result<Vec<D>> {
+    let found: Vec<D> = if let Some(rack) = target.rack() {
+        let devices = tx.records_in_rack::<D>(&rack).await?;
+        devices.into_iter().map(|(_, device)| device).collect::<Result<_>>()?
+    } else if target.kind == D::TARGET {
+        tx.record::<D>(target.as_str()).await?.into_iter().collect()
+    } else {
+        Vec::new()
+    };
+    Ok(found.into_iter().filter(|one| one.head().active_run.as_ref() == Some(run)).collect())
+}
+
+struct LostRun<'a> {
+    tx: &'a mut Tx,
+    run: &'a RunId,
+    /// The active child runs, by the key of their device. Each holds its device from now on.
+    children: BTreeMap<String, RunId>,
+    event: &'a NewEvent,
+}
+
+impl LostRun<'_> {
+    fn message(&self) -> String {
+        format!("{} cannot be read and was set aside: what it did last is not known", self.run)
+    }
+
+    fn machine(&mut self, mut machine: Machine) -> Result<()> {
+        machine.active_run = self.children.remove(&TargetId::from(&machine.id).key());
+        if machine.active_run.is_none() {
+            let lost =
+                ConditionObservation::new(ConditionType::NeedsIntervention, true, self.message());
+            machine.learn(&[lost], self.event.at);
+        }
+        let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
+        self.tx.update_machine(&mut machine, self.event)?;
+        self.wake(&host)
+    }
+
+    fn device<D: Device>(&mut self, device: D) -> Result<()> {
+        let child = self.children.remove(&device.target().key());
+        let mut released = match child {
+            Some(_) => device,
+            None => {
+                let failure = D::in_error(DeviceFailure::plain(self.message()));
+                let mut failed = device.in_state(failure, None);
+                failed.head_mut().since = self.event.at;
+                failed
+            }
+        };
+        released.head_mut().active_run = child;
+        self.tx.update_and_enqueue(&mut released, self.event)
+    }
+
+    fn wake(&mut self, subject: &SubjectId) -> Result<()> {
+        self.tx.wake(&ObjectId::trusted(subject.key()), self.event.at)
+    }
+}
