@@ -412,11 +412,12 @@ impl Dialect {
         filled
     }
 
-    /// The SQL for the text value of a key in a JSON object that is stored as text.
+    /// The SQL for the text value of a key in a JSON object that is stored as text. Null if the
+    /// text is no JSON: one damaged row must not fail a list.
     pub fn json_text(self, column: &str, key: &str) -> String {
         match self {
-            Self::Sqlite => format!("({column} ->> {key})"),
-            Self::Postgres => format!("({column}::jsonb ->> {key})"),
+            Self::Sqlite => format!("(CASE WHEN json_valid({column}) THEN {column} ->> {key} END)"),
+            Self::Postgres => format!("farrier_json_text({column}, {key})"),
         }
     }
 }

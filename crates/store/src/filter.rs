@@ -60,7 +60,8 @@ pub(crate) fn compile_filter(filter: &Filter, select: &mut Select) {
 /// A term that lets the database use an index on active or on ended runs, if the filter implies one
 /// of the two. A filter by machine or run id has a better index already.
 fn index_hint(filter: &Filter) -> Option<&'static str> {
-    let desired = || filter.terms.iter().filter(|term| !term.negated);
+    // A term without values selects any value, so it implies nothing.
+    let desired = || filter.terms.iter().filter(|term| !term.negated && !term.values.is_empty());
     if desired().any(|term| matches!(term.field, FilterField::MachineId | FilterField::RunId)) {
         return None;
     }
@@ -157,9 +158,13 @@ fn column(field: &FilterField, select: &mut Select) -> String {
         FilterField::LifecycleState => case(LIFECYCLE, LifecycleState::as_str),
         FilterField::Provider => "machines.provider".into(),
         FilterField::Rack => "machines.rack_id".into(),
+        // From the index: it has no labels of a row whose labels are no JSON.
         FilterField::Label(key) => {
             let key = select.bind(key.as_str());
-            select.dialect.json_text("machines.labels", &key)
+            format!(
+                "(SELECT one.value FROM machine_labels one \
+                 WHERE one.machine_id = machines.id AND one.key = {key})"
+            )
         }
         FilterField::Condition(condition) => {
             format!("(CASE WHEN {} THEN 'true' ELSE 'false' END)", guard_sql(Guard::Is(*condition)))

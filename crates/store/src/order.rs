@@ -103,6 +103,7 @@ impl Tx {
         loop {
             let mut select = Select::new(self.dialect(), "id");
             select.compare("kind", "=", Some(R::KIND.as_str()));
+            select.compare("rack_id", "=", selection.filter.rack());
             let by = continue_after(&mut select, order, (column, "id"), after.as_deref())?;
             let clause = select.clause();
             let count = select.bind(BATCH);

@@ -1,32 +1,35 @@
 //! One row of each kind cannot be read, and everything else goes on. `farrier db` finds the rows,
 //! sets them aside and puts them back, with and without a server.
 
-use crate::api::{TestServer, on_both};
+use crate::api::{TestServer, fault, is, on_both};
 use crate::api_http::http;
-use crate::fleet::{Clients, DatabaseKind};
+use crate::fleet::{Clients, DatabaseKind, TEST_TIMEOUT};
 use crate::stage::{farrier, finish};
 use std::process::Command;
+use std::time::Instant;
 
 /// SQL belongs to the store crate, even for a test that damages the database.
 const UNREADABLE: &str = include_str!("../../../store/tests/unreadable.sql");
+const DAMAGE_MACHINE: &str = include_str!("../../../store/tests/damage_machine.sql");
+const DAMAGE_RACK_RUNS: &str = include_str!("../../../store/tests/damage_rack_runs.sql");
 /// Runs a script in a SQLite database.
 const RUN_SCRIPT: &str = "import sqlite3, sys\n\
     connection = sqlite3.connect(sys.argv[1])\n\
     connection.executescript(sys.argv[2])\n\
     connection.commit()";
 
-async fn damage(env: &TestServer) {
+async fn damage(env: &TestServer, sql: &str) {
     match &env.server.setup.home {
         DatabaseKind::Postgres(url) => {
             let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
             let (client, connection) = connected.unwrap();
             tokio::spawn(connection);
-            client.batch_execute(UNREADABLE).await.unwrap();
+            client.batch_execute(sql).await.unwrap();
         }
         DatabaseKind::Sqlite => {
             let file = env.server.setup.dir.join("farrier.db");
             let mut python = Command::new("python3");
-            let status = python.args(["-c", RUN_SCRIPT]).arg(file).arg(UNREADABLE).status();
+            let status = python.args(["-c", RUN_SCRIPT]).arg(file).arg(sql).status();
             assert!(status.unwrap().success());
         }
     }
@@ -53,12 +56,15 @@ async fn beside_unreadable_rows(env: &TestServer, mut api: Clients) {
     for id in ["m-0", "m-1", "m-2"] {
         api.register(id).await;
     }
-    damage(env).await;
+    damage(env, UNREADABLE).await;
     let server = env.server.url();
     for (line, words) in [
         ("list", "m-2"),
         ("list --sort created_at:desc", "m-2"),
+        ("list --filter labels.env!=prod", "m-2"),
+        ("list --filter phase=READY", ""),
         ("ops", ""),
+        ("ops --filter initiator!=nobody", ""),
         ("runs", ""),
         ("plans", "plan-reboot"),
         ("rack list", ""),
@@ -72,7 +78,7 @@ async fn beside_unreadable_rows(env: &TestServer, mut api: Clients) {
     ] {
         expect(&server, line, 0, &[words, "1 row left out", "farrier db check"]);
     }
-    for line in ["credential list", "trust list", "admin replicas"] {
+    for line in ["ops --initiator nobody", "credential list", "trust list", "admin replicas"] {
         expect(&server, line, 0, &[]);
     }
     for page in ["/", "/operations", "/racks", "/nodes"] {
@@ -140,4 +146,118 @@ fn offline(env: &TestServer) {
     expect(nowhere, &line, 0, &["set aside"]);
     expect(nowhere, &check, 0, &["all can be read"]);
     expect(nowhere, "db check --database /nowhere", 4, &["there is no database"]);
+}
+
+/// Waits until the object that the command shows is in this state.
+#[track_caller]
+fn until_state(server: &str, line: &str, state: &str) {
+    let started = Instant::now();
+    loop {
+        let words: Vec<&str> = line.split(' ').chain(["-o", "json"]).collect();
+        let (_, shown, _) = finish(farrier(server, &words));
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        if shown["status"]["state"] == state {
+            return;
+        }
+        assert!(started.elapsed() < TEST_TIMEOUT, "{line} is never {state}: {shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_active_rack_run_that_cannot_be_read_is_set_aside() {
+    on_both("zero", set_rack_run_aside).await;
+}
+
+/// The operation that holds a machine.
+async fn holder(api: &mut Clients, machine: &str) -> String {
+    api.machine(machine).await.status.unwrap().active_operation_id
+}
+
+/// Its devices are released and wait for a person, and a child run that is active goes on.
+async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
+    let server = env.server.url();
+    let rack =
+        "rack create rack-1 --expect-machines 2 --expect-switches 1 --expect-power-shelves 1";
+    expect(&server, rack, 0, &[]);
+    for (slot, device) in ["power-shelf register ps-1", "switch register sw-1"].iter().enumerate() {
+        expect(
+            &server,
+            &format!("{device} --provider sim --rack rack-1 --slot {}", slot + 1),
+            0,
+            &[],
+        );
+    }
+    for (slot, id) in [(3, "m-1"), (4, "m-2")] {
+        let line = format!("machine register {id} --provider sim --rack rack-1 --slot {slot}");
+        expect(&server, &line, 0, &[]);
+    }
+    until_state(&server, "rack get rack-1", "Ready");
+    api.fault(fault("m-1", "power", "hang", 0)).await;
+    let start = "rack maintenance start rack-1 --activity power --power reset --no-wait";
+    expect(&server, start, 0, &["op-"]);
+    let started = Instant::now();
+    let child = loop {
+        let running = api.list_runs("machine_id=m-1 AND type=POWER AND phase=RUNNING").await;
+        if let Some(run) = running.into_iter().next() {
+            break run;
+        }
+        assert!(started.elapsed() < TEST_TIMEOUT, "no child run on m-1");
+    };
+    let parent = holder(&mut api, "m-2").await;
+    damage(env, DAMAGE_RACK_RUNS).await;
+    expect(&server, "db check", 1, &["1 cannot be read", &parent]);
+    let aside = format!("db set-aside run {parent} --reason damaged");
+    expect(&server, &format!("{aside} --dry-run"), 0, &["would be set aside"]);
+    assert_eq!(holder(&mut api, "m-2").await, parent);
+    expect(&server, &aside, 0, &["set aside"]);
+    // What no child run works on is free, and waits for a person.
+    let released = api.machine("m-2").await;
+    assert_eq!(holder(&mut api, "m-2").await, "");
+    assert!(is(&released, "NeedsIntervention"), "{released:?}");
+    expect(&server, "why m-2", 0, &["what it did last is not known"]);
+    until_state(&server, "switch get sw-1", "Error");
+    until_state(&server, "power-shelf get ps-1", "Error");
+    expect(&server, "why sw-1", 0, &["what it did last is not known", "farrier switch retry sw-1"]);
+    until_state(&server, "rack get rack-1", "Error");
+    // The child run holds its machine itself, until it ends.
+    assert_eq!(holder(&mut api, "m-1").await, child.run_id);
+    let put_back = format!("db put-back run {parent} --reason again");
+    expect(&server, &put_back, 2, &["cannot be put back", "its devices were released"]);
+    api.clear_faults().await;
+    api.cancel(&child.run_id).await.unwrap();
+    api.until(&child.run_id, |run| run.finished_at.is_some()).await;
+    assert_eq!(holder(&mut api, "m-1").await, "");
+    for (retry, get) in [
+        ("switch retry sw-1", "switch get sw-1"),
+        ("power-shelf retry ps-1", "power-shelf get ps-1"),
+    ] {
+        expect(&server, retry, 0, &[]);
+        until_state(&server, get, "Ready");
+    }
+    expect(&server, "rack maintenance start rack-1", 0, &["SUCCEEDED"]);
+    until_state(&server, "rack get rack-1", "Ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_not_put_back_while_another_has_its_node_name() {
+    on_both("zero", node_name_of_a_machine_set_aside).await;
+}
+
+async fn node_name_of_a_machine_set_aside(env: &TestServer, _: Clients) {
+    let server = env.server.url();
+    let register = |id: &str| {
+        format!("machine register {id} --provider sim --cluster c --node-name gpu-1.example")
+    };
+    expect(&server, &register("m-1"), 0, &[]);
+    damage(env, DAMAGE_MACHINE).await;
+    expect(&server, &register("m-2"), 2, &["gpu-1.example", "m-1"]);
+    expect(&server, "db set-aside machine m-1 --reason damaged", 0, &["set aside"]);
+    expect(&server, &register("m-2"), 0, &[]);
+    let put_back = "db put-back machine m-1 --reason again";
+    let words =
+        ["m-1 cannot be put back", "gpu-1.example", "that of m-2 now", "machine update m-2"];
+    expect(&server, put_back, 2, &words);
+    expect(&server, "machine update m-2 --node-name=", 0, &[]);
+    expect(&server, put_back, 0, &["put back"]);
+    expect(&server, "machine update m-2 --node-name=gpu-1.example", 2, &["m-1"]);
 }

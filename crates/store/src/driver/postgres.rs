@@ -77,6 +77,12 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
          CREATE TRIGGER machines_labels_changed AFTER UPDATE OF labels ON machines \
          FOR EACH ROW WHEN (OLD.labels <> NEW.labels) EXECUTE FUNCTION keep_machine_labels();",
     ),
+    (
+        "{json_text}",
+        "CREATE OR REPLACE FUNCTION farrier_json_text(body TEXT, key TEXT) RETURNS TEXT LANGUAGE \
+         plpgsql IMMUTABLE AS $json$ BEGIN RETURN body::jsonb ->> key; \
+         EXCEPTION WHEN data_exception THEN RETURN NULL; END $json$;",
+    ),
     ("{lock}", "FOR UPDATE"),
     ("{skip_locked}", "FOR UPDATE SKIP LOCKED"),
     (
@@ -104,8 +110,7 @@ const RESET_FOREIGN_EVENTS: &str = "UPDATE events SET tx = 0 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 /// A connection without an answer for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(4);
-/// The limit of a write transaction; then its connection is dropped. It must be shorter than a
-/// lease, so that a renewal on a dead connection can be retried in time.
+/// Then the connection of a write is dropped. Shorter than a lease: a renewal can be retried.
 const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
 /// The limit of the rollback of an abandoned transaction.

@@ -38,6 +38,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0015_identity_version": 11,
     "0016_node_names": 16,
     "0017_side_facts": 16,
+    "0018_json_text": 16,
 ];
 
 /// The schema version of this farrier.

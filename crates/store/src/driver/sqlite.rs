@@ -60,6 +60,7 @@ pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
          CREATE TRIGGER machines_labels_gone AFTER DELETE ON machines BEGIN \
          DELETE FROM machine_labels WHERE machine_id = OLD.id; END;",
     ),
+    ("{json_text}", ""),
     ("{lock}", ""),
     ("{skip_locked}", ""),
     // The last sequence number used, even if retention has deleted its event.

@@ -37,4 +37,5 @@ mod settling;
 mod side_facts;
 mod snapshots;
 mod unreadable;
+mod unreadable_filters;
 mod writer;
