@@ -2,11 +2,14 @@
 //! all its rows can be read, and it can be written.
 
 use crate::harness::{Db, at};
+use model::filter::Filter;
 use model::id::{MachineId, NodeId, RunId};
 use model::node::Node;
+use model::plan::RunType;
+use model::run::Run;
 use store::RowKind;
 
-on_both!(every_landed_schema_opens,);
+on_both!(every_landed_schema_opens, a_database_that_a_landed_farrier_wrote_opens);
 
 /// The dump of one schema version on SQLite and on PostgreSQL.
 macro_rules! landed {
@@ -53,4 +56,28 @@ async fn every_landed_schema_opens(db: Db) {
         db.add_run("op-new").await;
         assert_eq!(db.claim("a", at(100), 9).await.len(), 1, "schema {version}");
     }
+}
+
+/// Not made by hand: a server of that version wrote it, with a rack, a reimage and a node.
+async fn a_database_that_a_landed_farrier_wrote_opens(db: Db) {
+    let (on_sqlite, on_postgres) = landed!("17");
+    let db = db.load_dump(17, on_sqlite, on_postgres).await;
+    let mut checked = 0;
+    for kind in RowKind::ALL {
+        let rows = db.read(tx!([], |tx| tx.check_rows(kind, "").await)).await.unwrap();
+        assert_eq!(rows.unreadable, []);
+        checked += rows.checked;
+    }
+    assert!(checked > 20, "{checked} rows");
+    let machine = db.machine(&MachineId::trusted("m-1")).await;
+    assert_eq!((machine.spec.serial.as_str(), machine.labels["env"].as_str()), ("S7", "prod"));
+    let page = db.read(tx!([], |tx| tx.runs(&Filter::default(), None, 99).await)).await.unwrap();
+    assert!(!page.runs.is_empty() && page.runs.iter().all(Run::ended), "{page:?}");
+    let reimage = page.runs.iter().find(|run| run.spec.run_type == RunType::Reimage).unwrap();
+    let id = reimage.spec.id.clone();
+    let log = db.read(tx!([id], |tx| tx.read_log(&id, 0, 9).await)).await.unwrap();
+    assert!(!log.is_empty());
+    db.add_run("op-new").await;
+    let claimed = db.claim("a", at(1_000_000_000), 99).await;
+    assert!(claimed.iter().any(|one| one.id.as_str() == "op-new"), "{claimed:?}");
 }
