@@ -8,8 +8,10 @@ use crate::table::{ColorMode, Table};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
-    CheckDatabaseRequest, CheckDatabaseResponse, PutBackRowRequest, RowSetAside, SetAsideRowRequest,
+    CheckDatabaseRequest, CheckDatabaseResponse, PutBackRowRequest, RowKind, RowSetAside,
+    SetAsideRowRequest,
 };
+use proto::words::{self, WireEnum};
 use server::OfflineDatabase;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: DbCommand) -> Result<Exit> {
@@ -18,6 +20,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: DbCommand) -> Re
         DbCommand::Check(args) => check(client, screen, args).await,
         DbCommand::SetAside(args) => {
             let RowArgs { kind, id, reason, database } = args;
+            let kind = words::value::<RowKind>(&kind);
             let request = SetAsideRowRequest { kind, id, reason, dry_run };
             let moved = match open(client, database).await? {
                 Some(database) => database.set_aside(request).await?,
@@ -27,6 +30,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: DbCommand) -> Re
         }
         DbCommand::PutBack(args) => {
             let RowArgs { kind, id, reason, database } = args;
+            let kind = words::value::<RowKind>(&kind);
             let request = PutBackRowRequest { kind, id, reason, dry_run };
             let moved = match open(client, database).await? {
                 Some(database) => database.put_back(request).await?,
@@ -69,10 +73,10 @@ fn format_check(found: &CheckDatabaseResponse, clock: &Clock, colors: ColorMode)
     if let Some(first) = found.unreadable.first() {
         let mut table = Table::new(&["KIND", "ID", "PROBLEM"]);
         for row in &found.unreadable {
-            table.add_row(vec![(&row.kind).into(), (&row.id).into(), (&row.problem).into()]);
+            table.add_row(vec![row.kind().word().into(), (&row.id).into(), (&row.problem).into()]);
         }
         text.push_str(&table.render(colors));
-        let (kind, id) = (one_line(&first.kind), one_line(&first.id));
+        let (kind, id) = (first.kind().word(), one_line(&first.id));
         text.push_str(&format!(
             "\nA newer farrier may have written them: start it again. Otherwise move them out of \
              the way:\n  farrier db set-aside {kind} {id} --reason …\n"
@@ -82,7 +86,7 @@ fn format_check(found: &CheckDatabaseResponse, clock: &Clock, colors: ColorMode)
         let mut table = Table::new(&["KIND", "ID", "SET_ASIDE", "BY", "REASON", "PROBLEM"]);
         for row in &found.set_aside {
             table.add_row(vec![
-                (&row.kind).into(),
+                row.kind().word().into(),
                 (&row.id).into(),
                 clock.ago(row.set_aside_at.as_ref()).into(),
                 (&row.actor).into(),
@@ -102,7 +106,7 @@ fn print_moved(
     dry_run: bool,
 ) -> Result<Exit> {
     screen.print_record(moved, |moved| {
-        let (kind, id) = (one_line(&moved.kind), one_line(&moved.id));
+        let (kind, id) = (moved.kind().word(), one_line(&moved.id));
         match dry_run {
             true => format!("{kind} {id}: would be {done}\n"),
             false => format!("{kind} {id}: {done}\n"),
@@ -125,9 +129,13 @@ mod tests {
             format_check(&clean, &clock, ColorMode { enabled: false }),
             "7 rows checked, all can be read\n"
         );
-        let row = UnreadableRow { kind: "machine".into(), id: "m-1".into(), problem: "EOF".into() };
+        let row = UnreadableRow {
+            kind: RowKind::Machine.into(),
+            id: "m-1".into(),
+            problem: "EOF".into(),
+        };
         let aside = RowSetAside {
-            kind: "run".into(),
+            kind: RowKind::Run.into(),
             id: "op-1".into(),
             problem: "EOF".into(),
             actor: "alice".into(),

@@ -286,7 +286,11 @@ fn effective(machine: &Machine) -> EffectiveState {
 }
 
 pub fn effective_name(machine: &Machine) -> &'static str {
-    match effective(machine) {
+    effective_word(effective(machine))
+}
+
+pub fn effective_word(state: EffectiveState) -> &'static str {
+    match state {
         EffectiveState::Unspecified => "-",
         EffectiveState::New => "NEW",
         EffectiveState::Idle => "IDLE",

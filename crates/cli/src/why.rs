@@ -53,7 +53,7 @@ fn attention_table(items: &[AttentionItem], wide: bool, clock: &Clock) -> Table 
         if wide {
             let urgency = item.urgency().word();
             row.extend([
-                (&item.kind).into(),
+                item.kind().word().into(),
                 urgency.into(),
                 (&item.fault).into(),
                 (&item.failed).into(),

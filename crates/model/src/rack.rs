@@ -10,7 +10,7 @@ mod spec;
 mod state;
 mod why;
 
-pub use input::{RackDevice, RackOperation, RackTurnInput};
+pub use input::{RackDevice, RackDeviceState, RackOperation, RackTurnInput};
 pub use power::{DevicePower, format_power};
 pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};

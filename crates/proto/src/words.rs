@@ -73,6 +73,7 @@ words! {
     NodeTransitionOwner: "admin" "onboarding" "decommission" "heartbeat" "reconciler" "operator";
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
+    ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site";
     PowerSequence: "on" "off" "reset";
     PowerState: "ON" "OFF" "CHANGING";
     ProviderVerb: "perform" "follow" "get_status" "observe" "stop";
@@ -85,6 +86,9 @@ words! {
     RackState: "Created" "Discovering" "Maintenance" "Validating" "Ready" "Error" "Deleting";
     ResumedTask: "fresh" "live" "requeued" "none";
     RmaActionKind: "RECORD" "POWER_OFF" "MARK";
+    RowKind: "machine" "run" "plan" "rack" "switch" "power_shelf" "host" "node" "site"
+        "credential" "identity" "image" "firmware" "health_report" "deployment" "task"
+        "inspection";
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";
@@ -96,6 +100,7 @@ mod tests {
     use super::*;
     use prost::Message;
     use prost_types::FileDescriptorSet;
+    use prost_types::field_descriptor_proto::Type;
 
     /// `FetchingData` and `ssh-key` as `FETCHING_DATA` and `SSH_KEY`.
     fn upper_snake(word: &str) -> String {
@@ -128,6 +133,50 @@ mod tests {
             let values = found.value.iter().map(|value| (value.name().to_string(), value.number()));
             assert_eq!(values.collect::<Vec<_>>(), expected, "{name}");
         }
+    }
+
+    /// Fields with the name of a state or a kind that are texts, each with the reason.
+    const TEXTS: &[(&str, &str)] = &[
+        ("Condition.type", "provisioning-api.md: string type"),
+        ("Condition.reason", "provisioning-api.md: string reason"),
+        ("Run.type", "provisioning-api.md: string type"),
+        ("StartRunRequest.type", "provisioning-api.md: string type"),
+        ("Reboot.mode", "provisioning-api.md: its plans write \"mode\": \"bmc\""),
+        ("SetNetboot.mode", "provisioning-api.md: its plans write \"mode\": \"PXE\""),
+        ("StepStatus.kind", "a field of Step, or a stage of maas-node-states.md"),
+        ("Rack.hardware_type", "rack-maintenance.md: chosen by the operator"),
+        ("Firmware.hardware_type", "rack-maintenance.md: chosen by the operator"),
+        ("ComponentFirmwareVersions.hardware_type", "rack-maintenance.md: chosen by the operator"),
+        ("ObservedMachine.state", "maas-node-states.md: MAAS owns it and may add others"),
+        ("MemoryModule.kind", "Redfish names it"),
+        ("HistoryEntry.state", "a state of any kind of object"),
+        ("RackMaintenanceGate.reason", "the code of google.rpc.ErrorInfo, which is a string"),
+        ("Node.reason", "a sentence"),
+        ("Explanation.degraded_reason", "a sentence"),
+        ("GateOverride.reason", "written by a person"),
+        ("RowSetAside.reason", "written by a person"),
+    ];
+
+    /// A closed set of ours is an enum. A reason in a request is written by a person.
+    #[test]
+    fn no_state_or_kind_is_a_text() {
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap();
+        let files = set.file.iter().filter(|file| file.package() == "farrier.v1");
+        let mut found = Vec::new();
+        for message in files.flat_map(|file| &file.message_type) {
+            for field in message.field.iter().filter(|one| one.r#type() == Type::String) {
+                let last = field.name().rsplit('_').next().unwrap_or_default();
+                let words = ["state", "mode", "status", "kind", "type", "reason"];
+                let by_person = last == "reason" && message.name().ends_with("Request");
+                if words.contains(&last) && !by_person {
+                    found.push(format!("{}.{}", message.name(), field.name()));
+                }
+            }
+        }
+        let mut listed: Vec<String> = TEXTS.iter().map(|(name, _)| (*name).into()).collect();
+        found.sort();
+        listed.sort();
+        assert_eq!(found, listed, "make it an enum, or list it with the document that says so");
     }
 
     #[test]

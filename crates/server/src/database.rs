@@ -6,7 +6,7 @@ use engine::database::{self, RowRequest};
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
-use proto::v1;
+use proto::{v1, words};
 use std::path::Path;
 use store::{Options, RowKind, SetAsideRow, Store};
 use tonic::Status;
@@ -55,7 +55,7 @@ impl OfflineDatabase {
 pub(crate) async fn check(store: &Store) -> Result<v1::CheckDatabaseResponse, Status> {
     let found = database::check(store).await.or_status()?;
     let unreadable = found.unreadable.into_iter().map(|row| v1::UnreadableRow {
-        kind: row.kind.as_str().into(),
+        kind: words::value::<v1::RowKind>(row.kind.as_str()),
         id: row.id,
         problem: row.problem,
     });
@@ -73,7 +73,7 @@ pub(crate) async fn set_aside(
     by: String,
 ) -> Result<v1::RowSetAside, Status> {
     let v1::SetAsideRowRequest { kind, id, reason, dry_run } = requested;
-    let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
+    let request = row_request(kind, id, &reason, by).map_err(refusal_status)?;
     let moved = database::set_aside(&store.with_dry_run(dry_run), request).await.or_status()?;
     Ok(set_aside_row(moved))
 }
@@ -84,25 +84,25 @@ pub(crate) async fn put_back(
     by: String,
 ) -> Result<v1::RowSetAside, Status> {
     let v1::PutBackRowRequest { kind, id, reason, dry_run } = requested;
-    let request = row_request(&kind, id, &reason, by).map_err(refusal_status)?;
+    let request = row_request(kind, id, &reason, by).map_err(refusal_status)?;
     let moved = database::put_back(&store.with_dry_run(dry_run), request).await.or_status()?;
     Ok(set_aside_row(moved))
 }
 
-fn row_request(kind: &str, id: String, reason: &str, by: String) -> Result<RowRequest, Refusal> {
+fn row_request(kind: i32, id: String, reason: &str, by: String) -> Result<RowRequest, Refusal> {
     let reason = text::check_reason("reason", reason)?;
     if id.is_empty() {
         return Err(Refusal::missing("id"));
     }
     let known = RowKind::ALL.map(RowKind::as_str).join(", ");
     let unknown = || Refusal::invalid("kind", "is unknown", format!("use one of {known}"));
-    let kind = RowKind::parse(kind).ok_or_else(unknown)?;
+    let kind = RowKind::parse(words::word::<v1::RowKind>(kind)).ok_or_else(unknown)?;
     Ok(RowRequest { kind, id, who: Requester { by, reason }, now: engine::clock::system()() })
 }
 
 fn set_aside_row(row: SetAsideRow) -> v1::RowSetAside {
     v1::RowSetAside {
-        kind: row.kind.as_str().into(),
+        kind: words::value::<v1::RowKind>(row.kind.as_str()),
         id: row.id,
         problem: row.problem,
         actor: row.actor,

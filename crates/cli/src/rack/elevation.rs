@@ -1,9 +1,10 @@
 //! The elevation of a rack: its slots from top to bottom.
 
 use super::state_tone;
+use crate::machine::effective_word;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::one_line;
-use proto::v1::{PowerState, RackDevice};
+use proto::v1::{EffectiveState, PowerState, RackDevice};
 use proto::words::WireEnum;
 use std::collections::BTreeMap;
 
@@ -55,11 +56,16 @@ fn device_row(slot: String, device: &RackDevice) -> Vec<Cell> {
         PowerState::Changing => Cell::with_tone("changing", Tone::Busy),
         PowerState::Unspecified => "".into(),
     };
+    let state = match (device.unreadable, device.effective_state()) {
+        (true, _) => "Unreadable",
+        (false, EffectiveState::Unspecified) => device.device_state().word(),
+        (false, state) => effective_word(state),
+    };
     vec![
         slot.into(),
         kind.into(),
         (&device.id).into(),
-        Cell::with_tone(&device.state, state_tone(&device.state)),
+        Cell::with_tone(state, state_tone(state)),
         power,
         Cell::with_tone(&device.active_operation_id, Tone::Busy),
     ]
@@ -94,7 +100,7 @@ fn add_frame(rack_id: &str, table: &str, empty: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::v1::TargetKind;
+    use proto::v1::{DeviceState, TargetKind};
     use proto::words;
 
     fn device(kind: &str, id: &str, slot: Option<i32>, power: &str) -> RackDevice {
@@ -102,7 +108,7 @@ mod tests {
             kind: words::value::<TargetKind>(kind),
             id: id.into(),
             slot,
-            state: "Ready".into(),
+            device_state: DeviceState::Ready.into(),
             power: words::value::<PowerState>(power),
             ..Default::default()
         }
@@ -111,7 +117,8 @@ mod tests {
     #[test]
     fn the_highest_slot_is_on_top() {
         let mut machine = device("machine", "m-1", Some(7), "");
-        machine.state = "BUSY".into();
+        machine.device_state = 0;
+        machine.effective_state = EffectiveState::Busy.into();
         machine.active_operation_id = "op-1".into();
         let devices = [
             machine,

@@ -139,7 +139,7 @@ def administration(caller):
     caller.refused("Admin.ClearNeedsIntervention", "FAILED_PRECONDITION", **reason)
     caller.ok("Admin.ListReplicas", filter="version!=0")
     assert caller.ok("Admin.CheckDatabase").rows_checked > 0
-    row = {"kind": "machine", "id": "m-2", "reason": "a test"}
+    row = {"kind": "ROW_KIND_MACHINE", "id": "m-2", "reason": "a test"}
     caller.refused("Admin.SetAsideRow", "FAILED_PRECONDITION", **row)
     caller.refused("Admin.PutBackRow", "NOT_FOUND", **row)
     alert = {"id": "hot", "message": "too hot"}

@@ -16,7 +16,7 @@ use model::machine::Labels;
 use model::rack::maintenance::{
     MaintenanceScope, MaintenanceTrigger, PowerSequence, RackMaintenanceRequest, RequestedActivity,
 };
-use model::rack::{Counts, RackFailurePhase, RackState};
+use model::rack::{Counts, RackDeviceState, RackFailurePhase, RackState};
 use model::run::RunPhase;
 use model::run::actions::{Action, RestartMode};
 use model::switch::Switch;
@@ -553,7 +553,7 @@ fn an_unreadable_device_does_not_affect_others() {
             .iter()
             .find(|one| one.target.as_str() == "sw-9")
             .expect("the unreadable device");
-        assert_eq!(half.state, "Unreadable");
+        assert_eq!(half.state, RackDeviceState::Unreadable);
         let named = vec![SwitchId::trusted("sw-9")];
         let scope = MaintenanceScope { switches: named, ..MaintenanceScope::default() };
         let refused = fixture.start(power(scope, PowerSequence::On)).await;

@@ -12,11 +12,32 @@ use crate::health::HealthSummary;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::DeviceFailure;
 use crate::machine::Machine;
+use crate::machine::view::EffectiveState;
 use crate::power_shelf::topology::stays_on;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::run::{Run, RunPhase, StopRequest};
 use crate::switch::{Switch, SwitchState};
 use crate::target::{TargetId, TargetKind};
+
+/// The state of a device in a rack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RackDeviceState {
+    Machine(EffectiveState),
+    /// The name of the state of a switch or a power shelf.
+    Device(&'static str),
+    /// Its record cannot be read.
+    Unreadable,
+}
+
+impl RackDeviceState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine(state) => state.as_str(),
+            Self::Device(name) => name,
+            Self::Unreadable => "Unreadable",
+        }
+    }
+}
 
 /// A device in a rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +48,7 @@ pub struct RackDevice {
     pub height_u: Option<u32>,
     /// The power shelves that feed it; empty means unknown.
     pub feeds: Vec<PowerShelfId>,
-    /// The name of its state.
-    pub state: String,
+    pub state: RackDeviceState,
     /// The device has come into service. Machines have no lifecycle to wait for, so they are always
     /// ready.
     pub ready: bool,
@@ -57,7 +77,7 @@ impl RackDevice {
             slot: machine.spec.slot,
             height_u: machine.spec.height_u,
             feeds: machine.spec.feeds.clone(),
-            state: machine.effective_state().as_str().into(),
+            state: RackDeviceState::Machine(machine.effective_state()),
             ready: true,
             active_run: machine.active_run.clone(),
             power: None,
@@ -84,7 +104,7 @@ impl RackDevice {
             slot: head.slot,
             height_u: spec.height_u,
             feeds: spec.feeds.clone(),
-            state: device.state_name().into(),
+            state: RackDeviceState::Device(device.state_name()),
             ready,
             active_run: head.active_run.clone(),
             power: device.facts().power,
@@ -106,7 +126,7 @@ impl RackDevice {
             slot: None,
             height_u: None,
             feeds: Vec::new(),
-            state: "Unreadable".into(),
+            state: RackDeviceState::Unreadable,
             ready: false,
             active_run: None,
             power: None,
@@ -328,7 +348,8 @@ impl RackTurnInput {
             (there < desired).then(|| format!("{there} of {desired} {noun} stand in it"))
         });
         let waiting = self.devices.iter().filter(|device| !device.ready);
-        let waiting = waiting.map(|device| format!("{} is {}", device.target, device.state));
+        let waiting =
+            waiting.map(|device| format!("{} is {}", device.target, device.state.as_str()));
         let mut missing: Vec<String> = short.chain(waiting).collect();
         if self.devices.is_empty() && missing.is_empty() {
             missing.push("no device stands in it".into());

@@ -18,8 +18,8 @@ use model::rack::maintenance::{
     request_from_params,
 };
 use model::rack::{
-    Counts, MaintenanceStage, Rack, RackDevice, RackFailure, RackFailurePhase, RackOperation,
-    RackSpec, RackState, RackTurnInput,
+    Counts, MaintenanceStage, Rack, RackDevice, RackDeviceState, RackFailure, RackFailurePhase,
+    RackOperation, RackSpec, RackState, RackTurnInput,
 };
 use model::run::{Run, RunPhase, RunSpec};
 use model::target::{TargetId, TargetKind};
@@ -67,7 +67,7 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
         slot: Some(slot),
         height_u: None,
         feeds: Vec::new(),
-        state: "Ready".into(),
+        state: RackDeviceState::Device("Ready"),
         ready: true,
         active_run: None,
         power: None,

@@ -97,7 +97,7 @@ fn slot(device: &RackDevice) -> Markup {
             }
             th scope="row" { (target_link(&device.target)) }
             td { (device.target.kind.noun()) }
-            td { (record_state_badge(&device.state, &device.state)) }
+            td { (record_state_badge(device.state.as_str(), device.state.as_str())) }
             td { (power) }
             td { @if let Some(run) = &device.active_run { (run_link(run)) } }
         }

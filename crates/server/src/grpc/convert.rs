@@ -190,16 +190,20 @@ pub(super) fn location_from(
     Ok((rack, slot))
 }
 
-pub(super) fn machine(machine: Machine) -> v1::Machine {
-    use v1::machine_status::Phase as P;
-    let effective_state = match machine.effective_state() {
+pub(super) const fn effective_state(state: EffectiveState) -> v1::EffectiveState {
+    match state {
         EffectiveState::New => v1::EffectiveState::New,
         EffectiveState::Idle => v1::EffectiveState::Idle,
         EffectiveState::Busy => v1::EffectiveState::Busy,
         EffectiveState::Maintenance => v1::EffectiveState::Maintenance,
         EffectiveState::Attention => v1::EffectiveState::Attention,
         EffectiveState::Blocked => v1::EffectiveState::Blocked,
-    };
+    }
+}
+
+pub(super) fn machine(machine: Machine) -> v1::Machine {
+    use v1::machine_status::Phase as P;
+    let effective_state = effective_state(machine.effective_state());
     let lifecycle_state = match machine.lifecycle_state() {
         LifecycleState::FactoryReady => v1::LifecycleState::FactoryReady,
         LifecycleState::Ready => v1::LifecycleState::Ready,

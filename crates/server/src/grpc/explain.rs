@@ -123,7 +123,7 @@ fn attention_item(item: AttentionItem) -> v1::AttentionItem {
     let reported = item.explained.explanation;
     v1::AttentionItem {
         id: item.id,
-        kind: item.kind.into(),
+        kind: words::value::<v1::ObjectKind>(item.kind),
         urgency: words::value::<v1::AttentionUrgency>(item.urgency.as_str()),
         headline: reported.headline,
         failed: reported.failed,

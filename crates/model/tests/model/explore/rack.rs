@@ -8,8 +8,8 @@ use model::lifecycle::{DeviceFailure, RecordHeader};
 use model::machine::Labels;
 use model::rack::maintenance::{RackLimits, RackStep};
 use model::rack::{
-    MaintenanceStage, Rack, RackDevice, RackFailure, RackFailurePhase, RackOperation, RackSpec,
-    RackState, RackTurnInput,
+    MaintenanceStage, Rack, RackDevice, RackDeviceState, RackFailure, RackFailurePhase,
+    RackOperation, RackSpec, RackState, RackTurnInput,
 };
 use model::run::RunPhase;
 use model::target::{TargetId, TargetKind};
@@ -24,7 +24,7 @@ fn device(holder: Option<&str>) -> RackDevice {
         slot: None,
         height_u: None,
         feeds: Vec::new(),
-        state: "Ready".into(),
+        state: RackDeviceState::Device("Ready"),
         ready: true,
         active_run: holder.map(RunId::trusted),
         power: None,

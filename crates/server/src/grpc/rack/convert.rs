@@ -1,6 +1,6 @@
 //! Conversion of racks between the wire and the model.
 
-use super::super::convert::{run, step_phase, time, watch_change, word_from};
+use super::super::convert::{effective_state, run, step_phase, time, watch_change, word_from};
 use super::super::device::power_state;
 use super::super::health::health_summary;
 use engine::rack::{
@@ -16,7 +16,9 @@ use model::rack::maintenance::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, MaintenanceScope, PowerSequence, RackMaintenanceRequest,
     RackStep, RequestedActivity, notes_from_params,
 };
-use model::rack::{Counts, Rack, RackDevice, RackFailure, RackLocation, RackSpec, RackState};
+use model::rack::{
+    Counts, Rack, RackDevice, RackDeviceState, RackFailure, RackLocation, RackSpec, RackState,
+};
 use model::refusal::Refusal;
 use model::run::{RunPhase, StepPhase};
 use model::target::TargetId;
@@ -185,11 +187,20 @@ pub(super) fn view(view: &RackView) -> v1::Rack {
 }
 
 fn device(device: &RackDevice) -> v1::RackDevice {
+    let (machine, other) = match device.state {
+        RackDeviceState::Machine(state) => (effective_state(state), 0),
+        RackDeviceState::Device(name) => {
+            (v1::EffectiveState::Unspecified, words::value::<v1::DeviceState>(name))
+        }
+        RackDeviceState::Unreadable => (v1::EffectiveState::Unspecified, 0),
+    };
     v1::RackDevice {
         kind: words::value::<v1::TargetKind>(device.target.kind.as_str()),
         id: device.target.to_string(),
         slot: device.slot.map(|slot| slot as i32),
-        state: device.state.clone(),
+        effective_state: machine.into(),
+        device_state: other,
+        unreadable: device.state == RackDeviceState::Unreadable,
         power: power_state(device.power).into(),
         active_operation_id: text_of(device.active_run.as_ref()),
         height_u: device.height_u.map(|height| height as i32),
