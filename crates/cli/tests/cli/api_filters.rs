@@ -88,6 +88,11 @@ async fn machines(_world: &TestServer, mut api: Clients) {
         ("phase", "FACTORY_READY", "new rma retired dark"),
         ("phase", "READY", "served plain"),
         ("phase", "maintenance", "maint busy failed"),
+        // The values that are no phases select by lifecycle state (rule 21).
+        ("phase", "PROVISIONING", "busy"),
+        ("phase", "IN_SERVICE", "served"),
+        ("phase", "RMA", "rma"),
+        ("phase", "RETIRED", "retired"),
         ("effective_state", "NEW", "new dark"),
         ("effective_state", "IDLE", "served plain"),
         ("effective_state", "BUSY", "busy"),
@@ -121,7 +126,10 @@ async fn machines(_world: &TestServer, mut api: Clients) {
     for (filter, expected) in [
         ("", "new maint busy failed served plain rma retired dark"),
         ("labels.42=\"x y\"", "new"),
+        ("labels.env", "new maint busy failed"),
         ("phase in (READY, MAINTENANCE) AND labels.env in (prod,stage)", "maint busy failed"),
+        ("phase in (IN_SERVICE, MAINTENANCE, RMA)", "served maint busy failed rma"),
+        ("phase not in (IN_SERVICE, MAINTENANCE, RMA)", "new plain retired dark"),
         ("phase=MAINTENANCE and effective_state!=BUSY and labels.env=prod", "failed"),
         ("labels.env!=prod AND phase=FACTORY_READY", "rma retired dark"),
         ("machine_id in (new, \"busy\", nobody)", "new busy"),
@@ -180,6 +188,8 @@ async fn runs(_world: &TestServer, mut api: Clients) {
         ("plan_id", "plan-repave-v1", kind("REPAVE")),
         ("request_id", "stuck-2", stuck.clone()),
         ("machine_phase", "READY", of("served plain")),
+        ("machine_phase", "IN_SERVICE", of("served")),
+        ("machine_phase", "PROVISIONING", of("busy")),
         ("effective_state", "ATTENTION", of("failed")),
         ("lifecycle_state", "PROVISIONING", of("busy")),
         ("provider", "sim", of("maint busy failed served plain")),
@@ -194,6 +204,7 @@ async fn runs(_world: &TestServer, mut api: Clients) {
         let newest = all.iter().find(|run| run.run_id == stuck).unwrap().created_at.unwrap();
         for (filter, expected) in [
             ("part_of=\"\"".to_string(), select(&|_| true)),
+            ("labels.env".to_string(), of("maint busy failed")),
             (format!("created_at>={newest}"), stuck.clone()),
             (format!("created_at < {newest}"), select(&|run| run.run_id != stuck)),
             ("created_at>=1970-01-01".to_string(), select(&|_| true)),

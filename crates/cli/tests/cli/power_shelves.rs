@@ -195,6 +195,8 @@ async fn machines_in_service_keep_their_power_unless_overridden() {
     typed(url, "machine update m-1 --feeds ps-2,ps-1", 0);
     let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
     assert!(message.contains("by feeds, power is kept: m-1"), "{message}");
+    let (message, _) = typed(url, &format!("{both} --dry-run"), 2);
+    assert!(message.contains("by feeds, without power: m-1"), "{message}");
     let (_, message) = typed(url, "power-shelf update ps-2 --feeds ps-1", 2);
     assert!(message.contains("power_shelf.spec.feeds"), "{message}");
     typed(url, "machine update m-1 --feeds=", 0);

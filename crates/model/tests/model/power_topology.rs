@@ -105,6 +105,23 @@ const CASES: &[Case] = &[
             "by feeds, power is kept: m-3 (none of these shelves feeds them)",
         ],
     },
+    // With both feeds off, a machine on both is lost too.
+    Case {
+        off: &["ps-1", "ps-2"],
+        shelves: &[("ps-1", "rack-1", true), ("ps-2", "rack-1", true), ("ps-3", "rack-1", true)],
+        devices: &[
+            ("m-1", "rack-1", &["ps-1", "ps-2"]),
+            ("m-2", "rack-1", &["ps-1", "ps-2", "ps-3"]),
+            ("m-3", "rack-1", &["ps-3"]),
+        ],
+        lost: &["m-1"],
+        fabric: &[],
+        rules: &[
+            "by feeds, without power: m-1 (no other shelf that feeds them is known to stay on)",
+            "by feeds, power is kept: m-2 (another shelf that feeds them stays on)",
+            "by feeds, power is kept: m-3 (none of these shelves feeds them)",
+        ],
+    },
     // The other feed is off already.
     Case {
         off: &["ps-1"],
