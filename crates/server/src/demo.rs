@@ -36,14 +36,15 @@ const SITE: &str = "site-demo";
 const IMAGES: [&str; 4] = ["ubuntu-2204", "ubuntu-2404", "debian-12", "rhel-9"];
 const HARDWARE_TYPE: &str = "demo";
 const FIRMWARE: &str = "fw-demo-2.0";
-/// How often the racks are read until they are in service.
-const FIRMWARE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the rack of the nodes is read until it is in service.
+const ONBOARDING_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of machines that are registered concurrently.
 const AT_ONCE: usize = 64;
 
 /// Two racks of eighteen machines each. From the bottom: a shelf, nine machines, the switches, nine
 /// machines, a shelf.
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
+    create_firmware(engine).await?;
     for rack in 1..=RACKS {
         let env = if rack == 1 { "prod" } else { "stage" };
         let position = create_rack(engine, rack, env).await?;
@@ -66,7 +67,7 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
             register_device::<PowerShelf>(engine, &id, (rack, 200 + number), env, at).await?;
         }
     }
-    onboard_nodes(engine).await
+    create_site(engine).await
 }
 
 /// The images that the catalogue has from the start.
@@ -103,33 +104,13 @@ pub(crate) async fn create_images(
     Ok(())
 }
 
-/// Adds the first firmware to the catalogue once the racks are in service, so that the first
-/// maintenance on request has something to install. It changes nothing at later starts.
-pub(crate) fn spawn_firmware(engine: Engine) {
-    tokio::spawn(async move {
-        loop {
-            match add_firmware(&engine).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "the demo's firmware was not added yet"),
-            }
-            tokio::time::sleep(FIRMWARE_INTERVAL).await;
-        }
-    });
-}
-
-/// Adds the firmware; false while a rack is not in service yet.
-async fn add_firmware(engine: &Engine) -> Result<bool> {
-    for rack in 1..=RACKS {
-        let view = engine.racks().get(&RackId::trusted(format!("rack-r{rack}"))).await?;
-        match view.rack.state {
-            RackState::Ready | RackState::Error { .. } => {}
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Maintenance { .. }
-            | RackState::Validating
-            | RackState::Deleting => return Ok(false),
-        }
+/// Adds the firmware that the racks install when they come into service. After the first start the
+/// catalogue belongs to the operator.
+async fn create_firmware(engine: &Engine) -> Result<()> {
+    match engine.racks().get(&RackId::trusted("rack-r1")).await {
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(()),
+        Err(StoreError::Refused(_)) => {}
+        Err(error) => return Err(error),
     }
     let component = |name: &str| FirmwareComponent {
         name: name.into(),
@@ -137,9 +118,8 @@ async fn add_firmware(engine: &Engine) -> Result<bool> {
         url: format!("https://firmware.example/{}-2.0.bin", name.to_lowercase()),
         sha256: "0".repeat(64),
     };
-    let id = FirmwareId::trusted(FIRMWARE);
     let firmware = Firmware {
-        id: id.clone(),
+        id: FirmwareId::trusted(FIRMWARE),
         hardware_type: HARDWARE_TYPE.into(),
         description: "The first update of the simulated devices".into(),
         components: DEVICES.map(|kind| (kind, vec![component("BMC")])).into(),
@@ -148,34 +128,65 @@ async fn add_firmware(engine: &Engine) -> Result<bool> {
         created_at: Timestamp::default(),
         version: 0,
     };
-    match engine.firmware().get(&id).await {
-        Ok(_) => return Ok(true),
+    match engine.firmware().get(&firmware.id).await {
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(()),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
     let requester = Requester { by: "demo".into(), reason: String::new() };
-    engine.firmware().create(firmware, requester).await?;
+    engine.firmware().create(firmware, requester).await.map(drop)
+}
+
+/// Onboards some machines once their rack is in service: a machine that is being onboarded would
+/// keep its rack waiting.
+pub(crate) fn spawn_onboarding(engine: Engine) {
+    tokio::spawn(async move {
+        loop {
+            match onboard_when_ready(&engine).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "the demo's nodes are not onboarded yet"),
+            }
+            tokio::time::sleep(ONBOARDING_INTERVAL).await;
+        }
+    });
+}
+
+/// False while the rack is not in service.
+async fn onboard_when_ready(engine: &Engine) -> Result<bool> {
+    let rack = RackId::trusted(format!("rack-r{RACKS}"));
+    match engine.racks().get(&rack).await?.rack.state {
+        RackState::Ready | RackState::Error { .. } => {}
+        RackState::Created
+        | RackState::Discovering
+        | RackState::Maintenance { .. }
+        | RackState::Validating
+        | RackState::Deleting => return Ok(false),
+    }
+    onboard_nodes(engine).await?;
     Ok(true)
 }
 
-/// Creates the site and onboards some machines. Existing objects are not changed.
-async fn onboard_nodes(engine: &Engine) -> Result<()> {
+/// Creates the site unless it exists.
+async fn create_site(engine: &Engine) -> Result<()> {
     let site = SiteId::trusted(SITE);
     match engine.sites().get(&site).await {
-        Ok(_) | Err(StoreError::Corrupt(_)) => {}
-        Err(StoreError::Refused(_)) => {
-            let spec =
-                SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
-            let described = SiteDescription { id: site.clone(), spec, labels: Labels::new() };
-            let requester = Requester { by: "demo".into(), reason: String::new() };
-            engine.sites().create(described, requester).await?;
-        }
+        Ok(_) | Err(StoreError::Corrupt(_)) => return Ok(()),
+        Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
+    let spec = SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
+    let described = SiteDescription { id: site, spec, labels: Labels::new() };
+    let requester = Requester { by: "demo".into(), reason: String::new() };
+    engine.sites().create(described, requester).await.map(drop)
+}
+
+/// Onboards some machines. Existing nodes are not changed.
+async fn onboard_nodes(engine: &Engine) -> Result<()> {
     for slot in PER_RACK - NODES + 1..=PER_RACK {
         let desired = Onboard {
             machine: MachineId::trusted(format!("r{RACKS}-m{slot:02}")),
-            site: site.clone(),
+            site: SiteId::trusted(SITE),
             overrides: Overrides::default(),
             // The same id at every start: a node that was removed since does not come back.
             request_id: "demo".into(),
@@ -286,4 +297,64 @@ async fn register(
     };
     let machine = DescribedMachine { id: Some(machine_id), spec: Some(spec), labels };
     engine.machines().register(machine, "demo".into()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::filter::{Filter, FilterSubject};
+    use providers::Providers;
+    use providers::clock::tokio_clock;
+    use providers::sim::{Sim, Speed};
+    use std::sync::Arc;
+    use store::{AppliedQuery, Options, Store};
+
+    /// The longest time until both racks are in service, which README calls half a minute.
+    const MAX_WAIT: Duration = Duration::from_secs(40);
+
+    async fn demo() -> Engine {
+        let clock = tokio_clock(Timestamp::from_millis(1_780_000_000_000));
+        let sim = Sim::in_ram(Speed::Human).with_clock(clock.clone());
+        let store = Store::open(&Options::Memory).await.unwrap();
+        let settings = engine::Settings { replica: "demo".into(), ..Default::default() };
+        let providers = Providers::default().with(Arc::new(sim));
+        let random = engine::random::system();
+        let engine = Engine::start_up(store, providers, settings, clock, random).await.unwrap();
+        register_demo(&engine).await.unwrap();
+        spawn_onboarding(engine.clone());
+        engine
+    }
+
+    async fn in_service(engine: &Engine) -> bool {
+        for rack in 1..=RACKS {
+            let id = RackId::trusted(format!("rack-r{rack}"));
+            if engine.racks().get(&id).await.unwrap().rack.state != RackState::Ready {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// In simulated time, at the speed of the demo.
+    #[tokio::test(start_paused = true)]
+    async fn the_first_maintenance_of_a_rack_installs_the_firmware_of_the_catalogue() {
+        let engine = demo().await;
+        let began = engine.now();
+        while !in_service(&engine).await {
+            let waited = engine.now().since(began);
+            assert!(waited < MAX_WAIT, "the racks are not in service after {waited:?}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let machine = engine.machines().get(&MachineId::trusted("r1-m01")).await.unwrap();
+        assert!(machine.active_run.is_none(), "{machine:?}");
+        let filter = Filter::parse("changed=true", FilterSubject::FirmwareHistory).unwrap();
+        let query = AppliedQuery { filter, ..AppliedQuery::default() };
+        let applied = engine.firmware().applied(query, 1_000).await.unwrap();
+        assert_eq!(applied.len(), RACKS * (PER_RACK + SWITCHES + SHELVES));
+        let active = Filter::in_states(&["active"]);
+        while engine.nodes().list(active.clone(), None, 10).await.unwrap().records.len() < NODES {
+            assert!(engine.now().since(began) < MAX_WAIT * 3, "the nodes are not in service");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
 }

@@ -104,7 +104,7 @@ async fn run_server(
     demo::create_images(&engine, &artifacts, &images).await?;
     if demo {
         demo::register_demo(&engine).await?;
-        demo::spawn_firmware(engine.clone());
+        demo::spawn_onboarding(engine.clone());
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 

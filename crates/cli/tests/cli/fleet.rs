@@ -47,6 +47,7 @@ pub struct Setup {
     pub speed: &'static str,
     /// Whether the server has the provider `sim`.
     pub simulates: bool,
+    pub demo: bool,
     pub name: String,
     pub port: u16,
     /// More lines for the configuration file: `top` before its sections, `config` after them.
@@ -62,6 +63,7 @@ impl Setup {
             sim_dir: dir.join("sim"),
             speed,
             simulates: true,
+            demo: false,
             name: "one".into(),
             port: free_port(),
             top: String::new(),
@@ -121,7 +123,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(setup: Setup) -> Self {
-        let Setup { home, dir, sim_dir, speed, simulates, name, port, top, config } = &setup;
+        let Setup { home, dir, sim_dir, speed, simulates, demo, name, port, top, config } = &setup;
         std::fs::create_dir_all(dir).unwrap();
         let database = match home {
             DatabaseKind::Sqlite => String::new(),
@@ -140,6 +142,7 @@ impl Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
             .args(["serve", "--config"])
             .arg(&file)
+            .args(demo.then_some("--demo"))
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()

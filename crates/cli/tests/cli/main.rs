@@ -24,6 +24,7 @@ mod cluster;
 mod connections;
 mod crash;
 mod deleting;
+mod demo;
 mod disk_writes;
 mod dry_runs;
 mod ends;
