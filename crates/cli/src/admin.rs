@@ -1,6 +1,6 @@
 //! `farrier admin`: flags that only an administrator sets, each with a reason; and the replicas.
 
-use crate::args::{AdminCommand, MachineFlagArgs, ReplicasArgs};
+use crate::args::{AdminCommand, MachineFlagArgs, MachineSetFlagArgs, ReplicasArgs, gate_override};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::machine::effective_name;
@@ -10,51 +10,45 @@ use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
     ClearNeedsInterventionRequest, ClearRetiredRequest, ClearRmaRequest, ListReplicasRequest,
-    Machine, Replica, SetRetiredRequest, SetRmaRequest,
+    Replica, SetRetiredRequest, SetRmaRequest,
 };
 
 pub async fn run(client: &Client, screen: &mut Screen, command: AdminCommand) -> Result<Exit> {
     let (mut admin, dry_run) = (client.admin(), client.is_dry_run());
-    let (machine, done) = match command {
-        AdminCommand::SetRma(MachineFlagArgs { machine_id, reason }) => (
-            client.call(admin.set_rma(SetRmaRequest { machine_id, reason, dry_run })).await?,
-            "RMA set",
-        ),
-        AdminCommand::ClearRma(MachineFlagArgs { machine_id, reason }) => (
-            client.call(admin.clear_rma(ClearRmaRequest { machine_id, reason, dry_run })).await?,
-            "RMA cleared",
-        ),
-        AdminCommand::SetRetired(MachineFlagArgs { machine_id, reason }) => (
-            client
-                .call(admin.set_retired(SetRetiredRequest { machine_id, reason, dry_run }))
-                .await?,
-            "Retired set",
-        ),
-        AdminCommand::ClearRetired(MachineFlagArgs { machine_id, reason }) => (
-            client
-                .call(admin.clear_retired(ClearRetiredRequest { machine_id, reason, dry_run }))
-                .await?,
-            "Retired cleared",
-        ),
+    let (machine, flag, done) = match command {
+        AdminCommand::SetRma(args) => {
+            let gate_override = gate_override(&args.gates, &args.reason);
+            let MachineSetFlagArgs { machine_id, reason, .. } = args;
+            let request = SetRmaRequest { machine_id, reason, dry_run, gate_override };
+            (client.call(admin.set_rma(request)).await?, "RMA", "set")
+        }
+        AdminCommand::ClearRma(MachineFlagArgs { machine_id, reason }) => {
+            let request = ClearRmaRequest { machine_id, reason, dry_run };
+            (client.call(admin.clear_rma(request)).await?, "RMA", "cleared")
+        }
+        AdminCommand::SetRetired(args) => {
+            let gate_override = gate_override(&args.gates, &args.reason);
+            let MachineSetFlagArgs { machine_id, reason, .. } = args;
+            let request = SetRetiredRequest { machine_id, reason, dry_run, gate_override };
+            (client.call(admin.set_retired(request)).await?, "Retired", "set")
+        }
+        AdminCommand::ClearRetired(MachineFlagArgs { machine_id, reason }) => {
+            let request = ClearRetiredRequest { machine_id, reason, dry_run };
+            (client.call(admin.clear_retired(request)).await?, "Retired", "cleared")
+        }
         AdminCommand::ClearNeedsIntervention(MachineFlagArgs { machine_id, reason }) => {
             let request = ClearNeedsInterventionRequest { machine_id, reason, dry_run };
-            (
-                client.call(admin.clear_needs_intervention(request)).await?,
-                "NeedsIntervention cleared",
-            )
+            let machine = client.call(admin.clear_needs_intervention(request)).await?;
+            (machine, "NeedsIntervention", "cleared")
         }
         AdminCommand::Replicas(args) => return list_replicas(client, screen, &args).await,
     };
-    screen.print_record(&machine, |machine| format_flag_change(machine, done))?;
+    let done = client.outcome(done);
+    screen.print_record(&machine, |machine| {
+        let id = one_line(&machine.machine_id);
+        format!("{id}: {flag} {done}; EffectiveState: {}\n", effective_name(machine))
+    })?;
     Ok(Exit::Success)
-}
-
-fn format_flag_change(machine: &Machine, done: &str) -> String {
-    format!(
-        "{}: {done}; EffectiveState: {}\n",
-        one_line(&machine.machine_id),
-        effective_name(machine)
-    )
 }
 
 async fn list_replicas(client: &Client, screen: &mut Screen, args: &ReplicasArgs) -> Result<Exit> {

@@ -153,6 +153,13 @@ impl Client {
         self.interceptor.dry_run.is_some()
     }
 
+    /// What has become of an object, by a past participle: `deleted`, or in a dry run
+    /// `would be deleted`.
+    pub fn outcome(&self, participle: &str) -> String {
+        let would = if self.is_dry_run() { "would be " } else { "" };
+        format!("{would}{participle}")
+    }
+
     /// The name of the user, for a request that goes to no server.
     pub fn initiator(&self) -> String {
         self.interceptor.initiator.0.to_str().unwrap_or_default().to_string()

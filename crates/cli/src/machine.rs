@@ -149,10 +149,10 @@ async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Upda
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {
-    let MachineDeleteArgs { machine_id, version } = args;
+    let MachineDeleteArgs { machine_id, version, overrides } = args;
     let dry_run = client.is_dry_run();
-    let expected_version = version.or_any();
-    let request = DeleteMachineRequest { machine_id, dry_run, expected_version };
+    let (expected_version, gate_override) = (version.or_any(), overrides.to_message());
+    let request = DeleteMachineRequest { machine_id, dry_run, expected_version, gate_override };
     let machine = client.call(client.machines().delete_machine(request)).await?;
     screen.print_record(&machine, |machine| {
         let id = one_line(&machine.machine_id);

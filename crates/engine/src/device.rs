@@ -347,7 +347,10 @@ impl<D: Device> PutDevice<D> {
             return Ok(device);
         }
         let (from, to) = (DeviceLocation::of(before.head()), DeviceLocation::of(device.head()));
-        topology::check_may_move(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
+        let (target, holder) = (before.target(), before.head().active_run.as_ref());
+        topology::check_may_move(&target, holder, &from, &to)?;
+        let spec = |device: &D| MachineSpec::from(device.spec().clone());
+        spec(&before).check_change(&spec(&device), &target, holder)?;
         if from.rack() != to.rack() || before.spec().feeds != device.spec().feeds {
             check_feeds(tx, &device).await?;
         }

@@ -204,7 +204,7 @@ fn gate(
     match check_firmware(&host.facts, firmware) {
         FirmwareCheck::Install { steps, .. } => {
             let case = RunCase { machine, node, run_type: RunType::Firmware, steps: &steps };
-            case.admit(&Overrides::default())
+            case.admit(&Overrides::default()).map_err(Refusal::without_override)
         }
         FirmwareCheck::Nothing(_) | FirmwareCheck::Unknown(_) => Ok(()),
     }

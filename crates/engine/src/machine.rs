@@ -14,8 +14,10 @@ use crate::topology::{
 };
 use crate::{Change, Engine};
 use model::condition::{ConditionObservation, ConditionType};
+use model::gate::Overrides;
 use model::here;
 use model::id::MachineId;
+use model::machine::admit::admit_flag;
 use model::machine::{Labels, Machine, MachineSpec, NodeName};
 use model::order::Selection;
 use model::refusal::{Reason, Refusal};
@@ -103,15 +105,16 @@ impl Machines {
     }
 
     /// Sets or clears a condition on an administrator's request.
-    pub async fn flag(
-        &self,
-        id: MachineId,
-        condition: ConditionType,
-        status: bool,
-        who: Requester,
-    ) -> Result<Machine> {
-        let flag = Flag { id, condition, status, who, now: self.0.now() };
-        self.0.store().retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx))).await
+    pub async fn flag(&self, request: FlagRequest, who: Requester) -> Result<Machine> {
+        let (id, by) = (request.id.clone(), who.by.clone());
+        let what = format!("flag {}", request.condition.as_str());
+        let flag = Flag { request, who, now: self.0.now() };
+        let done = self
+            .0
+            .store()
+            .retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx)))
+            .await;
+        self.0.trace_refusal(id.as_str(), (&by, &what), done)
     }
 
     pub async fn get(&self, id: &MachineId) -> Result<Machine> {
@@ -221,7 +224,9 @@ impl Put {
         machine.labels = labels;
         let to = DeviceLocation::of_machine(&machine.spec);
         let holder = machine.active_run.as_ref();
-        check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
+        let target = TargetId::from(&machine.id);
+        check_may_move(&target, holder, &from, &to)?;
+        before.check_change(&machine.spec, &target, holder)?;
         self.check_place(tx, &before, &machine).await?;
         let named_before = Machine { spec: before.clone(), ..machine.clone() }.node_name();
         self.write_node_name(tx, named_before, &machine).await?;
@@ -275,29 +280,43 @@ impl Put {
     }
 }
 
+/// A condition of a machine that an administrator sets or clears.
+#[derive(Debug, Clone)]
+pub struct FlagRequest {
+    pub id: MachineId,
+    pub condition: ConditionType,
+    pub status: bool,
+    pub overrides: Overrides,
+}
+
 struct Flag {
-    id: MachineId,
-    condition: ConditionType,
-    status: bool,
+    request: FlagRequest,
     who: Requester,
     now: Timestamp,
 }
 
 impl Flag {
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
-        let mut machine = lock_machine(tx, &self.id, self.now).await?;
-        if machine.is(self.condition) == self.status && !self.status {
-            let text = format!("{} is not flagged {}", self.id, self.condition.as_str());
+        let FlagRequest { id, condition, status, overrides } = &self.request;
+        let (condition, status, Requester { by, reason }) = (*condition, *status, &self.who);
+        let mut machine = lock_machine(tx, id, self.now).await?;
+        if !machine.is(condition) && !status {
+            let text = format!("{id} is not flagged {}", condition.as_str());
             return Err(Refusal::new(Reason::NotFlagged, text)
-                .next(format!("farrier get {}", self.id))
+                .next(format!("farrier get {id}"))
                 .into());
         }
-        let observed =
-            ConditionObservation::new(self.condition, self.status, self.who.reason.clone());
+        let mut note = String::new();
+        if status && !machine.is(condition) {
+            let node = tx.node_in_service(id).await?;
+            let refusing = admit_flag(&machine, node.as_ref(), condition, overrides)?;
+            note = overrides.history_note(by, &refusing);
+        }
+        let observed = ConditionObservation::new(condition, status, reason.clone());
         if machine.learn(&[observed], self.now) {
-            let what = if self.status { "set" } else { "cleared" };
-            let message = format!("{} {what}: {}", self.condition.as_str(), self.who.reason);
-            let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
+            let what = if status { "set" } else { "cleared" };
+            let message = format!("{} {what}: {reason}{note}", condition.as_str());
+            let event = event(Cause::Admin, by, message, here!(), self.now);
             tx.update_machine(&mut machine, &event)?;
         }
         Ok(machine)

@@ -20,6 +20,8 @@ pub const MAX_NAMED: usize = 64;
 pub enum Impact {
     /// They enter maintenance without a drain.
     Maintenance,
+    /// They are flagged RMA or Retired.
+    OperationsBlocked,
     /// The documented REBOOT, which phase READY allows.
     Reboot,
     /// Their distributed workloads break off.
@@ -35,8 +37,9 @@ pub enum Impact {
 }
 
 impl Impact {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Maintenance,
+        Self::OperationsBlocked,
         Self::Reboot,
         Self::FabricLoss,
         Self::NetworkLoss,
@@ -49,6 +52,7 @@ impl Impact {
     const fn said(self) -> &'static str {
         match self {
             Self::Maintenance => "take out of service",
+            Self::OperationsBlocked => "block every operation on",
             Self::Reboot => "reboot",
             Self::FabricLoss => "take the fabric from",
             Self::NetworkLoss => "take the network from",
@@ -63,7 +67,11 @@ impl Impact {
     pub const fn takes_down(self) -> bool {
         match self {
             Self::Reboot | Self::Restart | Self::DiskLoss | Self::PowerLoss => true,
-            Self::Maintenance | Self::FabricLoss | Self::NetworkLoss | Self::SystemChange => false,
+            Self::Maintenance
+            | Self::OperationsBlocked
+            | Self::FabricLoss
+            | Self::NetworkLoss
+            | Self::SystemChange => false,
         }
     }
 }
@@ -147,7 +155,8 @@ pub fn objection_of_service(
 ) -> Option<ImpactObjection> {
     let mild = match impact {
         Impact::Maintenance | Impact::Reboot => true,
-        Impact::FabricLoss
+        Impact::OperationsBlocked
+        | Impact::FabricLoss
         | Impact::NetworkLoss
         | Impact::SystemChange
         | Impact::Restart

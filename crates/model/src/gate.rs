@@ -78,7 +78,7 @@ impl Gate {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::InService => {
-                "Machines that are in service or held by an operation keep their power, network, fabric, disks and uptime."
+                "Machines that are in service or held by an operation keep their power, network, fabric, disks and uptime, and are not flagged."
             }
             Self::Health => {
                 "No operation starts on an object while a health report prevents changes, and no work is placed while one prevents allocations."
@@ -95,7 +95,7 @@ impl Gate {
             Self::Maas => "MAAS releases the machine of a node that is removed.",
             Self::Devices => "A rack is deleted only when no device is in it.",
             Self::UnfinishedDisk => {
-                "A machine whose last disk write did not finish does not leave maintenance."
+                "A machine whose last disk write did not finish does not leave maintenance or the inventory."
             }
         }
     }
@@ -116,6 +116,9 @@ pub const ONBOARD_NODE: &[Gate] = &[Gate::Health];
 /// The gates of the maintenance and of the reprovision of a rack.
 pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
+/// The gates of flagging a machine as RMA or Retired.
+pub const FLAG_MACHINE: &[Gate] = &[Gate::InService];
+pub const DELETE_MACHINE: &[Gate] = &[Gate::UnfinishedDisk];
 pub const RELEASE_NODE: &[Gate] = &[Gate::Health, Gate::NodeHealth];
 pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup];
 

@@ -17,6 +17,7 @@ use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_C
 use crate::health::HealthSummary;
 use crate::id::{MachineId, PowerShelfId, RackId, RunId};
 use crate::refusal::Refusal;
+use crate::target::TargetId;
 use crate::text;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,32 @@ impl MachineSpec {
             *mac = text::normalize_mac(&format!("machine.spec.mac_addresses[{index}]"), mac)?;
         }
         Ok(self)
+    }
+
+    /// Refuses a change of the address or identity by which the operation that holds the machine or
+    /// device finds it: an operation must not ask one device and act on another.
+    pub fn check_change(
+        &self,
+        after: &Self,
+        target: &TargetId,
+        holder: Option<&RunId>,
+    ) -> Result<(), Refusal> {
+        let fields = [
+            ("provider", self.provider != after.provider),
+            ("bmc_endpoint", self.bmc_endpoint != after.bmc_endpoint),
+            ("ssh_endpoint", self.ssh_endpoint != after.ssh_endpoint),
+            ("mac_addresses", self.mac_addresses != after.mac_addresses),
+            ("serial", self.serial != after.serial),
+            ("root_disk", self.root_disk != after.root_disk),
+            ("target_cluster_ref", self.target_cluster_ref != after.target_cluster_ref),
+            ("node_name", self.node_name != after.node_name),
+        ];
+        let changed = fields.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name);
+        let changed: Vec<&str> = changed.collect();
+        match holder {
+            Some(run) if !changed.is_empty() => Err(target.refuse_change(run, &changed)),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A refusal names the field or the obstacle and says what to type instead. A refused request
 //! writes nothing. Clients can tell the kinds apart; `server` maps each kind to one gRPC code.
 
-use crate::gate::Gate;
+use crate::gate::{Gate, OR_REPEAT};
 use crate::time::Timestamp;
 use std::fmt;
 
@@ -82,6 +82,17 @@ impl Refusal {
     pub fn at_gate(mut self, gate: Gate) -> Self {
         self.message = format!("{} (gate {gate})", self.message);
         self.gate = Some(gate);
+        self
+    }
+
+    /// Offers no override in the next command: another rule refuses the request too.
+    #[must_use]
+    pub fn without_override(mut self) -> Self {
+        if let Some((command, _)) =
+            self.next_command.iter().find_map(|next| next.split_once(OR_REPEAT))
+        {
+            self.next_command = Some(command.to_string());
+        }
         self
     }
 

@@ -125,6 +125,18 @@ impl TargetId {
         refusal.next(format!("farrier why {holder}"))
     }
 
+    /// The refusal for a change of fields by which the operation that holds the target finds it.
+    pub fn refuse_change(&self, holder: &RunId, fields: &[&str]) -> Refusal {
+        let fields = fields.join(", ");
+        let message = format!(
+            "{self} is held by operation {holder}, which depends on its {fields}: change it when the operation has ended"
+        );
+        let next = format!(
+            "farrier operation mark-manual {holder} --reason …   # then change it, and: farrier operation resume {holder}"
+        );
+        Refusal { message, ..self.refuse_held(holder) }.next(next)
+    }
+
     /// The command that shows the target.
     pub fn show_command(&self) -> String {
         match self.kind {

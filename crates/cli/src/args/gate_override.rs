@@ -58,6 +58,7 @@ override_args! {
     PowerShelfOverrideArgs: "health, and in-service to switch off";
     ComponentOverrideArgs: "health, and in-service for machines and switches";
     RackDeleteOverrideArgs: "devices";
+    MachineDeleteOverrideArgs: "unfinished-disk";
     DrainOverrideArgs: "health, agent";
     DecommissionOverrideArgs: "health, agent, maas";
 }
@@ -99,6 +100,9 @@ mod tests {
             ("rack maintenance start rack-1", gate::RACK_MAINTENANCE),
             ("rack reprovision rack-1", gate::RACK_MAINTENANCE),
             ("rack delete rack-1", gate::DELETE_RACK),
+            ("machine delete m-1", gate::DELETE_MACHINE),
+            ("admin set-rma m-1", gate::FLAG_MACHINE),
+            ("admin set-retired m-1", gate::FLAG_MACHINE),
             ("power-shelf maintenance power-off --id ps-1", off),
             ("component firmware update --compute-trays m-1", gate::RACK_MAINTENANCE),
             ("node decommission node-1 --mode reimage", full),
@@ -146,7 +150,7 @@ mod tests {
                 assert_eq!(Cli::try_parse_from(line.split(' ')).is_ok(), taken, "{line}");
             }
             // These have a reason of their own.
-            let own = ["release", "reactivate"].iter().any(|word| line.contains(word));
+            let own = ["release", "reactivate", "admin"].iter().any(|word| line.contains(word));
             let alone = format!("farrier {line} --reason fire");
             assert_eq!(Cli::try_parse_from(alone.split(' ')).is_ok(), own, "{alone}");
         }

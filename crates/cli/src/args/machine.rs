@@ -82,6 +82,7 @@ pub struct MachineWatchArgs {
 const DELETE_HELP: &str = "\
 A machine can be deleted in the phases FACTORY_READY and MAINTENANCE, when no operation holds it,
 no node exists on it and it stands in no rack. Registering the same ID again continues its history.
+If its last disk write did not finish, the gate unfinished-disk refuses.
 
 Example:
   farrier machine delete web-7 --dry-run     check whether it can be deleted";
@@ -93,6 +94,8 @@ pub struct MachineDeleteArgs {
     pub machine_id: String,
     #[command(flatten)]
     pub version: VersionArgs,
+    #[command(flatten)]
+    pub overrides: MachineDeleteOverrideArgs,
 }
 
 /// The spec fields of a machine that a client can set.

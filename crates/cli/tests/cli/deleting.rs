@@ -139,6 +139,7 @@ async fn deleting(_world: &TestServer, mut api: Clients) {
         machine_id: "m-1".into(),
         expected_version,
         dry_run,
+        gate_override: None,
     };
     let late = api.delete_with(request(version(&before) - 1, false)).await;
     assert_eq!(reason(&refused(late, FailedPrecondition, &["version"])), "VERSION_MOVED");

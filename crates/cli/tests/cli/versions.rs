@@ -57,6 +57,7 @@ async fn from_another_version(world: &TestServer, mut api: Clients) {
         machine_id: "m-1".into(),
         expected_version: OTHER,
         dry_run: false,
+        gate_override: None,
     };
     stale(api.machines.delete_machine(delete).await, "farrier get m-1");
 

@@ -6,6 +6,7 @@ use super::{Machines, check_machine_version};
 use crate::admission::{event, lock_machine};
 use model::device::Device;
 use model::filter::Filter;
+use model::gate::{Overrides, gate_of};
 use model::here;
 use model::host::Host;
 use model::id::{MachineId, RunId};
@@ -30,11 +31,12 @@ impl Machines {
         &self,
         id: MachineId,
         version: Option<i64>,
+        overrides: Overrides,
         actor: String,
     ) -> Result<Machine> {
         let shared_peers = self.shared_peers(&id).await?;
-        let providers = self.0.providers().clone();
-        let delete = Delete { id, version, actor, providers, shared_peers, now: self.0.now() };
+        let (providers, now) = (self.0.providers().clone(), self.0.now());
+        let delete = Delete { id, version, overrides, actor, providers, shared_peers, now };
         self.0
             .store()
             .retry_write("delete_machine", delete, |delete, tx| Box::pin(delete.run(tx)))
@@ -99,6 +101,7 @@ fn peers(providers: &Providers, spec: &MachineSpec) -> BTreeSet<String> {
 struct Delete {
     id: MachineId,
     version: Option<i64>,
+    overrides: Overrides,
     actor: String,
     providers: Providers,
     shared_peers: BTreeSet<String>,
@@ -124,9 +127,12 @@ impl Delete {
             host: host.as_ref(),
             node: node.as_ref(),
         };
-        admit_deletion(&machine, by)?;
+        admit_deletion(&machine, by, &self.overrides)?;
+        let refusing = gate_of(&admit_deletion(&machine, by, &Overrides::default()));
+        let note = self.overrides.history_note(&self.actor, refusing.as_slice());
 
-        let event = event(Cause::Request, &self.actor, "deleted".into(), here!(), self.now);
+        let message = format!("deleted{note}");
+        let event = event(Cause::Request, &self.actor, message, here!(), self.now);
         if let Some(host) = &host {
             tx.remove_record(host, &event)?;
         }

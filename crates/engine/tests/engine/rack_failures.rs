@@ -6,6 +6,7 @@ use crate::rack_fixture::{
 use crate::test_env::simulate;
 use engine::Settings;
 use engine::component::{FirmwareUpdate, UpdateOutcome};
+use engine::machine::FlagRequest;
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::condition::ConditionType;
 use model::gate::{Gate, Overrides};
@@ -151,13 +152,13 @@ fn an_override_is_recorded() {
 fn a_flagged_device_is_refused_by_name_and_skipped_in_a_full_scope() {
     simulate(async {
         let fixture = RackFixture::ready().await;
-        let flagged = MachineId::trusted("m-2");
-        fixture
-            .engine()
-            .machines()
-            .flag(flagged, ConditionType::Rma, true, requester())
-            .await
-            .expect("flagged");
+        let flag = FlagRequest {
+            id: MachineId::trusted("m-2"),
+            condition: ConditionType::Rma,
+            status: true,
+            overrides: Overrides::default(),
+        };
+        fixture.engine().machines().flag(flag, requester()).await.expect("flagged");
         let refused = fixture.start_refused(power(machines(&["m-2"]), PowerSequence::On)).await;
         assert_eq!(refused.reason.as_str(), "DEVICE_BLOCKED");
         assert!(refused.message.contains("m-2 is flagged"), "{refused}");

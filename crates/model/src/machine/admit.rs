@@ -10,8 +10,9 @@ use crate::blast_radius::{
 };
 use crate::condition::ConditionType;
 use crate::effect::Effect;
-use crate::gate::{Gate, OR_REPEAT, Overrides, answer, name_all};
+use crate::gate::{Gate, OR_REPEAT, Overrides, answer, gate_of, name_all};
 use crate::health::HealthImpact;
+use crate::node::NodeState;
 use crate::plan::{RunStep, RunType};
 use crate::refusal::{Reason, Refusal};
 use crate::run::{Run, RunSpec};
@@ -105,7 +106,11 @@ impl RunCase<'_> {
             return vec![refusal];
         }
         let (by_node, service) = self.check_service(overrides);
-        match (self.check_phase(), service) {
+        match (self.check_phase(overrides), service) {
+            // An override is offered only if it passes the phase too.
+            (Err(phase), Err(refusal)) if by_node && phase.gate.is_none() => {
+                vec![refusal.without_override()]
+            }
             (Err(_), Err(refusal)) if by_node => vec![refusal],
             (Err(refusal), _) => vec![refusal],
             (Ok(()), service) => {
@@ -147,11 +152,32 @@ impl RunCase<'_> {
         Err(Refusal::new(Reason::MachineBusy, message).next(format!("farrier why {run}")))
     }
 
-    fn check_phase(&self) -> Result<(), Refusal> {
-        in_phase(self.machine, self.run_type.as_str(), phases_for_run_type(self.run_type))?;
-        for step in self.steps {
+    /// The phase in which power may be switched protects a machine whose use is not known, as the
+    /// gate `in-service` does. The same override passes both.
+    fn check_phase(&self, overrides: &Overrides) -> Result<(), Refusal> {
+        let Self { machine, node, run_type, steps } = self;
+        // An active node objects to entering maintenance too.
+        let active = node.filter(|node| node.state == NodeState::Active);
+        let guided = |refusal: Refusal| match active {
+            Some(node) => refusal.next(command_to_drain(machine, node, Impact::Maintenance)),
+            None => refusal,
+        };
+        in_phase(machine, run_type.as_str(), phases_for_run_type(*run_type)).map_err(guided)?;
+        for step in *steps {
             let what = format!("step {} of this plan", step.name);
-            in_phase(self.machine, &what, phases_for_effect(&step.effect))?;
+            let checked = in_phase(machine, &what, phases_for_effect(&step.effect));
+            let switches =
+                *run_type == RunType::Power && step.effect.facts().gate == RunType::Reboot;
+            match checked.map_err(guided) {
+                Err(_) if switches && overrides.passes(Gate::InService) => {}
+                Err(refusal) if switches => {
+                    let enter = refusal.next_command.clone().unwrap_or_default();
+                    let flags = overrides.flags_with(Gate::InService);
+                    let next = format!("{enter}{OR_REPEAT}{flags}");
+                    return Err(refusal.at_gate(Gate::InService).next(next));
+                }
+                checked => checked?,
+            }
         }
         Ok(())
     }
@@ -166,26 +192,10 @@ impl RunCase<'_> {
     /// sense: the state of the node admits them.
     fn check_service(&self, overrides: &Overrides) -> (bool, Result<(), Refusal>) {
         let Some(impact) = impact_of(self.run_type, self.steps) else { return (false, Ok(())) };
-        let id = &self.machine.id;
         let objection = objection_of_service(self.machine, self.node, impact);
-        let enter = format!("farrier enter-maintenance {id} --drain");
-        let (by_node, drain) = match &objection {
-            Some(ImpactObjection::Serves(_)) if impact == Impact::Maintenance => (true, enter),
-            Some(ImpactObjection::Serves(node)) => (true, format!("farrier node drain {node}")),
-            Some(
-                ImpactObjection::InService
-                | ImpactObjection::HeldBy(_)
-                | ImpactObjection::Unreadable,
-            )
-            | None => (false, enter),
-        };
-        let affected = AffectedMachine { machine: id.clone(), objection };
-        let checked = check_impact(self.run_type.as_str(), impact, &[affected], overrides);
-        let next = |refusal: Refusal| {
-            let flags = overrides.flags_with(Gate::InService);
-            refusal.next(format!("{drain}{OR_REPEAT}{flags}"))
-        };
-        (by_node, checked.map_err(next))
+        let by_node = matches!(objection, Some(ImpactObjection::Serves(_)));
+        let what = self.run_type.as_str();
+        (by_node, check_service(what, impact, (self.machine, self.node), overrides))
     }
 
     /// The gate `unfinished-disk`: it guards the way back into service.
@@ -195,6 +205,66 @@ impl RunCase<'_> {
             false => Ok(()),
         }
     }
+}
+
+/// The gate `in-service` of one machine: `what` would have this impact on it.
+fn check_service(
+    what: &str,
+    impact: Impact,
+    (machine, node): (&Machine, Option<&ServingNode>),
+    overrides: &Overrides,
+) -> Result<(), Refusal> {
+    let id = &machine.id;
+    let objection = objection_of_service(machine, node, impact);
+    let drain = match node.filter(|_| matches!(objection, Some(ImpactObjection::Serves(_)))) {
+        Some(node) => command_to_drain(machine, node, impact),
+        None => format!("farrier enter-maintenance {id} --drain"),
+    };
+    let affected = AffectedMachine { machine: id.clone(), objection };
+    check_impact(what, impact, &[affected], overrides).map_err(|refusal| {
+        let flags = overrides.flags_with(Gate::InService);
+        refusal.next(format!("{drain}{OR_REPEAT}{flags}"))
+    })
+}
+
+/// The command that moves the work of the node away. To enter maintenance, a drain in the cluster
+/// of the machine is enough.
+fn command_to_drain(machine: &Machine, node: &ServingNode, impact: Impact) -> String {
+    let in_cluster = !machine.spec.target_cluster_ref.is_empty();
+    match node.state {
+        // Its drain has not ended well: otherwise the operation would hold the machine.
+        NodeState::Draining => format!("farrier node resume {}", node.id),
+        _ if impact == Impact::Maintenance && in_cluster => {
+            format!("farrier enter-maintenance {} --drain", machine.id)
+        }
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Active
+        | NodeState::Offline
+        | NodeState::Quarantined
+        | NodeState::Retired
+        | NodeState::Removing
+        | NodeState::Deleted => format!("farrier node drain {}", node.id),
+    }
+}
+
+/// Checks whether an administrator may flag the machine as RMA or Retired now, which blocks every
+/// operation on it. Returns the gates that would refuse without the override.
+pub fn admit_flag(
+    machine: &Machine,
+    node: Option<&ServingNode>,
+    flag: ConditionType,
+    overrides: &Overrides,
+) -> Result<Vec<Gate>, Refusal> {
+    if let Some(run) = &machine.active_run {
+        return Err(TargetId::from(&machine.id).refuse_held(run));
+    }
+    let what = format!("flagging {} as {}", machine.id, flag.as_str());
+    let check = |overrides: &Overrides| {
+        check_service(&what, Impact::OperationsBlocked, (machine, node), overrides)
+    };
+    check(overrides)?;
+    Ok(gate_of(&check(&Overrides::default())).into_iter().collect())
 }
 
 /// Checks whether a run that exists may start or continue: its override holds, and it takes no
@@ -213,7 +283,10 @@ pub fn admit_again(
         let id = &machine.id;
         let instead = match RunType::NODES.contains(&run_type) {
             true => format!("farrier health delete {id} --source …"),
-            false => format!("farrier operation start {id} --type {} {flags}", run_type.as_str()),
+            false => {
+                let (kind, plan) = (run_type.as_str(), &run.spec.plan_id);
+                format!("farrier operation start {id} --type {kind} --plan {plan} {flags}")
+            }
         };
         refusal.next(format!("{first}   # or: {instead}"))
     })

@@ -5,6 +5,7 @@
 
 use super::admit::in_phase;
 use super::{Machine, Phase};
+use crate::gate::Overrides;
 use crate::host::Host;
 use crate::id::RunId;
 use crate::machine::view::LifecycleState;
@@ -25,7 +26,11 @@ pub struct MachineReferences<'a> {
 }
 
 /// Checks whether a machine may be deleted.
-pub fn admit_deletion(machine: &Machine, by: MachineReferences<'_>) -> Result<(), Refusal> {
+pub fn admit_deletion(
+    machine: &Machine,
+    by: MachineReferences<'_>,
+    overrides: &Overrides,
+) -> Result<(), Refusal> {
     let id = &machine.id;
     if let Some(run) = machine.active_run.as_ref().or(by.run) {
         return Err(TargetId::from(id).refuse_held(run));
@@ -56,7 +61,8 @@ pub fn admit_deletion(machine: &Machine, by: MachineReferences<'_>) -> Result<()
         return Err(Refusal::new(Reason::MachineInRack, message)
             .next(format!("farrier machine update {id} --rack ''")));
     }
-    Ok(())
+    // Registered again, the machine would look as if its disk had never been written.
+    machine.check_disk("deleting a machine", overrides)
 }
 
 /// Refuses while a firmware upgrade is requested, in progress, or failed and not given up.

@@ -3,7 +3,7 @@
 //! The commit with the intent of an effect that writes the disk clears `Provisioned` and opens a
 //! [`DiskWrite`], so a crash at any later point leaves a true record. The write stays open until an
 //! answer observes the disk: the new system, or that there is none any more. A machine whose last
-//! write is still open leaves maintenance only with an override.
+//! write is still open leaves maintenance, or is deleted, only with an override.
 
 use super::Machine;
 use crate::condition::{ConditionObservation, ConditionType};

@@ -5,4 +5,5 @@ mod delete;
 pub mod disk_write;
 mod hardware;
 mod matcher;
+mod spec;
 mod view;

@@ -1,13 +1,15 @@
 //! AdminService: conditions that only an administrator sets, each with a reason; the replicas; and
 //! the check of the database.
 
-use super::convert::{initiator, machine, time};
+use super::convert::{initiator, machine, overrides_from, time};
 use super::page::{List, Page};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use crate::database;
+use engine::machine::FlagRequest;
 use model::condition::ConditionType;
 use model::filter::{Filter, FilterSubject};
+use model::gate::FLAG_MACHINE;
 use model::id::MachineId;
 use model::run::actions::Requester;
 use model::text;
@@ -21,14 +23,16 @@ impl GrpcServices {
         &self,
         metadata: &MetadataMap,
         (machine_id, reason, dry_run): (&str, &str, bool),
-        condition: ConditionType,
-        status: bool,
+        (condition, status): (ConditionType, bool),
+        gate_override: Option<v1::GateOverride>,
     ) -> Answer<v1::Machine> {
         let id = MachineId::parse(machine_id).or_status()?;
         let reason = text::check_reason("reason", reason).or_status()?;
+        let overrides = overrides_from(gate_override, FLAG_MACHINE).or_status()?;
         let requester = Requester { by: initiator(metadata), reason };
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.machines().flag(id, condition, status, requester).await.or_status()?;
+        let flag = FlagRequest { id, condition, status, overrides };
+        let done = engine.machines().flag(flag, requester).await.or_status()?;
         Ok(Response::new(machine(done)))
     }
 }
@@ -36,21 +40,25 @@ impl GrpcServices {
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer<v1::Machine> {
-        let v1::SetRmaRequest { machine_id, reason, dry_run } = request.get_ref();
+        let v1::SetRmaRequest { machine_id, reason, dry_run, gate_override } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
-        self.set_condition(request.metadata(), what, ConditionType::Rma, true).await
+        let flag = (ConditionType::Rma, true);
+        self.set_condition(request.metadata(), what, flag, gate_override.clone()).await
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer<v1::Machine> {
         let v1::ClearRmaRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
-        self.set_condition(request.metadata(), what, ConditionType::Rma, false).await
+        let flag = (ConditionType::Rma, false);
+        self.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer<v1::Machine> {
-        let v1::SetRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
+        let v1::SetRetiredRequest { machine_id, reason, dry_run, gate_override } =
+            request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
-        self.set_condition(request.metadata(), what, ConditionType::Retired, true).await
+        let flag = (ConditionType::Retired, true);
+        self.set_condition(request.metadata(), what, flag, gate_override.clone()).await
     }
 
     async fn clear_retired(
@@ -59,7 +67,8 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     ) -> Answer<v1::Machine> {
         let v1::ClearRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
-        self.set_condition(request.metadata(), what, ConditionType::Retired, false).await
+        let flag = (ConditionType::Retired, false);
+        self.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn clear_needs_intervention(
@@ -68,7 +77,8 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     ) -> Answer<v1::Machine> {
         let v1::ClearNeedsInterventionRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
-        self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await
+        let flag = (ConditionType::NeedsIntervention, false);
+        self.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn list_replicas(

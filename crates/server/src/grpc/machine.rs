@@ -13,7 +13,7 @@ use engine::admission::StartRequest;
 use engine::machine::batch::{BatchEntry, Registration, RegistrationChange};
 use engine::{Change, DescribedMachine};
 use model::filter::FilterSubject;
-use model::gate::machine_run;
+use model::gate::{DELETE_MACHINE, machine_run};
 use model::id::{MachineId, PlanId, RunId};
 use model::order::Selection;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
@@ -232,8 +232,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
         let version = expected_version(requested.expected_version);
+        let overrides = overrides_from(requested.gate_override, DELETE_MACHINE).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
-        let deleted = engine.machines().delete(id, version, actor).await.or_status()?;
+        let deleted = engine.machines().delete(id, version, overrides, actor).await.or_status()?;
         Ok(Response::new(machine(deleted)))
     }
 

@@ -104,6 +104,7 @@ pub fn check_planned_impact(
         Impact::Restart => "this firmware upgrade",
         Impact::FabricLoss
         | Impact::Maintenance
+        | Impact::OperationsBlocked
         | Impact::Reboot
         | Impact::NetworkLoss
         | Impact::SystemChange

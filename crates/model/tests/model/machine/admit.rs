@@ -6,7 +6,7 @@ use model::effect::{DesiredPower, Effect, RmaAction};
 use model::gate::{Gate, Overrides};
 use model::id::NodeId;
 use model::id::{MachineId, RunId};
-use model::machine::admit::{RunCase, admit_again, impact_of};
+use model::machine::admit::{RunCase, admit_again, admit_flag, impact_of};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::node::NodeState;
 use model::plan::{RunStep, RunType};
@@ -351,7 +351,180 @@ fn the_refusal_says_what_helps() {
     assert_eq!(
         refusal.next_command.as_deref(),
         Some(
-            "farrier enter-maintenance m-1 --drain   # or: farrier operation start m-1 --type POWER --override in-service --reason …"
+            "farrier enter-maintenance m-1 --drain   # or: farrier operation start m-1 --type POWER --plan plan-x --override in-service --reason …"
         )
     );
+}
+
+/// Rows: the state of the node. Columns: the phases FACTORY_READY, READY and MAINTENANCE, of a
+/// machine that is not drained. An override in-service passes all of them.
+#[test]
+fn flagging_a_machine_asks_whether_it_is_in_service() {
+    let overrides = Overrides::of(&[Gate::InService], "smoke");
+    let states = [None].into_iter().chain(NodeState::ALL.map(Some));
+    for state in states {
+        let row = match state {
+            Some(NodeState::Active | NodeState::Offline | NodeState::Draining) => [false; 3],
+            Some(
+                NodeState::BootstrapIssued
+                | NodeState::Enrolling
+                | NodeState::Quarantined
+                | NodeState::Retired
+                | NodeState::Removing
+                | NodeState::Deleted,
+            )
+            | None => [true, false, true],
+        };
+        for (phase, open) in Phase::ALL.into_iter().zip(row) {
+            for flag in [ConditionType::Rma, ConditionType::Retired] {
+                let (machine, node) = (machine(phase), state.map(serving));
+                let admitted = admit_flag(&machine, node.as_ref(), flag, &Overrides::default());
+                assert_eq!(admitted.is_ok(), open, "{state:?} {phase:?}: {admitted:?}");
+                let gates = if open { Vec::new() } else { vec![Gate::InService] };
+                assert_eq!(admit_flag(&machine, node.as_ref(), flag, &overrides), Ok(gates));
+                if let Err(refusal) = admitted {
+                    assert_eq!(refusal.gate, Some(Gate::InService));
+                    assert!(refusal.message.contains("m-1"), "{refusal}");
+                }
+                let held = Machine { active_run: Some(RunId::trusted("op-7")), ..machine };
+                let refusal = admit_flag(&held, None, flag, &overrides).unwrap_err();
+                assert_eq!(refusal.reason.as_str(), "MACHINE_BUSY");
+            }
+        }
+    }
+}
+
+/// A machine and its node, changed by the commands that refusals print.
+#[derive(Clone)]
+struct Walk {
+    machine: Machine,
+    node: Option<ServingNode>,
+}
+
+impl Walk {
+    fn case<'a>(&'a self, run_type: RunType, steps: &'a [RunStep]) -> RunCase<'a> {
+        RunCase { machine: &self.machine, node: self.node.as_ref(), run_type, steps }
+    }
+
+    /// Types a printed command. It must be accepted, and does what it does when all goes well.
+    fn type_command(&mut self, command: &str) {
+        let drains = command.ends_with(" --drain");
+        if command.starts_with("farrier enter-maintenance m-1") {
+            let in_cluster = !self.machine.spec.target_cluster_ref.is_empty();
+            let drain = crate::support::drain(0);
+            let steps = if drains && in_cluster { vec![drain] } else { Vec::new() };
+            let entering = self.case(RunType::EnterMaintenance, &steps);
+            assert_eq!(entering.admit(&Overrides::default()), Ok(()), "{command}");
+            self.machine.phase = Phase::Maintenance;
+            let drained = ConditionObservation::new(ConditionType::Drained, drains, "test");
+            self.machine.learn(&[drained], Timestamp::default());
+            return;
+        }
+        let node = self.node.as_mut().expect("a node");
+        let resumes = node.state == NodeState::Draining;
+        let expected = if resumes { "resume" } else { "drain" };
+        assert_eq!(command, format!("farrier node {expected} {}", node.id));
+        node.state = NodeState::Retired;
+    }
+
+    /// Follows the printed commands, or repeats the request with the printed override, until the
+    /// request is admitted.
+    fn follow(mut self, run_type: RunType, steps: &[RunStep], overriding: bool) {
+        let mut overrides = Overrides::default();
+        for _ in 0..4 {
+            let Err(refusal) = self.case(run_type, steps).admit(&overrides) else { return };
+            let next = refusal.next_command.expect("a command");
+            let (command, flags) = match next.split_once("   # or repeat it with ") {
+                Some((command, flags)) => (command, Some(flags)),
+                None => (next.as_str(), None),
+            };
+            match flags.filter(|_| overriding) {
+                Some(flags) => {
+                    assert_eq!(flags, "--override in-service --reason …");
+                    overrides = Overrides::of(&[Gate::InService], "fire");
+                    let repeated = self.case(run_type, steps).admit(&overrides);
+                    assert_eq!(repeated, Ok(()), "{run_type:?}: the override is not enough");
+                }
+                None => self.type_command(command),
+            }
+            // The printed command is the request itself, with a drain.
+            if run_type == RunType::EnterMaintenance && self.machine.phase == Phase::Maintenance {
+                return;
+            }
+        }
+        panic!("{run_type:?} is not admitted after four commands");
+    }
+}
+
+/// Every command that a refusal prints is accepted, and they lead to the request. An override is
+/// only offered where it is enough.
+#[test]
+fn printed_commands_lead_to_the_request() {
+    use model::plan::{default_plan, variants};
+    let defaults = RunType::PLANNED.into_iter().filter_map(|one| Some((one, default_plan(one)?)));
+    let plans: Vec<_> = defaults.chain(variants()).collect();
+    let states = [NodeState::Active, NodeState::Offline, NodeState::Draining, NodeState::Retired];
+    let nodes: Vec<Option<NodeState>> =
+        [None].into_iter().chain(states.into_iter().map(Some)).collect();
+    for (run_type, plan) in plans.iter().filter(|(one, _)| *one != RunType::ExitRma) {
+        let steps: Vec<RunStep> = plan
+            .steps
+            .iter()
+            .map(|step| RunStep {
+                name: step.name.clone(),
+                timeout_seconds: 1,
+                max_retries: 0,
+                effect: step.effect.clone(),
+            })
+            .collect();
+        for phase in Phase::ALL {
+            for (node, cluster) in nodes.iter().flat_map(|node| [(node, ""), (node, "c-1")]) {
+                let mut machine = machine(phase);
+                machine.spec.target_cluster_ref = cluster.into();
+                let walk = Walk { machine, node: node.map(serving) };
+                walk.clone().follow(*run_type, &steps, false);
+                walk.follow(*run_type, &steps, true);
+            }
+        }
+    }
+}
+
+/// Switching power off, or off and on, with nothing that is known to use the machine: only the phase
+/// FACTORY_READY objects. With an active node every phase does. One override passes both.
+#[test]
+fn an_override_passes_all_that_protects_power() {
+    use model::plan::variants;
+    let power = variants().into_iter().filter(|(run_type, _)| *run_type == RunType::Power);
+    for (run_type, plan) in power {
+        let steps: Vec<RunStep> = plan
+            .steps
+            .iter()
+            .map(|step| RunStep {
+                name: step.name.clone(),
+                timeout_seconds: 1,
+                max_retries: 0,
+                effect: step.effect.clone(),
+            })
+            .collect();
+        for phase in Phase::ALL {
+            for node in [None, Some(serving(NodeState::Active))] {
+                let mut machine = machine(phase);
+                let drained = ConditionObservation::new(ConditionType::Drained, true, "test");
+                machine.learn(&[drained], Timestamp::default());
+                let node = node.as_ref();
+                let case = RunCase { machine: &machine, node, run_type, steps: &steps };
+                let expected = match (node, phase) {
+                    (Some(_), _) => Some("MACHINES_IN_SERVICE"),
+                    (None, Phase::FactoryReady) => Some("WRONG_PHASE"),
+                    (None, Phase::Ready | Phase::Maintenance) => None,
+                };
+                let refused = case.admit(&Overrides::default()).err();
+                let reason = refused.as_ref().map(|refusal| refusal.reason.as_str());
+                assert_eq!(reason, expected, "{} in {phase:?}", plan.id);
+                assert!(refused.is_none_or(|one| one.gate == Some(Gate::InService)));
+                let forced = case.admit(&Overrides::of(&[Gate::InService], "fire"));
+                assert_eq!(forced, Ok(()), "{} in {phase:?}", plan.id);
+            }
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! The gate of a deletion: by operation, firmware request, node, phase and rack.
 
+use super::disk_write::half_written;
 use model::condition::{ConditionObservation, ConditionType};
+use model::gate::{Gate, Overrides};
 use model::host::{Host, HostState, ReprovisionOwner, ReprovisionRequest};
 use model::id::{MachineId, NodeId, RackId, RunId};
 use model::machine::delete::{MachineReferences, admit_deletion};
@@ -17,7 +19,7 @@ fn machine(phase: Phase) -> Machine {
 
 /// The reason and the next command of a refusal; none if the machine may be deleted.
 fn refused(machine: &Machine, by: MachineReferences<'_>) -> Option<(&'static str, String)> {
-    let refusal = admit_deletion(machine, by).err()?;
+    let refusal = admit_deletion(machine, by, &Overrides::default()).err()?;
     assert!(refusal.message.contains("m-1"), "{}", refusal.message);
     Some((refusal.reason.as_str(), refusal.next_command.unwrap()))
 }
@@ -56,6 +58,18 @@ fn a_machine_that_nothing_uses_may_be_deleted() {
         member.learn(&[observed], Timestamp::default());
         assert_eq!(refused(&member, none).map(|(reason, _)| reason), reason, "{phase:?}");
     }
+}
+
+/// Registered again, the machine would look as if its disk had never been written.
+#[test]
+fn an_unfinished_disk_write_keeps_a_machine() {
+    let none = MachineReferences::default();
+    let written = half_written(Some(60));
+    let next =
+        "farrier operation rerun op-7   # or repeat it with --override unfinished-disk --reason …";
+    check(&written, none, "UNFINISHED_DISK", next);
+    let overrides = Overrides::of(&[Gate::UnfinishedDisk], "it is scrapped");
+    assert_eq!(admit_deletion(&written, none, &overrides), Ok(()));
 }
 
 #[test]

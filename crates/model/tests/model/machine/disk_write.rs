@@ -294,7 +294,7 @@ fn a_continued_exit_is_checked_again() {
     assert_eq!(
         refusal.next_command.as_deref(),
         Some(
-            "farrier operation rerun op-7   # or: farrier operation start m-1 --type EXIT_MAINTENANCE --override unfinished-disk --reason …"
+            "farrier operation rerun op-7   # or: farrier operation start m-1 --type EXIT_MAINTENANCE --plan plan-x --override unfinished-disk --reason …"
         )
     );
 }
