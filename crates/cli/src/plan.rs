@@ -98,13 +98,19 @@ fn describe(plan: &Plan) -> String {
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "WHAT"]);
     for step in &plan.steps {
-        add_step(&mut table, step, None);
+        table.add_row(step_cells(step, []));
     }
     format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
 }
 
-/// Adds the row of a step. The column about destructive steps is left out when it is not given.
-pub fn add_step(table: &mut Table, step: &Step, destructive: Option<bool>) {
+/// Adds the row of a step in a dry run, with its usual time.
+pub fn add_previewed_step(table: &mut Table, step: &Step, usual: String, destructive: bool) {
+    let destructive = if destructive { "yes" } else { "-" };
+    table.add_row(step_cells(step, [usual.into(), destructive.into()]));
+}
+
+/// The cells of a step; `more` stand before the last.
+fn step_cells<const N: usize>(step: &Step, more: [Cell; N]) -> Vec<Cell> {
     let (kind, what) = step_summary(step);
     let number =
         |value: Option<i32>, unit| value.map_or_else(String::new, |value| format!("{value}{unit}"));
@@ -114,9 +120,9 @@ pub fn add_step(table: &mut Table, step: &Step, destructive: Option<bool>) {
         number(step.timeout_seconds, "s").into(),
         number(step.max_retries, "").into(),
     ];
-    row.extend(destructive.map(|yes| Cell::from(if yes { "yes" } else { "-" })));
+    row.extend(more);
     row.push(what.into());
-    table.add_row(row);
+    row
 }
 
 /// The kind of a step, and its parameters as text.

@@ -28,7 +28,7 @@ mod power_shelf;
 pub mod rack;
 pub mod random;
 mod retention;
-mod run;
+pub mod run;
 mod scheduler;
 pub mod secret;
 mod settings;

@@ -1,6 +1,9 @@
 //! The service for runs.
 
 mod act;
+mod preview;
+
+pub use preview::{PreviewedStep, RunPreview};
 
 use crate::Engine;
 use crate::admission::no_run;

@@ -19,7 +19,7 @@ pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
 pub use decide::{AfterCommit, CallResult, Decision, FailedAttempt, decide};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
-pub use remaining::{RemainingStep, remaining_steps, time_limit};
+pub use remaining::{RemainingStep, describe_stop, remaining_steps, time_limit};
 
 use crate::blast_radius::Impact;
 use crate::effect::{CallVerb, Effect, EffectKey};

@@ -19,7 +19,7 @@ pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
 pub use wait::{
     AgentContact, ChildProgress, LastLine, MAX_SAMPLES, MIN_SAMPLES, PeerContacts, ReplicaContact,
-    UsualDuration, duration_key, ended_waits, overdue,
+    UsualDuration, duration_key, ended_waits, named_duration_key, overdue,
 };
 
 use crate::condition::{Condition, ConditionType, POWERED_OFF};

@@ -1,7 +1,7 @@
 //! The text for a dry run of an operation: its steps, the machines that it affects, and its time.
 
 use super::{target_name, type_label};
-use crate::plan::add_step;
+use crate::plan::add_previewed_step;
 use crate::table::{ColorMode, Table};
 use crate::text::one_line;
 use model::time::format_duration;
@@ -14,8 +14,12 @@ pub fn format_preview(run: &Run) -> String {
     let Some(preview) = &run.preview else {
         return format!("{kind} on {target}: nothing would be started\n");
     };
+    if !preview.would_fail.is_empty() {
+        let reason = one_line(&preview.would_fail);
+        return format!("{kind} on {target} would fail: {reason}\n{}", note_lines(preview));
+    }
     if preview.steps.is_empty() {
-        return format!("{kind} on {target} would execute no step\n");
+        return format!("{kind} on {target} would execute no step\n{}", note_lines(preview));
     }
     let mut text = format!("{kind} on {target} would execute these steps:\n\n");
     text.push_str(&step_table(&preview.steps).render(ColorMode { enabled: false }));
@@ -24,16 +28,31 @@ pub fn format_preview(run: &Run) -> String {
 }
 
 fn step_table(steps: &[PreviewedStep]) -> Table {
-    let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "DESTRUCTIVE", "WHAT"]);
+    let mut table =
+        Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "USUAL", "DESTRUCTIVE", "WHAT"]);
     for previewed in steps {
         let step = previewed.step.clone().unwrap_or_default();
-        add_step(&mut table, &step, Some(previewed.destructive));
+        let (usual, p95) = (previewed.usual_ms, previewed.usual_p95_ms);
+        let usual = match p95 {
+            0 => String::new(),
+            _ => format!("{}, up to {}", duration_of(usual), duration_of(p95)),
+        };
+        add_previewed_step(&mut table, &step, usual, previewed.destructive);
     }
     table
 }
 
+fn duration_of(ms: i64) -> String {
+    format_duration(Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
+}
+
+/// What would become of a step in progress.
+fn note_lines(preview: &OperationPreview) -> String {
+    preview.notes.iter().map(|note| format!("{}\n", one_line(note))).collect()
+}
+
 fn closing_lines(preview: &OperationPreview) -> String {
-    let mut text = String::from("\n");
+    let mut text = format!("\n{}", note_lines(preview));
     for AffectedMachine { machine_id, against } in &preview.affected {
         let against = match against.as_str() {
             "" => String::new(),
@@ -42,7 +61,11 @@ fn closing_lines(preview: &OperationPreview) -> String {
         text.push_str(&format!("affected: {}{against}\n", one_line(machine_id)));
     }
     let limit = Duration::from_secs(u64::try_from(preview.limit_seconds).unwrap_or_default());
-    text.push_str(&format!("time: at most {}\n", format_duration(limit)));
+    let usual = match preview.usual_ms {
+        0 => String::new(),
+        ms => format!("usually {}, ", duration_of(ms)),
+    };
+    text.push_str(&format!("time: {usual}at most {}\n", format_duration(limit)));
     text
 }
 
@@ -59,12 +82,21 @@ mod tests {
             max_retries: Some(1),
             kind: Some(Kind::Repave(RepaveImage { image: "ubuntu-2204".into() })),
         };
-        let previewed = PreviewedStep { step: Some(step), undo: false, destructive: true };
+        let previewed = PreviewedStep {
+            step: Some(step),
+            undo: false,
+            destructive: true,
+            usual_ms: 300_000,
+            usual_p95_ms: 420_000,
+        };
         let against = "m-1 is READY and in service".to_string();
         let preview = OperationPreview {
             steps: vec![previewed],
             affected: vec![AffectedMachine { machine_id: "m-1".into(), against }],
             limit_seconds: 7_200,
+            usual_ms: 300_000,
+            notes: vec!["repave-os would be stopped at 60 %".into()],
+            would_fail: String::new(),
         };
         let run = Run {
             machine_id: "m-1".into(),
@@ -78,7 +110,9 @@ mod tests {
             "repave-os",
             "ubuntu-2204",
             "affected: m-1 (m-1 is READY and in service)",
-            "time: at most 2h",
+            "5m 0s, up to 7m 0s",
+            "repave-os would be stopped at 60 %",
+            "time: usually 5m 0s, at most 2h",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }

@@ -132,7 +132,8 @@ pub async fn follow_or_report(
 ) -> Result<Exit> {
     if client.is_dry_run() {
         screen.print_record(&accepted.run, format_preview)?;
-        return Ok(Exit::Success);
+        let fails = accepted.run.preview.is_some_and(|preview| !preview.would_fail.is_empty());
+        return Ok(if fails { Exit::Unsuccessful } else { Exit::Success });
     }
     let ended = is_terminal(accepted.run.phase());
     match accepted.origin {

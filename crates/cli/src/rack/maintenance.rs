@@ -372,6 +372,9 @@ async fn preview_cancel(
         for rack_step in found.iter().flat_map(|status| &status.steps) {
             text.push_str(&format_stopped_devices(rack_step));
         }
+        for note in operation.preview.iter().flat_map(|preview| &preview.notes) {
+            text.push_str(&format!("{}\n", one_line(note)));
+        }
         // A pending operation is only removed from the rack; the rack does not enter Error.
         let begun = found.iter().filter_map(|status| status.operation.as_ref());
         if begun.into_iter().any(|run| run.phase() == Phase::Running) {

@@ -10,12 +10,14 @@ use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
 use model::node::NodeStage;
 use model::power_shelf::PowerShelf;
+use model::run::Run;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
+use model::time::format_duration;
 use providers::{Journal, Provider, Providers, Target};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Result, Tx};
+use store::{ClaimedRun, Result, Tx};
 use tokio::sync::Notify;
 
 /// The component that executes a call.
@@ -121,6 +123,26 @@ impl Turn {
 }
 
 impl Engine {
+    /// Makes a call that changes nothing, for a run that is not claimed.
+    pub(crate) async fn observe(
+        &self,
+        run: &Run,
+        call: &ProviderCall,
+        limit: Duration,
+    ) -> FaultResult<ProviderAnswer> {
+        let claimed = ClaimedRun { run: run.clone(), epoch: 0, wakes_requested: 0, owner: None };
+        let mut turn = Turn::new(self.clone(), claimed, Arc::new(Notify::new()));
+        let stopping = || Fault::new(FaultCode::DatabaseUnreachable, "the server is stopping");
+        let executor = turn.executor(call, limit).await.map_err(|_| stopping())??;
+        // Nothing is logged: the call is no part of the run.
+        let (journal, _) = Journal::new();
+        let answer = tokio::time::timeout(limit, executor.execute(call, &journal)).await;
+        answer.unwrap_or_else(|_| {
+            let message = format!("no answer within {}", format_duration(limit));
+            Err(Fault::new(FaultCode::StepTimeout, message))
+        })
+    }
+
     /// The target as it is passed to a provider.
     pub(crate) async fn find_target(&self, id: &TargetId) -> FaultResult<Target> {
         let found = match id.kind {

@@ -100,7 +100,12 @@ impl UsualDuration {
 
 /// The name under which the durations of a step are recorded.
 pub fn duration_key(run: &Run, step: &StepState) -> String {
-    format!("{}/{}", run.spec.plan_id, run.step_name(step))
+    named_duration_key(run, &run.step_name(step))
+}
+
+/// Like [`duration_key`], for the name of a step.
+pub fn named_duration_key(run: &Run, step: &str) -> String {
+    format!("{}/{step}", run.spec.plan_id)
 }
 
 /// The steps that a commit has ended successfully, with the duration of each wait. A step that

@@ -387,3 +387,42 @@ fn a_failed_attempt_is_worth_a_line() {
         driver.answer(fault(FaultCode::EffectFailed));
     }
 }
+
+/// Every effect in progress, and what a dry run of a cancel says that a stop leaves behind.
+#[test]
+fn a_stop_says_what_it_leaves() {
+    use crate::support::spec;
+    use model::effect::{DeviceWork, DiskContent, Effect, EffectKey};
+    use model::machine::DiskWrite;
+    use model::plan::RunStep;
+    use model::run::describe_stop;
+    for effect in crate::stored::golden_effects() {
+        let step = RunStep {
+            name: "s".into(),
+            timeout_seconds: 60,
+            max_retries: 0,
+            effect: effect.clone(),
+        };
+        let driver = RunDriver::of(vec![step]);
+        let said = describe_stop(&driver.run, None).expect("an effect in progress");
+        let expected = match (effect.facts().disk, &effect) {
+            (Some(DiskContent::Nothing), _) => "the disks of m-1 may be half erased",
+            (Some(_), _) => "the disk of m-1 would hold a part of",
+            (None, Effect::Device { work: DeviceWork::Firmware { .. } }) => {
+                "s would not be stopped"
+            }
+            (None, Effect::ChildRuns { .. }) => "s would be stopped on each of its devices",
+            (None, _) => "s would be stopped; what it has done to m-1 until then stays",
+        };
+        assert!(said.contains(expected), "{effect:?}: {said}");
+    }
+    // The percentage is that of the write in progress.
+    let driver = RunDriver::of(vec![crate::support::wipe(0)]);
+    let key = EffectKey::trusted("op-1/wipe/1");
+    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: Some(60) };
+    let said = describe_stop(&driver.run, Some(&write)).unwrap();
+    assert!(said.starts_with("wipe would be stopped at 60 %: "), "{said}");
+    // Before its first step, and after its end, a run has nothing in progress.
+    let fresh = model::run::Run::new(spec(vec![crate::support::wipe(0)]));
+    assert_eq!(describe_stop(&fresh, None), None);
+}

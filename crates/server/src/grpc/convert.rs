@@ -8,7 +8,6 @@ mod watch;
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
-pub(super) use preview::{operation_or_preview, run_or_preview};
 pub(super) use watch::{WatchEvent, machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;

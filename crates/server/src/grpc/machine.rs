@@ -2,7 +2,7 @@
 
 use super::convert::{
     expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
-    operation_or_preview, optional_machine_id, overrides_from, request_id_from, who,
+    optional_machine_id, overrides_from, request_id_from, who,
 };
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status, store_error_status};
@@ -81,7 +81,7 @@ impl GrpcServices {
         };
         let engine = self.engine.with_dry_run(dry_run);
         let started = engine.runs().start(start).await.or_status()?;
-        Ok(Response::new(operation_or_preview(&started.run, dry_run)))
+        self.operation_answer(&started.run, dry_run).await
     }
 }
 
@@ -308,6 +308,6 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requester = who(request.metadata(), &requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, Action::Cancel, requester).await.or_status()?;
-        Ok(Response::new(operation_or_preview(&done, requested.dry_run)))
+        self.operation_answer(&done, requested.dry_run).await
     }
 }

@@ -1,8 +1,6 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::convert::{
-    initiator, log_chunk, overrides_from, request_id_from, run, run_event, run_or_preview, who,
-};
+use super::convert::{initiator, log_chunk, overrides_from, request_id_from, run, run_event, who};
 use super::page::{List, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
@@ -28,7 +26,7 @@ impl GrpcServices {
         let requester = who(metadata, requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, action, requester).await.or_status()?;
-        Ok(Response::new(run_or_preview(&done, requested.dry_run)))
+        self.run_answer(&done, requested.dry_run, Some(action)).await
     }
 
     async fn restart_run(
@@ -44,7 +42,7 @@ impl GrpcServices {
         let requester = who(metadata, reason).or_status()?;
         let engine = self.engine.with_dry_run(dry_run);
         let started = engine.runs().restart(id, how, request_id, requester).await.or_status()?;
-        Ok(Response::new(run_or_preview(&started.run, dry_run)))
+        self.run_answer(&started.run, dry_run, None).await
     }
 }
 
@@ -92,7 +90,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         };
         let engine = self.engine.with_dry_run(dry_run);
         let started = engine.runs().start(start).await.or_status()?;
-        Ok(Response::new(run_or_preview(&started.run, dry_run)))
+        self.run_answer(&started.run, dry_run, None).await
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {

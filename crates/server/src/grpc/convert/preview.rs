@@ -1,29 +1,76 @@
 //! The preview of an operation, in the answer to a dry run.
 
 use super::{operation, run, run_step};
+use crate::grpc::status::OrStatus;
+use crate::grpc::{Answer, GrpcServices};
+use engine::run::{PreviewedStep, RunPreview};
 use model::id::MachineId;
 use model::machine::admit::impact_of;
-use model::run::{RemainingStep, Run, remaining_steps, time_limit};
+use model::run::actions::Action;
+use model::run::{RemainingStep, Run, time_limit};
 use proto::v1;
+use std::time::Duration;
+use tonic::{Response, Status};
 
-/// An operation that a request has started, or would start.
-pub(in crate::grpc) fn operation_or_preview(done: &Run, dry_run: bool) -> v1::Operation {
-    v1::Operation { preview: dry_run.then(|| preview(done)), ..operation(done) }
-}
-
-/// Like [`operation_or_preview`], for calls that return a run.
-pub(in crate::grpc) fn run_or_preview(done: &Run, dry_run: bool) -> v1::Run {
-    v1::Run { preview: dry_run.then(|| preview(done)), ..run(done) }
-}
-
-fn preview(run: &Run) -> v1::OperationPreview {
-    let left = remaining_steps(run);
-    let limit = time_limit(&left).as_secs();
-    v1::OperationPreview {
-        steps: left.iter().map(previewed_step).collect(),
-        affected: affected(run, &left),
-        limit_seconds: i64::try_from(limit).unwrap_or(i64::MAX),
+impl GrpcServices {
+    /// An operation that a request has started, or would start.
+    pub(in crate::grpc) async fn operation_answer(
+        &self,
+        done: &Run,
+        dry_run: bool,
+    ) -> Answer<v1::Operation> {
+        let preview = self.run_preview(done, dry_run, None).await?;
+        Ok(Response::new(v1::Operation { preview, ..operation(done) }))
     }
+
+    /// Like [`Self::operation_answer`], for calls that return a run. `action` is the action on the
+    /// run.
+    pub(in crate::grpc) async fn run_answer(
+        &self,
+        done: &Run,
+        dry_run: bool,
+        action: Option<Action>,
+    ) -> Answer<v1::Run> {
+        let preview = self.run_preview(done, dry_run, action).await?;
+        Ok(Response::new(v1::Run { preview, ..run(done) }))
+    }
+
+    async fn run_preview(
+        &self,
+        done: &Run,
+        dry_run: bool,
+        action: Option<Action>,
+    ) -> Result<Option<v1::OperationPreview>, Status> {
+        if !dry_run {
+            return Ok(None);
+        }
+        let runs = self.engine.with_dry_run(true).runs();
+        let found = match action == Some(Action::Adopt) {
+            true => runs.preview_adoption(done).await,
+            false => runs.preview(done).await,
+        };
+        Ok(Some(preview(done, &found.or_status()?)))
+    }
+}
+
+fn preview(run: &Run, found: &RunPreview) -> v1::OperationPreview {
+    let RunPreview { steps, notes, would_fail } = found;
+    let left: Vec<RemainingStep> = steps.iter().map(|one| one.left.clone()).collect();
+    let usual: Option<Duration> =
+        steps.iter().map(|one| one.usual.as_ref().map(|usual| usual.median)).sum();
+    v1::OperationPreview {
+        steps: steps.iter().map(previewed_step).collect(),
+        affected: affected(run, &left),
+        limit_seconds: i64::try_from(time_limit(&left).as_secs()).unwrap_or(i64::MAX),
+        usual_ms: milliseconds(usual),
+        notes: notes.clone(),
+        would_fail: would_fail.clone().unwrap_or_default(),
+    }
+}
+
+fn milliseconds(duration: Option<Duration>) -> i64 {
+    let millis = duration.map(|one| one.as_millis()).unwrap_or_default();
+    i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
 /// The machine of the run, if a step that is left takes something from it.
@@ -36,10 +83,13 @@ fn affected(run: &Run, left: &[RemainingStep]) -> Vec<v1::AffectedMachine> {
     machine.map(affected).into_iter().collect()
 }
 
-fn previewed_step(left: &RemainingStep) -> v1::PreviewedStep {
+fn previewed_step(previewed: &PreviewedStep) -> v1::PreviewedStep {
+    let PreviewedStep { left, usual } = previewed;
     v1::PreviewedStep {
         step: Some(run_step(&left.step)),
         undo: left.undo,
         destructive: left.step.effect.destructive(),
+        usual_ms: milliseconds(usual.as_ref().map(|usual| usual.median)),
+        usual_p95_ms: milliseconds(usual.as_ref().map(|usual| usual.p95)),
     }
 }
