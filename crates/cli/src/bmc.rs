@@ -71,7 +71,10 @@ async fn unlock(client: &Client, screen: &mut Screen, args: BmcUnlockArgs) -> Re
     screen.print_record(&done, |done| {
         let peer = one_line(&done.peer);
         match done.was_locked {
-            true => format!("{peer} unlocked; the login that it refused is tried again\n"),
+            true => {
+                let unlocked = client.outcome("unlocked");
+                format!("{peer} {unlocked}; the login that it refused is tried again\n")
+            }
             false => format!("{peer} has refused no login; there is nothing to unlock\n"),
         }
     })?;

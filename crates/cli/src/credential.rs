@@ -35,17 +35,17 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
                 dry_run: client.is_dry_run(),
             };
             let created = client.call(client.credentials().create_credential(request)).await?;
-            print_change(screen, &created, "created")?;
+            print_change(screen, &created, &client.outcome("created"))?;
         }
         CredentialCommand::Update(CredentialUpdateArgs { secret, version }) => {
             let request = update_request(secret, version, false, client.is_dry_run())?;
             let updated = client.call(client.credentials().update_credential(request)).await?;
-            print_change(screen, &updated, "updated")?;
+            print_change(screen, &updated, &client.outcome("updated"))?;
         }
         CredentialCommand::Set(args) => {
             let request = update_request(args, VersionArgs::default(), true, client.is_dry_run())?;
             let set = client.call(client.credentials().update_credential(request)).await?;
-            print_change(screen, &set, "set")?;
+            print_change(screen, &set, &client.outcome("set"))?;
         }
         CredentialCommand::Get(args) => {
             let request = GetCredentialRequest { name: args.name };
@@ -74,7 +74,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
             };
             let gone = client.call(client.credentials().delete_credential(request)).await?;
             screen.print_record(&gone, |gone| {
-                format!("credential {} deleted\n", one_line(&gone.name))
+                format!("credential {} {}\n", one_line(&gone.name), client.outcome("deleted"))
             })?;
         }
     }
@@ -131,15 +131,15 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             let TrustIdentityArgs { peer, identity } = args;
             let request = CreateIdentityRequest { peer, identity, dry_run: client.is_dry_run() };
             let created = client.call(client.credentials().create_identity(request)).await?;
-            screen.print_record(&created, format_trusted)?;
+            screen.print_record(&created, |one| format_trusted(one, client.is_dry_run()))?;
         }
         TrustCommand::Update(args) => {
             let updated = update_identity(client, args.pin, args.version, false).await?;
-            screen.print_record(&updated, format_trusted)?;
+            screen.print_record(&updated, |one| format_trusted(one, client.is_dry_run()))?;
         }
         TrustCommand::Set(args) => {
             let set = update_identity(client, args, VersionArgs::default(), true).await?;
-            screen.print_record(&set, format_trusted)?;
+            screen.print_record(&set, |one| format_trusted(one, client.is_dry_run()))?;
         }
         TrustCommand::Get(args) => {
             let request = GetIdentityRequest { peer: args.peer };
@@ -154,8 +154,8 @@ pub async fn run_trust(client: &Client, screen: &mut Screen, trust: TrustCommand
             };
             let gone = client.call(client.credentials().delete_identity(request)).await?;
             screen.print_record(&gone, |gone| {
-                let peer = one_line(&gone.peer);
-                format!("pin of {peer} deleted; the next identity seen there is trusted\n")
+                let (peer, deleted) = (one_line(&gone.peer), client.outcome("deleted"));
+                format!("pin of {peer} {deleted}; the next identity seen there is trusted\n")
             })?;
         }
     }
@@ -179,8 +179,9 @@ async fn update_identity(
     client.call(client.credentials().update_identity(request)).await
 }
 
-fn format_trusted(one: &Identity) -> String {
-    format!("{} is trusted as {}\n", one_line(&one.peer), one_line(&one.identity))
+fn format_trusted(one: &Identity, dry_run: bool) -> String {
+    let is = if dry_run { "would be" } else { "is" };
+    format!("{} {is} trusted as {}\n", one_line(&one.peer), one_line(&one.identity))
 }
 
 fn describe_identity(one: &Identity) -> String {

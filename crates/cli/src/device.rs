@@ -121,15 +121,17 @@ pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: boo
     if !dry_run {
         return format!("{}\n", change.done_text(&id));
     }
-    let mut text = format!("{}\n", change.would_text(&id));
     let follows = device.status.map(|status| status.would_follow.as_slice()).unwrap_or_default();
-    if !follows.is_empty() {
-        text.push_str("\nThen, if all goes well:\n");
+    format!("{}\n{}", change.would_text(&id), format_follow_ups(follows))
+}
+
+/// What a dry run predicts to follow without further requests; empty if nothing does.
+pub fn format_follow_ups(follows: &[String]) -> String {
+    let lines: String = follows.iter().map(|line| format!("  {}\n", one_line(line))).collect();
+    match follows.is_empty() {
+        true => lines,
+        false => format!("\nThen, if all goes well:\n{lines}"),
     }
-    for line in follows {
-        text.push_str(&format!("  {}\n", one_line(line)));
-    }
-    text
 }
 
 fn state_cell(status: &DeviceStatus) -> Cell {

@@ -33,11 +33,12 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
             let request = CreateImageRequest { image: Some(image), dry_run: client.is_dry_run() };
             let created = client.call(client.images().create_image(request)).await?;
             let words = |image: &Image| {
-                let name = one_line(&image.name);
-                format!(
-                    "image {name} created\n\n{}\nNext: farrier reimage MACHINE --image {name}\n",
-                    describe(image)
-                )
+                let (name, created) = (one_line(&image.name), client.outcome("created"));
+                let next = match client.is_dry_run() {
+                    true => String::new(),
+                    false => format!("\nNext: farrier reimage MACHINE --image {name}\n"),
+                };
+                format!("image {name} {created}\n\n{}{next}", describe(image))
             };
             screen.print_record(&created, words)?;
         }
@@ -60,8 +61,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: ImageCommand) ->
         ImageCommand::Delete(args) => {
             let request = DeleteImageRequest { name: args.name, dry_run: client.is_dry_run() };
             let gone = client.call(client.images().delete_image(request)).await?;
-            screen
-                .print_record(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
+            screen.print_record(&gone, |gone| {
+                format!("image {} {}\n", one_line(&gone.name), client.outcome("deleted"))
+            })?;
         }
     }
     Ok(Exit::Success)

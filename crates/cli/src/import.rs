@@ -9,12 +9,13 @@ pub mod file;
 
 use crate::args::ImportArgs;
 use crate::client::Client;
+use crate::device::format_follow_ups;
 use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use crate::machine::table;
 use crate::output::Screen;
 use crate::text::one_line;
 use proto::v1::{Machine, MachineRegistration, MachineSpec, RegisterMachinesRequest};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 /// The number of machines in one transaction: a larger one would delay the other writers.
@@ -43,29 +44,32 @@ struct Import {
 
 pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit> {
     let import = read_source(&args.source)?;
-    let plan = import.register(client, screen, true).await?;
+    let (plan, follows) = import.register(client, screen, true).await?;
     import.refuse_problems(&plan)?;
     if client.is_dry_run() {
         print_machines(screen, &plan, "would be ")?;
+        screen.print_line(format_follow_ups(&follows).trim_end())?;
         return Ok(Exit::Success);
     }
     if screen.is_human() && !import.only_new {
         screen.print_line(&format!("plan: {}", counts(&plan, "")))?;
     }
-    let done = import.register(client, screen, false).await?;
+    let (done, _) = import.register(client, screen, false).await?;
     print_machines(screen, &done, "")?;
     Ok(Exit::Success)
 }
 
 impl Import {
+    /// What became of each machine, or would; in a dry run with what their racks would do.
     async fn register(
         &self,
         client: &Client,
         screen: &Screen,
         dry_run: bool,
-    ) -> Result<Vec<MachineRegistration>> {
+    ) -> Result<(Vec<MachineRegistration>, Vec<String>)> {
         let total = self.rows.len();
         let mut done = Vec::with_capacity(total);
+        let mut follows = BTreeSet::new();
         for batch in self.rows.chunks(BATCH) {
             let machines = batch.iter().map(|row| row.machine.clone()).collect();
             let request = RegisterMachinesRequest { machines, only_new: self.only_new, dry_run };
@@ -75,6 +79,7 @@ impl Import {
                 false => interrupted(failure, done.len(), total),
             })?;
             done.extend(answer.registrations);
+            follows.extend(answer.would_follow);
             show_progress(
                 screen,
                 if dry_run { "checking" } else { "registering" },
@@ -82,7 +87,7 @@ impl Import {
                 total,
             );
         }
-        Ok(done)
+        Ok((done, follows.into_iter().collect()))
     }
 
     /// Refuses the import and names every machine that the server would refuse.

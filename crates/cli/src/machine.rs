@@ -113,16 +113,26 @@ async fn register(client: &Client, screen: &mut Screen, args: MachineRegisterArg
     let request = RegisterMachineRequest { machine: Some(machine), dry_run: client.is_dry_run() };
     let machine = client.call(client.machines().register_machine(request)).await?;
     screen.print_record(&machine, |machine| {
-        format!("{} registered\n", one_line(&machine.machine_id))
+        let id = one_line(&machine.machine_id);
+        format!("{id} {}\n{}", client.outcome("registered"), format_follow_ups(machine))
     })?;
     Ok(Exit::Success)
 }
 
 async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -> Result<Exit> {
     let updated = update_machine(client, args).await?;
-    let words = |machine: &Machine| format!("{}\n", updated.describe(&machine.machine_id));
+    let words = |machine: &Machine| {
+        let done = updated.describe(client, &machine.machine_id);
+        format!("{done}\n{}", format_follow_ups(machine))
+    };
     screen.print_record(&updated.object, words)?;
     Ok(Exit::Success)
+}
+
+/// What a dry run predicts of the racks of the machine.
+fn format_follow_ups(machine: &Machine) -> String {
+    let follows = machine.status.as_ref().map(|status| status.would_follow.as_slice());
+    device::format_follow_ups(follows.unwrap_or_default())
 }
 
 /// Sends only what the arguments change.
@@ -157,7 +167,7 @@ async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -
     screen.print_record(&machine, |machine| {
         let id = one_line(&machine.machine_id);
         match dry_run {
-            true => format!("{id} can be deleted\n"),
+            true => format!("{id} would be deleted; its history stays\n"),
             false => format!("{id} deleted; its history stays: farrier history {id}\n"),
         }
     })?;

@@ -53,12 +53,13 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
                 dry_run: client.is_dry_run(),
             };
             let done = client.call(client.nodes().reactivate_node(request)).await?;
-            screen.print_record(&done, request_summary)?;
+            screen.print_record(&done, |done| request_summary(done, client.is_dry_run()))?;
         }
         NodeCommand::Resume(args) => {
             let request = ResumeNodeRequest { node_id: args.node_id, dry_run: client.is_dry_run() };
             let resumed = client.call(client.nodes().resume_node(request)).await?;
-            screen.print_record(&resumed, resume_summary)?;
+            screen
+                .print_record(&resumed, |resumed| resume_summary(resumed, client.is_dry_run()))?;
         }
         NodeCommand::Quarantine(args) => {
             let request = QuarantineNodeRequest {
@@ -67,7 +68,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
                 dry_run: client.is_dry_run(),
             };
             let node = client.call(client.nodes().quarantine_node(request)).await?;
-            screen.print_record(&node, state_sentence)?;
+            screen.print_record(&node, |node| state_sentence(node, client.is_dry_run()))?;
         }
         NodeCommand::Release(args) => {
             let gate_override = gate_override(&args.gates, &args.reason);
@@ -81,7 +82,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: NodeCommand) -> 
                 dry_run: client.is_dry_run(),
             };
             let done = client.call(client.nodes().release_node(request)).await?;
-            screen.print_record(&done, request_summary)?;
+            screen.print_record(&done, |done| request_summary(done, client.is_dry_run()))?;
         }
         NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
     }
@@ -211,8 +212,8 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
     for stage in &answer.stages {
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
-            (true, "") => Cell::with_tone("adopted", Tone::Dim),
-            (true, why) => Cell::with_tone(format!("adopted: {why}"), Tone::Dim),
+            (true, "") => Cell::with_tone("would be adopted", Tone::Dim),
+            (true, why) => Cell::with_tone(format!("would be adopted: {why}"), Tone::Dim),
         };
         table.add_row(vec![(&stage.stage).into(), cell]);
     }
@@ -221,37 +222,47 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
 }
 
 /// The node's state and its reason, as one sentence.
-fn state_sentence(node: &Node) -> String {
+fn state_sentence(node: &Node, dry_run: bool) -> String {
     let because = match node.reason.as_str() {
         "" => String::new(),
         reason => format!(": {}", one_line(reason)),
     };
-    format!("{} is {}{because}\n", one_line(&node.node_id), node.state().word())
+    let is = if dry_run { "would be" } else { "is" };
+    format!("{} {is} {}{because}\n", one_line(&node.node_id), node.state().word())
 }
 
-fn request_summary(done: &NodeOperation) -> String {
+fn request_summary(done: &NodeOperation, dry_run: bool) -> String {
     let node = done.node.clone().unwrap_or_default();
-    let uncordons = done.run.as_ref().map(|run| {
-        let id = one_line(&run.run_id);
-        format!("{id} lets its cluster place work on it again: farrier operation logs {id}\n")
+    let uncordons = done.run.as_ref().map(|run| match dry_run {
+        true => "an operation would let its cluster place work on it again\n".into(),
+        false => {
+            let id = one_line(&run.run_id);
+            format!("{id} lets its cluster place work on it again: farrier operation logs {id}\n")
+        }
     });
-    format!("{}{}", state_sentence(&node), uncordons.unwrap_or_default())
+    format!("{}{}", state_sentence(&node, dry_run), uncordons.unwrap_or_default())
 }
 
-fn resume_summary(resumed: &ResumeNodeResponse) -> String {
+fn resume_summary(resumed: &ResumeNodeResponse, dry_run: bool) -> String {
     let node = resumed.node.clone().unwrap_or_default();
     let run = one_line(&resumed.run_id);
-    let work = match resumed.reopened {
-        true => format!("{run} had ended, and goes on"),
-        false => format!("{run} is at work on it"),
+    let work = match (resumed.reopened, dry_run) {
+        (true, true) => format!("{run} has ended, and would go on"),
+        (true, false) => format!("{run} had ended, and goes on"),
+        (false, _) => format!("{run} is at work on it"),
     };
-    let task = match resumed.task() {
-        ResumedTask::Fresh => "; its task is in the queue already",
-        ResumedTask::Live => "; its agent is at work on its task",
-        ResumedTask::Requeued => "; its task is in the queue again",
-        ResumedTask::None | ResumedTask::Unspecified => "",
+    let task = match (resumed.task(), dry_run) {
+        (ResumedTask::Fresh, _) => "; its task is in the queue already",
+        (ResumedTask::Live, _) => "; its agent is at work on its task",
+        (ResumedTask::Requeued, true) => "; its task would be put into the queue again",
+        (ResumedTask::Requeued, false) => "; its task is in the queue again",
+        (ResumedTask::None | ResumedTask::Unspecified, _) => "",
     };
-    format!("{}  {work}{task}\n\nNext: farrier operation watch {run}\n", state_sentence(&node))
+    let next = match dry_run {
+        true => String::new(),
+        false => format!("\nNext: farrier operation watch {run}\n"),
+    };
+    format!("{}  {work}{task}\n{next}", state_sentence(&node, dry_run))
 }
 
 const fn state_tone(state: NodeState) -> Tone {

@@ -53,7 +53,7 @@ async fn create(client: &Client, screen: &mut Screen, args: &PlanCreateArgs) -> 
         .call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan), dry_run }))
         .await?;
     screen.print_record(&plan, |plan| {
-        format!("plan {} created\n\n{}", plan.plan_id, describe(plan))
+        format!("plan {} {}\n\n{}", plan.plan_id, client.outcome("created"), describe(plan))
     })?;
     Ok(Exit::Success)
 }

@@ -31,7 +31,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: RackCommand) -> 
             let made = client.call(client.racks().create_rack(request)).await?;
             screen.print_record(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
                 (id, false) => format!("{id} created\n"),
-                (id, true) => format!("would create {id}\n"),
+                (id, true) => format!("would create {id}\n{}", format_follow_ups(&status(rack))),
             })?;
         }
         RackCommand::List(args) => list(client, screen, args).await?,
@@ -117,8 +117,8 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
     let updated = update_rack(client, args).await?;
     screen.print_record(&updated.object, |rack| match client.is_dry_run() {
-        false => format!("{}\n", updated.describe(&rack.rack_id)),
-        true => format_update_preview(&one_line(&rack.rack_id), rack),
+        true if updated.is_changed => format_update_preview(&one_line(&rack.rack_id), rack),
+        true | false => format!("{}\n", updated.describe(client, &rack.rack_id)),
     })
 }
 
@@ -160,11 +160,12 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let probes = match status(rack).topology_changed {
-        true => "it would look for its devices again\n",
-        false => "",
-    };
-    format!("would update {id}\n{probes}\n{}", format_pairs(&facts))
+    let follows = format_follow_ups(&status(rack));
+    format!("would update {id}\n\n{}{follows}", format_pairs(&facts))
+}
+
+fn format_follow_ups(status: &RackStatus) -> String {
+    crate::device::format_follow_ups(&status.would_follow)
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<()> {
@@ -288,6 +289,10 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
         facts.push(("Error:", format!("{}: {device}{}", error.during().word(), error.message)));
         facts.push(("Operation:", error.operation_id.clone()));
         facts.push(("Next:", error.next_command.clone()));
+    }
+    for one in &status.not_ingested {
+        facts.push(("Not ingested:", format!("{}, in service at the time", one.machine_id)));
+        facts.push(("Next:", one.next_command.clone()));
     }
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = format_pairs(&facts);

@@ -24,13 +24,13 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
             apply_spec(&mut site, spec)?;
             let request = CreateSiteRequest { site: Some(site), dry_run: client.is_dry_run() };
             let created = client.call(client.sites().create_site(request)).await?;
-            screen.print_record(&created, |site| format_change(site, "created"))?;
+            screen.print_record(&created, |site| format_change(client, site, "created"))?;
         }
         SiteCommand::Update(args) => {
             let updated = update_site(client, *args).await?;
             screen.print_record(&updated.object, |site| match updated.is_changed {
-                true => format_change(site, "updated"),
-                false => format!("{}\n", updated.describe(&site.site_id)),
+                true => format_change(client, site, "updated"),
+                false => format!("{}\n", updated.describe(client, &site.site_id)),
             })?;
         }
         SiteCommand::List(args) => list(client, screen, &args).await?,
@@ -52,7 +52,9 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
                 dry_run: client.is_dry_run(),
             };
             let gone = client.call(client.sites().delete_site(request)).await?;
-            screen.print_record(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
+            screen.print_record(&gone, |gone| {
+                format!("{} {}\n", one_line(&gone.site_id), client.outcome("deleted"))
+            })?;
         }
     }
     Ok(Exit::Success)
@@ -125,9 +127,12 @@ fn read_cloud_init(path: &Path) -> Result<String> {
         .map_err(|error| Failure::refused(format!("--cloud-init {}: {error}", path.display())))
 }
 
-fn format_change(site: &Site, what: &str) -> String {
-    let id = one_line(&site.site_id);
-    format!("{id} {what}\n\nNext: farrier site check {id}\n")
+fn format_change(client: &Client, site: &Site, what: &str) -> String {
+    let (id, done) = (one_line(&site.site_id), client.outcome(what));
+    match client.is_dry_run() {
+        true => format!("{id} {done}\n"),
+        false => format!("{id} {done}\n\nNext: farrier site check {id}\n"),
+    }
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &SiteListArgs) -> Result<()> {

@@ -3,6 +3,7 @@
 //! server.
 
 use crate::args::VersionArgs;
+use crate::client::Client;
 use crate::text::one_line;
 use proto::{FieldMask, Name, field_mask};
 
@@ -17,10 +18,10 @@ pub struct Updated<M> {
 
 impl<M> Updated<M> {
     /// The sentence for people.
-    pub fn describe(&self, id: &str) -> String {
+    pub fn describe(&self, client: &Client, id: &str) -> String {
         let id = one_line(id);
         match self.is_changed {
-            true => format!("{id} updated"),
+            true => format!("{id} {}", client.outcome("updated")),
             false => format!("{id} has these values already; nothing was changed"),
         }
     }

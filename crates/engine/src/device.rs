@@ -27,7 +27,6 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
 use model::why::{Explanation, device_overdue, explain_device};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
 
@@ -442,13 +441,8 @@ async fn follows<D: Device<TurnInput = DeviceContext> + LoadContext>(
     let before = tx.record::<D>(&head.id).await?;
     let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
     let before = before.map_or(DeviceLocation::NOWHERE, |one| DeviceLocation::of(one.head()));
-    if gone || before != DeviceLocation::of(head) {
-        let racks: BTreeSet<&RackId> =
-            [before.rack(), head.rack.as_ref()].into_iter().flatten().collect();
-        follows.extend(racks.into_iter().map(|rack| {
-            format!("{rack} looks at all its devices anew, and brings them into service")
-        }));
-    }
+    let after = if gone { DeviceLocation::NOWHERE } else { DeviceLocation::of(head) };
+    follows.extend(topology::predict_racks(tx, &before, &after).await?);
     Ok(follows)
 }
 

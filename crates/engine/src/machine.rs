@@ -10,7 +10,7 @@ use crate::admission::{event, lock_machine, missing_machine};
 use crate::change::Expected;
 use crate::topology::{
     DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
-    mark_racks_changed,
+    mark_racks_changed, predict_racks,
 };
 use crate::{Change, Engine};
 use model::condition::{ConditionObservation, ConditionType};
@@ -25,6 +25,7 @@ use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Cause, MachinePage, NewEvent, Result, Tx};
 
@@ -102,6 +103,26 @@ impl Machines {
         };
         provider.check(&spec)?;
         Ok(spec)
+    }
+
+    /// What the racks would do that these machines are registered in or moved between. The machines
+    /// are the result of a dry run: the stored ones are as before.
+    pub async fn predict_racks(&self, machines: Vec<Machine>) -> Result<Vec<String>> {
+        let found = self.0.store().read(machines, |machines, tx| {
+            Box::pin(async move {
+                let mut follows = BTreeSet::new();
+                for machine in machines {
+                    let before = tx.machine(&machine.id).await?;
+                    let from = before.map_or(DeviceLocation::NOWHERE, |before| {
+                        DeviceLocation::of_machine(&before.spec)
+                    });
+                    let to = DeviceLocation::of_machine(&machine.spec);
+                    follows.extend(predict_racks(tx, &from, &to).await?);
+                }
+                Ok(follows)
+            })
+        });
+        Ok(found.await?.into_iter().collect())
     }
 
     /// Sets or clears a condition on an administrator's request.

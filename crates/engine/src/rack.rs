@@ -27,7 +27,8 @@ use model::machine::Machine;
 use model::order::Selection;
 use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
-    Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState, RackTurnInput, explain,
+    NotIngested, Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState,
+    RackTurnInput, explain,
 };
 use model::refusal::{Reason, Refusal};
 use model::target::{TargetId, TargetKind};
@@ -51,6 +52,8 @@ pub struct RackView {
     pub devices: Vec<RackDevice>,
     pub operations: Vec<RackOperation>,
     pub waits_for: String,
+    /// The machines that its ingestion left out because they were in service.
+    pub not_ingested: Vec<NotIngested>,
 }
 
 /// Racks: their inventory and their operations.
@@ -78,7 +81,7 @@ impl Racks {
     /// Why a rack is as it is.
     pub(crate) async fn explain(&self, id: &RackId) -> Result<Explained> {
         let view = self.get(id).await?;
-        let reported = explain(&view.rack, &view.waits_for, self.0.now());
+        let reported = explain(&view.rack, &view.waits_for, &view.not_ingested, self.0.now());
         let run_id = view.rack.active.first().cloned();
         Ok(Explained {
             explanation: reported,
@@ -284,7 +287,8 @@ async fn build_view(
     let observed = RackTurnInput { fresh, devices, operations, firmware, limits };
     let waits_for = rack.waits_for(&observed, now);
     let RackTurnInput { devices, operations, .. } = observed;
-    Ok(RackView { rack, devices, operations, waits_for })
+    let not_ingested = rack.list_not_ingested(&devices);
+    Ok(RackView { rack, devices, operations, waits_for, not_ingested })
 }
 
 fn check_rack_version(rack: &Rack, expected: Option<i64>) -> Result<()> {

@@ -45,18 +45,34 @@ pub(crate) async fn mark_racks_changed(
     to: &DeviceLocation,
     event: &NewEvent,
 ) -> Result<()> {
-    if from == to {
-        return Ok(());
-    }
-    // Each rack once, always in the order of ids, so that no two transactions deadlock.
-    let racks: BTreeSet<&RackId> = [&from.rack, &to.rack].into_iter().flatten().collect();
-    for rack in racks {
+    for rack in racks_of_move(from, to) {
         if let Some(mut rack) = tx.record_locked::<Rack>(rack.as_str()).await? {
             rack.topology_changed = true;
             tx.update_and_enqueue(&mut rack, event)?;
         }
     }
     Ok(())
+}
+
+/// The racks that a move concerns: each once, always in the order of ids, so that no two
+/// transactions deadlock.
+fn racks_of_move<'a>(from: &'a DeviceLocation, to: &'a DeviceLocation) -> BTreeSet<&'a RackId> {
+    let racks = [&from.rack, &to.rack].into_iter().flatten();
+    racks.filter(|_| from != to).collect()
+}
+
+/// What the racks do when a device is moved between them, for a dry run.
+pub(crate) async fn predict_racks(
+    tx: &mut Tx,
+    from: &DeviceLocation,
+    to: &DeviceLocation,
+) -> Result<Vec<String>> {
+    let mut follows = Vec::new();
+    for rack in racks_of_move(from, to) {
+        let rack = tx.record::<Rack>(rack.as_str()).await?;
+        follows.extend(rack.map(|rack| rack.predict_rediscovery()));
+    }
+    Ok(follows)
 }
 
 /// Refuses to move a device to another rack while an operation holds it.

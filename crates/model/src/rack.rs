@@ -3,6 +3,7 @@
 //! The lifecycle only decides: when all devices are present, which operations may begin, and what
 //! their results mean. The operations do the work, each as a run on the rack (see `maintenance`).
 
+mod ingestion;
 mod input;
 pub mod maintenance;
 mod power;
@@ -10,6 +11,7 @@ mod spec;
 mod state;
 mod why;
 
+pub use ingestion::NotIngested;
 pub use input::{RackDevice, RackDeviceState, RackOperation, RackTurnInput};
 pub use power::{DevicePower, format_power};
 pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
@@ -17,11 +19,10 @@ pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailureP
 pub use why::explain;
 
 use crate::filter::FilterField;
-use crate::gate::Overrides;
-use crate::id::{RackId, RunId};
+use crate::id::{MachineId, RackId, RunId};
 use crate::lifecycle::{
-    DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
-    SubjectKind, head_in_field,
+    IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader, SubjectKind,
+    head_in_field,
 };
 use crate::list_format::join_limited;
 use crate::run::HistoryNote;
@@ -58,6 +59,10 @@ pub struct Rack {
     #[serde(default)]
     #[serde(rename = "unmended")]
     pub unresolved_failure: Option<RackFailure>,
+    /// The machines that were in service when the rack was ingested, so that it left them out. A
+    /// maintenance that covers one of them removes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_ingested: Vec<MachineId>,
 }
 
 type RackDecision = LifecycleDecision<Rack>;
@@ -73,6 +78,7 @@ impl Rack {
             maintenance_requested: Vec::new(),
             active: Vec::new(),
             unresolved_failure: None,
+            not_ingested: Vec::new(),
         }
     }
 
@@ -103,74 +109,6 @@ impl Rack {
     fn become_(&self, state: RackState, note: HistoryNote) -> RackDecision {
         let record = Self { state, ..self.clone() };
         RackDecision::change(record, note)
-    }
-
-    /// Waits for its devices, then brings them into service with the default firmware.
-    fn discover(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
-        if self.head.deleted {
-            return self.delete();
-        }
-        if self.topology_changed {
-            let looked = Self { topology_changed: false, ..self.clone() };
-            let note = note!("its devices have changed");
-            return RackDecision::change(looked, note);
-        }
-        let missing = observed.missing(self.spec.expected);
-        let deadline = self.head.since + observed.limits.discovery();
-        match (missing.is_empty(), now >= deadline) {
-            (true, _) => self.ingest(observed, now),
-            (false, false) => {
-                let message = format!("it waits for its devices: {}", some_of(&missing));
-                RackDecision::idle_until(deadline, message)
-            }
-            (false, true) => {
-                self.not_found(format!("its devices are not all there: {}", some_of(&missing)))
-            }
-        }
-    }
-
-    /// The time limit of discovery has passed.
-    fn not_found(&self, text: String) -> RackDecision {
-        self.fail(RackFailure {
-            phase: RackFailurePhase::Discovery,
-            device: None,
-            failure: DeviceFailure::plain(text),
-            next_command: format!(
-                "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
-                self.head.id
-            ),
-        })
-    }
-
-    fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> RackDecision {
-        let planned = maintenance::ingestion(observed);
-        let held_devices = held(planned.devices.iter());
-        let waits_for =
-            match maintenance::health_refusals(self, &planned.devices, &Overrides::default())
-                .first()
-            {
-                Some(refusal) => Some(refusal.message.clone()),
-                None if held_devices.is_empty() => None,
-                None => Some(format!(
-                    "it waits until its devices are released: {}",
-                    some_of(&held_devices)
-                )),
-            };
-        if let Some(message) = waits_for {
-            let deadline = self.head.since + observed.limits.discovery();
-            return match now < deadline {
-                true => RackDecision::idle_until(deadline.min(now + RECHECK), message),
-                false => self.not_found(message),
-            };
-        }
-        let run = planned.new_run(self, &observed.fresh, "engine".into());
-        let record = Self {
-            state: RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade },
-            active: vec![observed.fresh.clone()],
-            ..self.clone()
-        };
-        let note = note!("all its devices are there");
-        LifecycleChange { start: vec![run], ..LifecycleChange::new(record, note) }.into()
     }
 
     /// Ready and Error: begins what may begin, in the documented order.
@@ -303,6 +241,9 @@ impl Rack {
     /// Maintenance and Validating: follows the active operations and takes over their result.
     fn follow(&self, observed: &RackTurnInput) -> RackDecision {
         if let Some(next) = self.next_pending(observed) {
+            return next;
+        }
+        if let Some(next) = self.record_ingested(observed) {
             return next;
         }
         if let Some(next) = self.drop_finished(observed) {

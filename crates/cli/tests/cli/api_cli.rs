@@ -53,6 +53,15 @@ impl Terminal {
         self.run(&line.split(' ').collect::<Vec<_>>(), expected)
     }
 
+    /// The standard output of a command that exits with one of these codes.
+    #[track_caller]
+    pub fn output_with_codes(&self, line: &str, codes: &[i32]) -> String {
+        let (code, stdout, stderr) =
+            finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
+        assert!(codes.contains(&code), "{line}: {code}\n{stdout}\n{stderr}");
+        stdout
+    }
+
     /// A dry run of a request that would be refused: it exits with 2 and prints the reason on
     /// stdout.
     #[track_caller]
@@ -370,7 +379,7 @@ pub struct HelpPage {
     pub path: Vec<String>,
     pub help: String,
     /// True if the command has no subcommands.
-    leaf: bool,
+    pub leaf: bool,
 }
 
 /// The help of every command that a help page lists, each before its subcommands.
@@ -517,7 +526,11 @@ fn inventory(person: &Terminal, dir: &Path) {
     assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
     person.line("machine register gone-1 --provider sim", 0);
     let message = person.line("machine delete gone-1 --dry-run", 0);
-    assert!(message.contains("gone-1 can be deleted\ndry run: nothing was changed"), "{message}");
+    assert!(
+        message
+            .contains("gone-1 would be deleted; its history stays\ndry run: nothing was changed"),
+        "{message}"
+    );
     assert_eq!(person.json("get gone-1")["machine_id"], "gone-1");
     assert!(person.line("machine delete gone-1", 0).contains("farrier history gone-1"));
     for line in ["get gone-1", "why gone-1"] {

@@ -1,5 +1,6 @@
 //! Racks on the command line: bring-up, and every command about them, against a real server.
 
+use crate::api::TestServer;
 use crate::api_cli::Terminal;
 use crate::fleet::TEST_TIMEOUT;
 use std::time::Instant;
@@ -282,4 +283,39 @@ fn deleted(person: &Terminal) {
     }
     assert!(person.line("rack get rack-1", 2).contains("farrier rack list"));
     assert_eq!(person.json("get tray-1")["spec"]["rack_id"], "");
+}
+
+/// A machine in service is left out of the ingestion of its rack; the rack says so until the printed
+/// commands have it ingested.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rack_lists_what_it_has_not_ingested() {
+    let (env, _) = TestServer::open("zero").await;
+    let person = Terminal::new(env.server.url());
+    tokio::task::spawn_blocking(move || {
+        person.line("machine register tray-1 --provider sim", 0);
+        person.line("enter-maintenance tray-1", 0);
+        person.line("exit-maintenance tray-1", 0);
+        person.line("rack create rack-7 --expect-machines 2", 0);
+        person.line("machine update tray-1 --rack rack-7 --slot 1", 0);
+        person.line("machine register tray-2 --provider sim --rack rack-7 --slot 2", 0);
+        until(&person, "rack-7", "Ready");
+        let rack = person.json("rack get rack-7");
+        let left_out = &rack["status"]["not_ingested"];
+        assert_eq!(left_out.as_array().map(Vec::len), Some(1), "{rack}");
+        assert_eq!(left_out[0]["machine_id"], "tray-1", "{rack}");
+        let next = left_out[0]["next_command"].as_str().unwrap();
+        for line in ["rack get rack-7", "why rack-7"] {
+            assert!(person.line(line, 0).contains(next), "{line}: {next}");
+        }
+        let (first, then) = next.split_once("   # then: ").unwrap();
+        for command in [first, then] {
+            person.line(command.strip_prefix("farrier ").unwrap(), 0);
+        }
+        until(&person, "rack-7", "Ready");
+        let rack = person.json("rack get rack-7");
+        let left_out = rack["status"]["not_ingested"].as_array();
+        assert!(left_out.is_none_or(Vec::is_empty), "{rack}");
+    })
+    .await
+    .unwrap();
 }

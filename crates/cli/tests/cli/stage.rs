@@ -335,7 +335,8 @@ impl MachineService for Shared {
             MachineRegistration { machine, created, ..Default::default() }
         });
         let registrations = registrations.collect();
-        Ok(Response::new(RegisterMachinesResponse { registrations }))
+        let would_follow = Vec::new();
+        Ok(Response::new(RegisterMachinesResponse { registrations, would_follow }))
     }
 
     async fn get_machine(&self, request: Request<GetMachineRequest>) -> Answer<Machine> {

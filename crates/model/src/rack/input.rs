@@ -1,7 +1,9 @@
 //! The input of a rack's lifecycle: its devices, its operations, and the firmware of an ingestion.
 
-use super::maintenance::{RackLimits, RackStep};
-use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
+use super::maintenance::{RackLimits, RackStep, request_from_params};
+use super::{
+    Counts, DevicePower, MaintenanceActivity, RackFailure, RackFailurePhase, format_power,
+};
 use crate::blast_radius::{AffectedMachine, ImpactObjection, ServingNode, loses_power};
 use crate::condition::ConditionType;
 use crate::device::Device;
@@ -175,6 +177,8 @@ pub struct RackOperation {
     pub failure: Option<RackFailure>,
     /// The operation that this one reruns.
     pub rerun_of: Option<RunId>,
+    /// It installs firmware, as an ingestion does: a machine that was left out is ingested by it.
+    pub brings_into_service: bool,
     /// Why an accepted operation may not begin now; computed only before it has begun.
     pub against: Option<String>,
 }
@@ -193,6 +197,8 @@ impl RackOperation {
             claims: run.spec.held_targets.clone(),
             failure: trouble(run, step, failed),
             rerun_of: run.spec.rerun_of.clone(),
+            brings_into_service: request_from_params(&run.spec.params)
+                .asks(MaintenanceActivity::FirmwareUpgrade),
             against: None,
         }
     }

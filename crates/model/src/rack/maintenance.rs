@@ -138,7 +138,7 @@ impl RackMaintenanceRequest {
         Ok(self)
     }
 
-    fn asks(&self, activity: MaintenanceActivity) -> bool {
+    pub(super) fn asks(&self, activity: MaintenanceActivity) -> bool {
         self.activities.is_empty() || self.explicitly(activity)
     }
 

@@ -1,6 +1,6 @@
 //! Explains the state of a rack.
 
-use super::{Rack, RackFailure, RackState};
+use super::{MAX_NAMED, NotIngested, Rack, RackFailure, RackState, some_of};
 use crate::fault::FaultCode;
 use crate::time::{Timestamp, format_duration};
 use crate::why::Explanation;
@@ -9,9 +9,25 @@ use std::time::Duration;
 /// The normal time for which a rack waits for its next turn.
 const NORMAL: Duration = Duration::from_secs(30);
 
-/// `waits_for` is what its lifecycle waits for.
-pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
-    explain_state(rack, waits_for, now).with_health(&rack.head.id, &rack.head.health)
+/// `waits_for` is what its lifecycle waits for, `left_out` the machines that it has not ingested.
+pub fn explain(
+    rack: &Rack,
+    waits_for: &str,
+    left_out: &[NotIngested],
+    now: Timestamp,
+) -> Explanation {
+    let id = &rack.head.id;
+    let mut reported = explain_state(rack, waits_for, now);
+    let machines: Vec<String> = left_out.iter().map(|one| one.machine.to_string()).collect();
+    if !machines.is_empty() {
+        reported.notes.push(format!(
+            "in service when {id} was ingested, and left out: {}",
+            some_of(&machines)
+        ));
+    }
+    let commands = left_out.iter().take(MAX_NAMED).map(|one| one.next_command.clone());
+    reported.next_commands.extend(commands);
+    reported.with_health(id, &rack.head.health)
 }
 
 fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {

@@ -1,3 +1,4 @@
 //! Tests of the parts of `model::rack`.
 
+mod ingestion;
 mod power;

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 const BEGUN: Timestamp = Timestamp::from_millis(1_000_000);
 
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     BEGUN + Duration::from_secs(60)
 }
 
@@ -37,14 +37,14 @@ fn id(text: &str) -> RunId {
     RunId::trusted(text)
 }
 
-fn rack(state: RackState) -> Rack {
+pub fn rack(state: RackState) -> Rack {
     let head = RecordHeader::new("rack-1", Labels::new(), BEGUN);
     let expected = Counts { machines: 1, switches: 2, power_shelves: 1 };
     let spec = RackSpec { hardware_type: "gb200".into(), expected, ..RackSpec::default() };
     Rack { state, ..Rack::new(head, spec) }
 }
 
-fn error(during: RackFailurePhase) -> RackState {
+pub fn error(during: RackFailurePhase) -> RackState {
     let trouble = DeviceFailure { message: "it broke".into(), run: None, code: String::new() };
     RackState::Error {
         cause: RackFailure {
@@ -78,7 +78,7 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
     }
 }
 
-fn devices() -> Vec<RackDevice> {
+pub fn devices() -> Vec<RackDevice> {
     vec![
         device(TargetKind::Machine, "m-1", 10),
         device(TargetKind::Switch, "sw-2", 3),
@@ -87,7 +87,7 @@ fn devices() -> Vec<RackDevice> {
     ]
 }
 
-fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOperation {
+pub fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOperation {
     let error = matches!(phase, RunPhase::Failed | RunPhase::Canceled).then(|| RackFailure {
         phase: rack_step
             .map_or(RackFailurePhase::FirmwareUpgrade, |_| RackFailurePhase::PowerSequence),
@@ -105,11 +105,12 @@ fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
         claims,
         failure: error,
         rerun_of: parent,
+        brings_into_service: true,
         against,
     }
 }
 
-fn context(devices: Vec<RackDevice>, operations: Vec<RackOperation>) -> RackTurnInput {
+pub fn context(devices: Vec<RackDevice>, operations: Vec<RackOperation>) -> RackTurnInput {
     RackTurnInput {
         fresh: id("op-fresh"),
         devices,

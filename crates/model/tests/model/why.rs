@@ -388,7 +388,7 @@ fn what_is_reported_of_a_rack_is_told_in_every_state() {
         let well = Rack { state, ..Rack::new(head, RackSpec::default()) };
         let mut rack = well.clone();
         rack.head.health = unhealthy();
-        let reported = |rack: &Rack| explain(rack, "its devices", at(5));
+        let reported = |rack: &Rack| explain(rack, "its devices", &[], at(5));
         check_health(&reported(&rack), &reported(&well), "rack-1");
     }
 }

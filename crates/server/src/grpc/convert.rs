@@ -236,6 +236,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         updated_at: Some(time(machine.updated_at)),
         health: health_summary(&TargetId::from(&machine.id), &machine.health),
         hardware: None,
+        would_follow: Vec::new(),
     };
     v1::Machine {
         machine_id: machine.id.to_string(),

@@ -15,6 +15,7 @@ use engine::{Change, DescribedMachine};
 use model::filter::FilterSubject;
 use model::gate::{DELETE_MACHINE, machine_run};
 use model::id::{MachineId, PlanId, RunId};
+use model::machine::Machine;
 use model::order::Selection;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
@@ -85,6 +86,18 @@ impl GrpcServices {
     }
 }
 
+impl GrpcServices {
+    /// The answer to a change; in a dry run with what the racks of the machine would do.
+    async fn changed_machine(&self, done: Machine, dry_run: bool) -> Answer<v1::Machine> {
+        let mut shown = machine(done.clone());
+        if let (true, Some(status)) = (dry_run, &mut shown.status) {
+            status.would_follow =
+                self.engine.machines().predict_racks(vec![done]).await.or_status()?;
+        }
+        Ok(Response::new(shown))
+    }
+}
+
 /// The number of machines that one request registers.
 const MAX_BATCH: usize = 1_000;
 
@@ -135,7 +148,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let change = change(requested, None);
         let engine = self.engine.with_dry_run(dry_run);
         let done = engine.machines().register_changed(id, change, actor).await.or_status()?;
-        Ok(Response::new(machine(done)))
+        self.changed_machine(done, dry_run).await
     }
 
     async fn register_machines(
@@ -149,9 +162,16 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let entries = machines.into_iter().map(batch_entry).collect();
         let engine = self.engine.with_dry_run(dry_run);
         let done = engine.machines().register_all(entries, only_new, actor).await.or_status()?;
+        let would_follow = match dry_run {
+            true => {
+                let machines = done.iter().flatten().map(|one| one.machine.clone()).collect();
+                self.engine.machines().predict_racks(machines).await.or_status()?
+            }
+            false => Vec::new(),
+        };
         let registrations = done.into_iter().zip(ids).map(|(done, id)| registration(done, id));
         let registrations = registrations.collect();
-        Ok(Response::new(v1::RegisterMachinesResponse { registrations }))
+        Ok(Response::new(v1::RegisterMachinesResponse { registrations, would_follow }))
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
@@ -221,7 +241,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let version = expected_version(version);
         let engine = self.engine.with_dry_run(dry_run);
         let done = engine.machines().update(id, change, version, actor).await.or_status()?;
-        Ok(Response::new(machine(done)))
+        self.changed_machine(done, dry_run).await
     }
 
     async fn delete_machine(

@@ -87,7 +87,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let described = convert::described(requested.rack).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let made = engine.racks().create(described, by).await.or_status()?;
-        Ok(Response::new(convert::rack(&made)))
+        Ok(Response::new(convert::changed(&made, requested.dry_run)))
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
@@ -130,7 +130,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
             update::change(requested, update_mask, WRITABLE, convert::rack, convert::described);
         let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
         let done = engine.racks().update(id, change, version, by).await.or_status()?;
-        Ok(Response::new(convert::rack(&done)))
+        Ok(Response::new(convert::changed(&done, dry_run)))
     }
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {

@@ -56,6 +56,7 @@ fn operation(id: &RunId, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
         claims: vec![device(None).target],
         failure: error,
         rerun_of: None,
+        brings_into_service: true,
         against: None,
     }
 }

@@ -17,7 +17,8 @@ use model::rack::maintenance::{
     RackStep, RequestedActivity, notes_from_params,
 };
 use model::rack::{
-    Counts, Rack, RackDevice, RackDeviceState, RackFailure, RackLocation, RackSpec, RackState,
+    Counts, NotIngested, Rack, RackDevice, RackDeviceState, RackFailure, RackLocation, RackSpec,
+    RackState,
 };
 use model::refusal::Refusal;
 use model::run::{RunPhase, StepPhase};
@@ -137,6 +138,8 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
         waiting_for: String::new(),
         devices: Vec::new(),
         health: health_summary(&rack.target(), &head.health),
+        not_ingested: Vec::new(),
+        would_follow: Vec::new(),
     };
     let expected = rack.spec.expected;
     v1::Rack {
@@ -182,8 +185,28 @@ pub(super) fn view(view: &RackView) -> v1::Rack {
     if let Some(status) = &mut shown.status {
         status.waiting_for.clone_from(&view.waits_for);
         status.devices = view.devices.iter().map(device).collect();
+        status.not_ingested = view.not_ingested.iter().map(not_ingested).collect();
     }
     shown
+}
+
+/// The answer to a change of a rack; in a dry run with what the rack would do.
+pub(super) fn changed(changed: &Rack, dry_run: bool) -> v1::Rack {
+    let mut shown = rack(changed);
+    let looks = matches!(changed.state, RackState::Created | RackState::Discovering);
+    if let (Some(status), true) = (&mut shown.status, dry_run)
+        && (looks || changed.topology_changed)
+    {
+        status.would_follow.push(changed.predict_rediscovery());
+    }
+    shown
+}
+
+fn not_ingested(one: &NotIngested) -> v1::MachineNotIngested {
+    v1::MachineNotIngested {
+        machine_id: one.machine.to_string(),
+        next_command: one.next_command.clone(),
+    }
 }
 
 fn device(device: &RackDevice) -> v1::RackDevice {

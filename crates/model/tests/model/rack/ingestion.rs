@@ -1,0 +1,133 @@
+//! Machines that an ingestion leaves out: remembered, shown, and forgotten when they are covered.
+
+use crate::racks::{context, devices, error, now, operation, rack};
+use model::blast_radius::{AffectedMachine, ImpactObjection};
+use model::id::{MachineId, NodeId, RunId};
+use model::lifecycle::{Lifecycle, LifecycleDecision};
+use model::rack::maintenance::RackStep;
+use model::rack::{
+    MaintenanceStage, Rack, RackDevice, RackFailurePhase, RackOperation, RackState, RackTurnInput,
+    explain,
+};
+use model::run::RunPhase;
+
+/// The devices of the rack, with this objection to taking m-1 down.
+fn devices_with(objection: Option<ImpactObjection>) -> Vec<RackDevice> {
+    let mut all = devices();
+    let machine = MachineId::trusted("m-1");
+    all[0].affected = Some(AffectedMachine { machine, objection });
+    all
+}
+
+fn step(rack: &Rack, observed: &RackTurnInput) -> Rack {
+    match rack.next(observed, now()) {
+        LifecycleDecision::Transition(change) => change.record,
+        other => panic!("no transition: {other:?}"),
+    }
+}
+
+/// An ingested rack that has left out m-1.
+fn ingested() -> Rack {
+    let serving = devices_with(Some(ImpactObjection::InService));
+    let rack = step(&rack(RackState::Discovering), &context(serving, Vec::new()));
+    assert_eq!(rack.not_ingested, [MachineId::trusted("m-1")]);
+    rack
+}
+
+#[test]
+fn what_was_left_out_is_stored_with_the_rack() {
+    let stored = serde_json::to_value(ingested()).unwrap();
+    let read: Rack = serde_json::from_value(stored.clone()).unwrap();
+    assert_eq!(read, ingested());
+    // A record of an older version has left nothing out.
+    let mut old = stored;
+    old.as_object_mut().unwrap().remove("not_ingested");
+    let read: Rack = serde_json::from_value(old).unwrap();
+    assert!(read.not_ingested.is_empty());
+    // Without a machine in service, nothing is left out.
+    let all = step(&rack(RackState::Discovering), &context(devices(), Vec::new()));
+    assert!(all.not_ingested.is_empty());
+}
+
+/// Rows: the operation that ended, and whether m-1 is still left out after it.
+#[test]
+fn a_maintenance_that_covers_a_machine_ingests_it() {
+    let done = |brings_into_service| RackOperation {
+        brings_into_service,
+        ..operation("op-fresh", RunPhase::Succeeded, Some(RackStep::Validate))
+    };
+    let elsewhere = RackOperation { claims: vec![devices().remove(1).target], ..done(true) };
+    let failed = operation("op-fresh", RunPhase::Failed, Some(RackStep::Validate));
+    for (name, ended, left) in [
+        ("firmware on m-1", done(true), false),
+        ("only power", done(false), true),
+        ("another device", elsewhere, true),
+        ("a failure", failed, true),
+    ] {
+        let stage = MaintenanceStage::Completed;
+        let mut rack = Rack { state: RackState::Maintenance { stage }, ..ingested() };
+        let observed = context(Vec::new(), vec![ended]);
+        while matches!(rack.state, RackState::Maintenance { .. } | RackState::Validating) {
+            rack = step(&rack, &observed);
+        }
+        assert_eq!(!rack.not_ingested.is_empty(), left, "{name}");
+    }
+}
+
+#[test]
+fn a_rediscovery_keeps_what_is_left_out_until_it_is_covered() {
+    // It is drained by now: the next ingestion has it in scope, and its end forgets it.
+    let rack = Rack { state: RackState::Discovering, ..ingested() };
+    let rack = step(&rack, &context(devices(), Vec::new()));
+    assert_eq!(rack.not_ingested, [MachineId::trusted("m-1")]);
+    // It has left the rack.
+    let gone: Vec<RackDevice> = devices().into_iter().skip(1).collect();
+    let mut smaller = Rack { state: RackState::Discovering, ..ingested() };
+    smaller.spec.expected.machines = 0;
+    assert!(step(&smaller, &context(gone, Vec::new())).not_ingested.is_empty());
+}
+
+/// Each objection, and the command that leads to the ingestion of the machine.
+#[test]
+fn why_names_the_command_that_ingests() {
+    let start = "farrier rack maintenance start rack-1 --machine m-1";
+    for (objection, first) in [
+        (Some(ImpactObjection::InService), "farrier enter-maintenance m-1 --drain"),
+        (Some(ImpactObjection::Serves(NodeId::trusted("node-1"))), "farrier node drain node-1"),
+        (Some(ImpactObjection::HeldBy(RunId::trusted("op-7"))), "farrier why op-7"),
+        (None, ""),
+    ] {
+        let rack = Rack { state: RackState::Ready, ..ingested() };
+        let left_out = rack.list_not_ingested(&devices_with(objection));
+        let expected = match first {
+            "" => start.to_string(),
+            first => format!("{first}   # then: {start}"),
+        };
+        assert_eq!(left_out[0].next_command, expected);
+        let told = explain(&rack, "", &left_out, now());
+        assert!(told.next_commands.contains(&expected), "{:?}", told.next_commands);
+        assert!(told.notes.iter().any(|note| note.ends_with("left out: m-1")), "{:?}", told.notes);
+    }
+}
+
+/// What a dry run says of a rack in every state.
+#[test]
+fn a_dry_run_names_the_rediscovery() {
+    let stage = MaintenanceStage::PowerSequence;
+    for (state, words) in [
+        (RackState::Created, "goes on to look for its devices; when all are there, a maintenance"),
+        (RackState::Discovering, "goes on to look for its devices"),
+        (RackState::Maintenance { stage }, "again after its maintenance"),
+        (RackState::Validating, "again after its maintenance"),
+        (RackState::Ready, "looks for all its devices again; when all are there, a maintenance"),
+        (error(RackFailurePhase::Discovery), "leaves Error and looks for all its devices again"),
+        (error(RackFailurePhase::PowerSequence), "stays in Error until an operator resolves it"),
+        (RackState::Deleting, "does not look for devices"),
+    ] {
+        let said = rack(state).predict_rediscovery();
+        assert!(said.starts_with("rack-1 ") && said.contains(words), "{said}");
+    }
+    let pending = vec![RunId::trusted("op-7")];
+    let rack = Rack { maintenance_requested: pending, ..rack(RackState::Ready) };
+    assert!(rack.predict_rediscovery().contains("cancels op-7"));
+}
