@@ -367,7 +367,7 @@ MAAS has the machine as Ready
 
 STEP              WOULD
 load_site_config  would run
-commission_node   adopted: MAAS has the machine as Ready
+commission_node   would be adopted: MAAS has the machine as Ready
 "
         );
     }
@@ -386,14 +386,19 @@ node-1 is draining
 
 Next: farrier operation watch op-1
 ";
-        assert_eq!(resume_summary(&resumed("requeued", false)), expected);
+        assert_eq!(resume_summary(&resumed("requeued", false), false), expected);
+        let would = resume_summary(&resumed("requeued", true), true);
+        assert_eq!(
+            would,
+            "node-1 would be draining\n  op-1 has ended, and would go on; its task would be put into the queue again\n"
+        );
         for (task, reopened, message) in [
             ("fresh", false, "in the queue already"),
             ("live", false, "its agent is at work on its task"),
             ("none", false, "  op-1 is at work on it\n"),
             ("none", true, "  op-1 had ended, and goes on\n"),
         ] {
-            let reported = resume_summary(&resumed(task, reopened));
+            let reported = resume_summary(&resumed(task, reopened), false);
             assert!(reported.contains(message), "{reported}");
         }
     }
