@@ -56,31 +56,24 @@ impl Terminal {
     /// The standard output of a command that exits with one of these codes.
     #[track_caller]
     pub fn output_with_codes(&self, line: &str, codes: &[i32]) -> String {
-        let (code, stdout, stderr) =
-            finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
+        let args: Vec<&str> = line.split(' ').collect();
+        let (code, stdout, stderr) = finish(farrier(&self.url, &args));
         assert!(codes.contains(&code), "{line}: {code}\n{stdout}\n{stderr}");
         stdout
     }
 
-    /// A dry run of a request that would be refused: it exits with 2 and prints the reason on
-    /// stdout.
+    /// A dry run that would be refused: it exits with 2 and prints the reason on stdout.
     #[track_caller]
     pub fn expect_refused_dry_run(&self, line: &str) -> String {
-        let line = format!("{line} --dry-run");
-        let (code, stdout, stderr) =
-            finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
-        assert_eq!(code, 2, "{line}\n{stdout}\n{stderr}");
-        stdout
+        self.output_with_codes(&format!("{line} --dry-run"), &[2])
     }
 
-    /// A dry run in text and in JSON. Checks that the object is unchanged, apart from probe
-    /// results.
+    /// A dry run in text and in JSON. Checks that the object is unchanged, apart from probes.
     #[track_caller]
     pub fn check_dry_run(&self, line: &str, about: &str, words: &[&str]) {
         let looked = || {
-            let line = format!("{about} -o json");
-            let (code, stdout, _) =
-                finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
+            let args: Vec<&str> = about.split(' ').chain(["-o", "json"]).collect();
+            let (code, stdout, _) = finish(farrier(&self.url, &args));
             (code, serde_json::from_str(&stdout).ok().map(without_probe_fields))
         };
         let before = looked();

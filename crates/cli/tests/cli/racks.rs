@@ -285,8 +285,8 @@ fn deleted(person: &Terminal) {
     assert_eq!(person.json("get tray-1")["spec"]["rack_id"], "");
 }
 
-/// A machine in service is left out of the ingestion of its rack; the rack says so until the printed
-/// commands have it ingested.
+/// A machine in service is left out of the ingestion of its rack. The rack says so until the
+/// printed commands have it ingested.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rack_lists_what_it_has_not_ingested() {
     let (env, _) = TestServer::open("zero").await;

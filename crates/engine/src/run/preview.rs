@@ -32,8 +32,8 @@ impl Runs {
         self.0.store().read(run.clone(), |run, tx| Box::pin(load_preview(tx, run))).await
     }
 
-    /// Previews a run after a dry run of an adoption: asks the device, as the run would, whether the
-    /// goal of the current step holds.
+    /// Previews a run after a dry run of an adoption: asks the device, as the run would, whether
+    /// the goal of the current step holds.
     pub async fn preview_adoption(&self, adopting: &Run) -> Result<RunPreview> {
         let (policy, now) = (self.0.policy(), self.0.now());
         let asks = decide(adopting, 0, None, policy, now);

@@ -59,8 +59,8 @@ pub fn time_limit(steps: &[RemainingStep]) -> Duration {
     steps.iter().map(RemainingStep::limit).sum()
 }
 
-/// What a stop does to the effect that the run has in progress, and the state that it leaves behind;
-/// none if no effect is in progress. `write` is the open disk write of the machine.
+/// What a stop does to the effect that the run has in progress, and the state that it leaves
+/// behind; none if no effect is in progress. `write` is the open disk write of the machine.
 pub fn describe_stop(run: &Run, write: Option<&DiskWrite>) -> Option<String> {
     let step = run.progress.current().filter(|step| step.attempt_open && !run.ended())?;
     let (name, target) = (run.step_name(step), &run.spec.target);

@@ -489,8 +489,8 @@ fn printed_commands_lead_to_the_request() {
     }
 }
 
-/// Switching power off, or off and on, with nothing that is known to use the machine: only the phase
-/// FACTORY_READY objects. With an active node every phase does. One override passes both.
+/// Switching power off, or off and on, with nothing that is known to use the machine: only the
+/// phase FACTORY_READY objects. With an active node every phase does. One override passes both.
 #[test]
 fn an_override_passes_all_that_protects_power() {
     use model::plan::variants;
