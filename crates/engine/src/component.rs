@@ -129,6 +129,12 @@ impl Components {
         for one in self.update_shelves(&update, shelves).await? {
             done.insert(one.target.clone(), one);
         }
+        let engine = self.0.with_dry_run(update.dry_run);
+        for one in done.values() {
+            if let UpdateOutcome::Refused(refusal) = &one.outcome {
+                engine.note_refusal(one.target.as_str(), (&update.by, FIRMWARE), refusal);
+            }
+        }
         // In the order of the request.
         Ok(update.targets.iter().filter_map(|target| done.remove(target)).collect())
     }

@@ -64,22 +64,24 @@ pub struct Hosts(pub(crate) Engine);
 impl Hosts {
     /// Checks a machine's firmware and upgrades it where it differs.
     pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
+        let (machine, by) = (request.machine.clone(), request.by.clone());
         let request = Request { request, at: self.moment() };
-        self.0
+        let done = self
+            .0
             .store()
-            .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)))
-            .await
+            .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)));
+        self.0.trace_refusal(machine.as_str(), (&by, "reprovision"), done.await)
     }
 
     /// Withdraws the request to a host. An active run is stopped first.
     pub async fn cancel(&self, machine: &MachineId, who: Requester) -> Result<HostView> {
+        let by = who.by.clone();
         let input = (machine.clone(), who, self.moment());
-        self.0
-            .store()
-            .retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
+        let done =
+            self.0.store().retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
                 Box::pin(cancel(tx, machine, who, at))
-            })
-            .await
+            });
+        self.0.trace_refusal(machine.as_str(), (&by, "reprovision cancel"), done.await)
     }
 
     /// The host of a machine; Ready if nothing was ever requested.

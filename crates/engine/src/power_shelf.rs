@@ -41,11 +41,20 @@ impl PowerShelves {
     /// Requests the power change of every named shelf, or of none. Returns the prediction.
     pub async fn maintain(&self, requested: PowerChangeRequest) -> Result<PowerChangePreview> {
         let requested = requested.checked(self.0.settings().max_find_by_ids)?;
+        let (ids, by) = (requested.ids.clone(), requested.initiator.clone());
+        let request = step_name(requested.operation);
         let maintain = ShelfMaintenance { request: requested, now: self.0.now() };
-        self.0
+        let done = self
+            .0
             .store()
             .retry_write("maintain_shelves", maintain, |maintain, tx| Box::pin(maintain.run(tx)))
-            .await
+            .await;
+        if let Err(StoreError::Refused(refusal)) = &done {
+            for id in &ids {
+                self.0.note_refusal(id.as_str(), (&by, request), refusal);
+            }
+        }
+        done
     }
 
     /// The predicted result of the same request. Nothing is written.

@@ -134,11 +134,13 @@ impl Racks {
         by: String,
     ) -> Result<RackView> {
         let (limits, now) = (self.0.settings().rack_limits, self.0.now());
+        let (rack, actor) = (id.clone(), by.clone());
         let delete = DeleteRack { id, version, overrides, by, limits, now };
-        self.0
+        let done = self
+            .0
             .store()
-            .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)))
-            .await
+            .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)));
+        self.0.trace_refusal(rack.as_str(), (&actor, "delete"), done.await)
     }
 }
 

@@ -10,11 +10,12 @@ use crate::admission::no_run;
 use crate::explain::usual_durations;
 use act::ActionTransaction;
 use model::id::RunId;
+use model::node::NODE;
 use model::order::Selection;
 use model::run::Run;
 use model::run::actions::{Action, Requester};
 use model::why::overdue;
-use store::{LogLine, Result, RunPage};
+use store::{LogLine, Result, RunPage, StoreError};
 
 /// The most active runs that are read for the metric of overdue runs.
 const MAX_OVERDUE: i64 = 1_000;
@@ -30,7 +31,31 @@ impl Runs {
         let act = ActionTransaction { id, action, who, now: self.0.now() };
         let done =
             self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await;
-        self.0.trace_refusal(run.as_str(), (&by, action.as_str()), done)
+        self.trace_action(&run, (&by, action.as_str()), done).await
+    }
+
+    /// Remembers a refused action on its run, and on the target and the node of the run: people
+    /// ask about those.
+    pub(crate) async fn trace_action<T>(
+        &self,
+        id: &RunId,
+        (by, action): (&str, &str),
+        done: Result<T>,
+    ) -> Result<T> {
+        let Err(StoreError::Refused(refusal)) = &done else { return done };
+        if self.0.store().is_dry_run() {
+            return done;
+        }
+        self.0.note_refusal(id.as_str(), (by, action), refusal);
+        // An unknown run has no target.
+        if let Ok(run) = self.get(id).await {
+            let request = format!("{action} {id}");
+            let node = run.spec.params.get(NODE).map(String::as_str);
+            for object in [run.spec.target.as_str()].into_iter().chain(node) {
+                self.0.note_refusal(object, (by, &request), refusal);
+            }
+        }
+        done
     }
 
     pub async fn get(&self, id: &RunId) -> Result<Run> {

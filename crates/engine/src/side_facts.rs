@@ -4,7 +4,7 @@
 //! may be lost: no transition waits for them, and none fails with them.
 
 use crate::Engine;
-use model::refusal::{RefusalKind, RefusedRequest};
+use model::refusal::{Refusal, RefusalKind, RefusedRequest};
 use model::time::Timestamp;
 use std::time::Duration;
 use store::{Result, StepDuration, StoreError, Tx};
@@ -44,28 +44,38 @@ impl SideFacts {
 }
 
 impl Engine {
-    /// Remembers a request that a gate has refused, for the people who ask about its object. A
-    /// dry run leaves no trace. Returns the same result.
+    /// Remembers a request that a gate has refused, for the people who ask about its object.
+    /// Returns the same result.
     pub(crate) fn trace_refusal<T>(
         &self,
         object_id: &str,
-        (by, request): (&str, &str),
+        request: (&str, &str),
         done: Result<T>,
     ) -> Result<T> {
-        if let Err(StoreError::Refused(refusal)) = &done
-            && refusal.kind() == RefusalKind::Precondition
-            && !self.store().is_dry_run()
-        {
-            let refused = RefusedRequest {
-                at: self.now(),
-                by: by.into(),
-                request: request.into(),
-                reason: refusal.reason.to_string(),
-                message: refusal.message.clone(),
-            };
-            self.side_facts().note(SideFact::Refused(object_id.into(), refused));
+        if let Err(StoreError::Refused(refusal)) = &done {
+            self.note_refusal(object_id, request, refusal);
         }
         done
+    }
+
+    /// Only a gate's refusal is about the state of the object. A dry run leaves no trace.
+    pub(crate) fn note_refusal(
+        &self,
+        object_id: &str,
+        (by, request): (&str, &str),
+        refusal: &Refusal,
+    ) {
+        if refusal.kind() != RefusalKind::Precondition || self.store().is_dry_run() {
+            return;
+        }
+        let refused = RefusedRequest {
+            at: self.now(),
+            by: by.into(),
+            request: request.into(),
+            reason: refusal.reason.to_string(),
+            message: refusal.message.clone(),
+        };
+        self.side_facts().note(SideFact::Refused(object_id.into(), refused));
     }
 
     /// Writes the facts in batches, until the process stops.

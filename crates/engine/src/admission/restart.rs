@@ -36,6 +36,18 @@ impl Runs {
         request_id: String,
         who: Requester,
     ) -> Result<StartedRun> {
+        let (id, by) = (original.clone(), who.by.clone());
+        let done = self.restart_any(original, mode, request_id, who).await;
+        self.trace_action(&id, (&by, mode.as_str()), done).await
+    }
+
+    async fn restart_any(
+        &self,
+        original: RunId,
+        mode: RestartMode,
+        request_id: String,
+        who: Requester,
+    ) -> Result<StartedRun> {
         let original = self.get(&original).await?;
         if let Some(rack) = original.spec.target.rack() {
             let started = self.0.racks().restart(rack, &original, (mode, request_id), who).await?;

@@ -36,11 +36,13 @@ impl Machines {
     ) -> Result<Machine> {
         let shared_peers = self.shared_peers(&id).await?;
         let (providers, now) = (self.0.providers().clone(), self.0.now());
+        let (machine, by) = (id.clone(), actor.clone());
         let delete = Delete { id, version, overrides, actor, providers, shared_peers, now };
-        self.0
+        let done = self
+            .0
             .store()
-            .retry_write("delete_machine", delete, |delete, tx| Box::pin(delete.run(tx)))
-            .await
+            .retry_write("delete_machine", delete, |delete, tx| Box::pin(delete.run(tx)));
+        self.0.trace_refusal(machine.as_str(), (&by, "delete"), done.await)
     }
 
     /// The peers of a machine that another machine or device has too, such as the BMC of a chassis.
