@@ -22,7 +22,7 @@ mod stage;
 mod store;
 
 pub use effect_log::EffectCount;
-pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE, SIMULATED_FAULTS};
+pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE};
 pub use job::Speed;
 pub use store::{RamStore, SimStore};
 

@@ -17,5 +17,4 @@ mod serve;
 mod telemetry;
 
 pub use database::OfflineDatabase;
-pub use providers::sim::SIMULATED_FAULTS;
 pub use serve::{ServeError, serve};

@@ -238,9 +238,8 @@ impl Repair {
                     None => peer,
                 })
             }
-            Self::ListImages | Self::NetbootConfig | Self::ListFirmware | Self::ListPlans => {
-                Some(words.into())
-            }
+            Self::ListImages | Self::ListFirmware | Self::ListPlans => Some(words.into()),
+            Self::NetbootConfig => incident.boots_here().then(|| words.into()),
             Self::AddImage => given(incident.image().map(|name| format!("{name} …"))),
             Self::ShowImage => given(incident.image()).or(Some("farrier image list".into())),
             Self::ShowFirmware => {
@@ -309,6 +308,11 @@ impl Incident<'_> {
         let peer = self.fault.facts().peer.clone();
         named
             .or_else(|| peer.filter(|peer| peer.starts_with("https:") || peer.starts_with("ipmi:")))
+    }
+
+    /// Farrier's own netboot service serves only machines that it switches by their BMC.
+    fn boots_here(&self) -> bool {
+        self.machine.is_none_or(|machine| !machine.spec.bmc_endpoint.is_empty())
     }
 
     /// The image of the incident, or of the failed step.

@@ -22,16 +22,6 @@ pub const PROBE: &str = "probe";
 /// The effect of starting child runs, which calls no hardware.
 const PARTS: &str = "parts";
 
-/// The faults with which a rule can end an operation.
-pub const SIMULATED_FAULTS: &[FaultCode] = &[
-    FaultCode::EffectFailed,
-    FaultCode::CommandFailed,
-    FaultCode::EvictionBlocked,
-    FaultCode::OutcomeUnknown,
-    FaultCode::StepTimeout,
-    FaultCode::PartFailed,
-];
-
 /// The failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
