@@ -26,7 +26,7 @@ use model::switch::Switch;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
-use model::why::{Explanation, device_overdue, explain_device};
+use model::why::{Explanation, explain_device, record_overdue};
 use std::sync::Arc;
 use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
 
@@ -188,13 +188,13 @@ impl Devices {
         requested: DeviceAction,
         who: Requester,
     ) -> Result<D> {
+        let (by, request) = (who.by.clone(), requested.as_str());
         let input = (id.to_string(), requested, who, self.0.now());
-        self.0
-            .store()
-            .retry_write("change_device", input, |(id, requested, who, now), tx| {
+        let done =
+            self.0.store().retry_write("change_device", input, |(id, requested, who, now), tx| {
                 Box::pin(change_device::<D>(tx, id, *requested, who, *now))
-            })
-            .await
+            });
+        self.0.trace_refusal(id, (&by, request), done.await)
     }
 
     /// Explains a switch or a power shelf; none for an id of another kind.
@@ -248,7 +248,7 @@ impl Devices {
     async fn overdue_of<D: Device>(&self) -> Result<OverdueDevices> {
         let page = self.list::<D>(Filter::in_states(D::WAITING), None, MAX_OVERDUE).await?;
         let now = self.0.now();
-        let count = page.records.iter().filter(|one| device_overdue(*one, now)).count();
+        let count = page.records.iter().filter(|one| record_overdue(*one, now)).count();
         Ok(OverdueDevices { kind: D::KIND.as_str(), count })
     }
 }
@@ -398,6 +398,15 @@ enum DeviceAction {
         version: Option<i64>,
     },
     Retry,
+}
+
+impl DeviceAction {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete { .. } => "delete",
+            Self::Retry => "retry",
+        }
+    }
 }
 
 async fn change_device<D: Device>(

@@ -26,6 +26,7 @@ use model::time::Timestamp;
 use model::why::{
     Explanation, PeerContacts, RunContext, SetAside, explain_machine, explain_run,
     explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
+    writes_disk,
 };
 use providers::Target;
 use std::time::Duration;
@@ -35,8 +36,9 @@ use store::{
 
 /// The state of the entry about a refused request in a history.
 const REFUSED: &str = "refused";
-/// How many of a machine's newest runs are searched for the failure that needs intervention.
-const MAX_FAILURES_BACK: i64 = 20;
+/// How many of a machine's newest runs are searched for the failure that needs intervention, and
+/// for the last one that was to write its disk.
+const MAX_RUNS_BACK: i64 = 20;
 
 /// The objects that an id refers to.
 struct Found {
@@ -52,6 +54,8 @@ struct Found {
     /// The hardware that the last inspection recorded.
     hardware: Option<RecordedHardware>,
     contacts: PeerContacts,
+    /// The last run that was to write the disk of the machine.
+    imaging: Option<Run>,
     trace: ObjectTrace,
 }
 
@@ -107,6 +111,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
             node,
             hardware: None,
             contacts,
+            imaging: None,
             trace: ObjectTrace::read(tx, None, id).await?,
         }));
     }
@@ -117,7 +122,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
         Some(id) => tx.run(id).await?,
         // Explain the run that failed, even if later runs succeeded.
         None if machine.is(ConditionType::NeedsIntervention) => {
-            let latest = tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
+            let latest = tx.latest_runs(&TargetId::from(&machine.id), MAX_RUNS_BACK).await?;
             latest.into_iter().find(|run| run.progress.failure.is_some())
         }
         None => tx.latest_run(&TargetId::from(&machine.id)).await?,
@@ -133,6 +138,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
     let hardware = tx.hardware_of(&[id]).await?.remove(&machine.id);
     let contacts = peer_contacts(tx, run.as_ref(), node.as_ref(), silence).await?;
     let trace = ObjectTrace::read(tx, Some(&TargetId::from(&machine.id)), id).await?;
+    let imaging = last_imaging(tx, &machine).await?;
     Ok(Some(Found {
         is_run: false,
         machine: Some(machine),
@@ -141,8 +147,18 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
         node,
         hardware,
         contacts,
+        imaging,
         trace,
     }))
+}
+
+/// The last run that was to write the disk of a machine. An unreadable run does not prevent the
+/// rest of the explanation.
+async fn last_imaging(tx: &mut Tx, machine: &Machine) -> Result<Option<Run>> {
+    match tx.latest_runs(&TargetId::from(&machine.id), MAX_RUNS_BACK).await {
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        found => Ok(found?.into_iter().find(writes_disk)),
+    }
 }
 
 /// The row of an object, if it cannot be decoded.
@@ -296,13 +312,14 @@ impl Engine {
             let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
             return Err(deleted.unwrap_or_else(unknown).into());
         };
-        let Found { is_run, machine, run, claimed_by: held_by, node, hardware, contacts, trace } =
+        let Found { is_run, machine, run, claimed_by, node, hardware, contacts, imaging, trace } =
             found;
         let now = self.now();
         let context = RunContext {
             machine: machine.as_ref(),
             node: node.as_ref(),
             contacts: Some(&contacts),
+            imaging: imaging.as_ref(),
         };
         let mut reported = match (&machine, &run) {
             (_, Some(run)) if is_run => match &node {
@@ -326,7 +343,7 @@ impl Engine {
             explanation: reported,
             machine_id,
             run_id: run.map(|run| run.spec.id),
-            claimed_by: held_by,
+            claimed_by,
             degraded_reason,
         })
     }

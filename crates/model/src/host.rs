@@ -48,16 +48,18 @@ pub enum HostState {
 }
 
 impl HostState {
+    /// The name of the state after a failed upgrade.
+    pub const FAILED: &'static str = "FailedFirmwareUpgrade";
     /// The names of the states in which a firmware request is being served.
     pub const UNDER_WAY: [&'static str; 3] =
-        ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
+        ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", Self::FAILED];
 
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Ready => "Ready",
             Self::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
             Self::WaitingForRackFirmwareUpgrade => "WaitingForRackFirmwareUpgrade",
-            Self::FailedFirmwareUpgrade { .. } => "FailedFirmwareUpgrade",
+            Self::FailedFirmwareUpgrade { .. } => Self::FAILED,
         }
     }
 }

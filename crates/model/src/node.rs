@@ -145,6 +145,13 @@ pub struct AppliedRequest {
 }
 
 impl Node {
+    /// The states that have a normal duration.
+    pub const WAITING: &'static [&'static str] = &[
+        NodeState::Enrolling.as_str(),
+        NodeState::Draining.as_str(),
+        NodeState::Removing.as_str(),
+    ];
+
     pub fn new(id: &NodeId, machine: &MachineId, state: NodeState, now: Timestamp) -> Self {
         Self {
             head: RecordHeader::new(id.as_str(), Labels::new(), now),

@@ -35,6 +35,10 @@ use std::time::Duration;
 
 /// The interval of checks whether a device was released, in case no wake-up arrives.
 const RECHECK: Duration = Duration::from_secs(15);
+/// The normal time for which a new rack waits for its first turn.
+const TURN_NORMAL: Duration = Duration::from_secs(30);
+/// The normal time for which a rack waits for its devices, or for their release.
+const DISCOVERY_NORMAL: Duration = Duration::from_secs(3_600);
 /// The number of items that a message names; the rest is counted.
 const MAX_NAMED: usize = 6;
 
@@ -105,6 +109,9 @@ impl Rack {
             RackDecision::Remove(note) => note.message,
         }
     }
+
+    /// The states that have a normal duration.
+    pub const WAITING: &'static [&'static str] = &["Created", "Discovering"];
 
     fn become_(&self, state: RackState, note: HistoryNote) -> RackDecision {
         let record = Self { state, ..self.clone() };
@@ -380,6 +387,16 @@ impl Lifecycle for Rack {
             RackState::Ready => "Ready",
             RackState::Error { .. } => "Error",
             RackState::Deleting => "Deleting",
+        }
+    }
+
+    fn normal_duration(&self) -> Option<Duration> {
+        match self.state {
+            RackState::Created => Some(TURN_NORMAL),
+            RackState::Discovering => Some(DISCOVERY_NORMAL),
+            // Their operations have deadlines of their own.
+            RackState::Maintenance { .. } | RackState::Validating | RackState::Deleting => None,
+            RackState::Ready | RackState::Error { .. } => None,
         }
     }
 

@@ -9,12 +9,16 @@ mod condition;
 mod device;
 mod disk;
 mod outcome;
+mod rest;
 mod stored;
 mod wait;
 
-pub use attention::Urgency;
-pub use device::{device_overdue, explain_device};
-pub use outcome::{operation_words, possible_damage, refused_words};
+pub use attention::{
+    Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
+    rank_run, rank_site,
+};
+pub use device::{explain_device, record_overdue};
+pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
 pub use wait::{
@@ -22,18 +26,18 @@ pub use wait::{
     UsualDuration, duration_key, ended_waits, named_duration_key, overdue,
 };
 
-use crate::condition::{Condition, ConditionType, POWERED_OFF};
+use crate::condition::ConditionType;
 use crate::fault::{FaultCode, Incident};
 use crate::health::HealthSummary;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, Phase};
 use crate::node::{Node, NodeState};
-use crate::plan::RunType;
 use crate::rack::maintenance::FIRMWARE_SKIPPED;
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
-use condition::{condition_repairs, service_repairs};
 use disk::{disk_note, half_written, reimage};
+use outcome::imaging_words;
+use rest::{idle, in_maintenance};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Explanation {
@@ -66,8 +70,17 @@ impl Explanation {
     #[must_use]
     pub(crate) fn with_health(mut self, id: &str, health: &HealthSummary) -> Self {
         self.health = health.messages();
-        if !self.health.is_empty() {
-            self.next_commands.push(format!("farrier health get {id}"));
+        let show = format!("farrier health get {id}");
+        match (self.health.first(), &health.state_changes) {
+            // The alert prevents every other command that changes the object.
+            (Some(message), Some(_)) => {
+                if !self.headline.contains(message) {
+                    self.headline = format!("{}; {message}", self.headline);
+                }
+                self.next_commands.insert(0, show);
+            }
+            (Some(_), None) => self.next_commands.push(show),
+            (None, _) => {}
         }
         self
     }
@@ -80,6 +93,8 @@ pub struct RunContext<'a> {
     /// The node identity on the machine, if there is one.
     pub node: Option<&'a Node>,
     pub contacts: Option<&'a PeerContacts>,
+    /// The last operation that was to write the disk of the machine.
+    pub imaging: Option<&'a Run>,
 }
 
 /// `run` is the active run of the machine, or the one that its state comes from.
@@ -103,6 +118,9 @@ pub fn explain_machine(
         reported.headline = format!("{damage}; {}", reported.headline);
         reported.may_be_damaged = true;
     }
+    // The explained run tells its own end.
+    let told = |imaging: &&Run| run.is_none_or(|run| run.spec.id != imaging.spec.id);
+    reported.notes.extend(context.imaging.filter(told).map(|run| imaging_words(run, now)));
     reported.with_health(machine.id.as_str(), &machine.health)
 }
 
@@ -174,7 +192,7 @@ fn explain_state(
             format!("{id} is new: registered, and never provisioned"),
             vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
         ),
-        EffectiveState::Idle => idle(machine),
+        EffectiveState::Idle => idle(machine, context.imaging),
     }
 }
 
@@ -199,91 +217,6 @@ fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
         since: known.map(|known| known.last_transition),
         next_commands,
         ..Explanation::default()
-    }
-}
-
-/// The first of these conditions that is bad.
-fn bad_news(
-    machine: &Machine,
-    looked_at: [ConditionType; 3],
-) -> Option<(ConditionType, &Condition)> {
-    looked_at
-        .into_iter()
-        .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
-        .find(|(condition, known)| condition.bad_status() == Some(known.status))
-}
-
-/// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
-fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanation {
-    let id = &machine.id;
-    let finished = run.filter(|run| is_finished_reimage(run));
-    let intended = match finished {
-        Some(run) => format!("{id} is in maintenance, and {}", headline(run)),
-        None => format!("{id} is in maintenance, as its operator intends"),
-    };
-    let leave = format!("farrier exit-maintenance {id}");
-    let looked_at =
-        [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
-    let Some((condition, known)) = bad_news(machine, looked_at) else {
-        return match finished {
-            Some(run) => Explanation {
-                since: run.progress.finished_at,
-                waiting_for: "an operator, who puts it back into service".into(),
-                ..plain(intended, vec![leave])
-            },
-            None => plain(format!("{intended}; nothing is waiting"), vec![leave, reimage(machine)]),
-        };
-    };
-    Explanation {
-        headline: format!(
-            "{intended}; {} is {}: {}",
-            condition.as_str(),
-            known.status,
-            known.reason
-        ),
-        since: Some(known.last_transition),
-        failed: known.reason.clone(),
-        fault: FaultCode::parse(&known.reason),
-        next_commands: condition_repairs(machine, condition, known).chain([leave]).collect(),
-        ..Explanation::default()
-    }
-}
-
-/// True if the run has installed the machine, which then waits for its operator.
-fn is_finished_reimage(run: &Run) -> bool {
-    run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
-}
-
-fn idle(machine: &Machine) -> Explanation {
-    let (id, phase) = (&machine.id, machine.phase.as_str());
-    let looked_at =
-        [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
-    match (bad_news(machine, looked_at), machine.health.messages().first()) {
-        (None, None) => plain(
-            format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
-            vec![format!("farrier get {id}")],
-        ),
-        (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
-        (Some((condition, known)), _) => {
-            let silent = condition == ConditionType::Reachable;
-            let what = match (silent, known.reason == POWERED_OFF) {
-                (true, true) => "it is switched off; ",
-                (true, false) => "it does not answer; ",
-                (false, _) => "",
-            };
-            let (name, status) = (condition.as_str(), known.status);
-            Explanation {
-                headline: format!(
-                    "{id} is meant to be in service, but {what}{name} is {status}: {}",
-                    known.reason
-                ),
-                since: Some(known.last_transition),
-                failed: known.reason.clone(),
-                fault: FaultCode::parse(&known.reason),
-                next_commands: service_repairs(machine, condition, known),
-                ..Explanation::default()
-            }
-        }
     }
 }
 

@@ -34,6 +34,7 @@ mod set_aside;
 mod side_facts;
 mod signal;
 mod subject;
+mod symptom;
 mod unreadable;
 mod value;
 
@@ -65,6 +66,7 @@ pub use set_aside::SetAsideRow;
 pub use side_facts::StepDuration;
 pub use signal::{Signal, SignalBus};
 pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
+pub use symptom::{MachineSymptom, RecordSymptom};
 pub use unreadable::{CheckedRows, Listed, RowKind, UnreadableRow, UnreadableRows};
 
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -1,21 +1,37 @@
 //! Everything that needs a person, of every kind, worst first.
+//!
+//! All candidates are ranked from their records; only the first ones of that order are explained,
+//! because an explanation asks the gates.
 
 use super::Explained;
 use crate::Engine;
-use model::condition::ConditionType;
-use model::filter::{Filter, FilterSubject};
-use model::machine::view::EffectiveState;
-use model::node::NodeState;
+use model::device::Device;
+use model::filter::Filter;
+use model::health::AlertClass;
+use model::host::{Host, HostState};
+use model::lifecycle::Lifecycle;
+use model::node::{Node, NodeState};
 use model::power_shelf::PowerShelf;
+use model::rack::Rack;
 use model::refusal::Reason;
-use model::site::SiteState;
 use model::switch::Switch;
-use model::why::Urgency;
-use store::{Result, StoreError};
+use model::target::TargetKind;
+use model::why::{
+    Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
+    rank_run, rank_site,
+};
+use std::collections::BTreeMap;
+use store::{MachineSymptom, RecordPage, RecordSymptom, Result, StoreError};
 
-const FAILED: &str = "effective_state=ATTENTION";
-const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
-const ERROR: &str = "Error";
+/// The most objects that one search reads. The searches for the worst come first, and each has its
+/// own limit.
+const MAX_FOUND: usize = 2_000;
+/// The state of racks, switches and power shelves that a person must resolve.
+const IN_ERROR: &[&str] = &["Error"];
+const QUARANTINED: &[&str] = &[NodeState::Quarantined.as_str()];
+const OFFLINE: &[&str] = &[NodeState::Offline.as_str()];
+/// The kind of an operation in the list.
+const OPERATION: &str = "operation";
 
 /// An object that needs a person.
 #[derive(Debug, Clone)]
@@ -28,103 +44,152 @@ pub struct AttentionItem {
 
 #[derive(Debug, Clone, Default)]
 pub struct Attention {
+    /// Worst first.
     pub items: Vec<AttentionItem>,
-    /// There are more objects than were explained.
+    /// The urgencies of the objects that come after them and were not explained.
+    pub rest: Vec<Urgency>,
+    /// More objects may need a person than were found.
     pub more: bool,
 }
 
-/// The ids of objects that need a person.
+/// The ranks of the objects that need a person.
 #[derive(Default)]
 struct Candidates {
-    found: Vec<(&'static str, String, Urgency)>,
-    /// The most objects of each kind that are explained.
-    max_of_kind: usize,
+    found: BTreeMap<(&'static str, String), Rank>,
     more: bool,
 }
 
 impl Candidates {
-    fn add(&mut self, kind: &'static str, urgency: Urgency, ids: impl Iterator<Item = String>) {
-        self.found.extend(ids.map(|id| (kind, id, urgency)));
+    /// The worst rank of an object counts.
+    fn add(&mut self, kind: &'static str, id: impl Into<String>, rank: Option<Rank>) {
+        let Some(rank) = rank else { return };
+        let known = self.found.entry((kind, id.into())).or_insert(rank);
+        *known = rank.min(*known);
+    }
+
+    fn add_records<R: Lifecycle>(
+        &mut self,
+        page: &RecordPage<R>,
+        rank: impl Fn(&R) -> Option<Rank>,
+    ) {
+        self.more |= page.next.is_some();
+        for record in &page.records {
+            self.add(R::KIND.as_str(), record.head().id.as_str(), rank(record));
+        }
     }
 }
 
 impl Engine {
-    /// What needs a person, worst first; among equals, what waits longest. Each explanation asks
-    /// the gates, so at most `max_of_kind` objects of each kind are explained.
-    pub async fn attention(&self, max_of_kind: usize) -> Result<Attention> {
-        let mut candidates = Candidates { max_of_kind, ..Candidates::default() };
+    /// What needs a person, worst first; among equals, what waits longest. At most `limit` objects
+    /// are explained.
+    pub async fn attention(&self, limit: usize) -> Result<Attention> {
+        let mut candidates = Candidates::default();
         self.find_machines(&mut candidates).await?;
-        self.find_records(&mut candidates).await?;
-        let overdue = self.runs().overdue().await?;
+        self.find_alerts(&mut candidates).await?;
+        self.find_racks_and_sites(&mut candidates).await?;
+        self.find_devices::<Switch>(&mut candidates).await?;
+        self.find_devices::<PowerShelf>(&mut candidates).await?;
+        self.find_nodes(&mut candidates).await?;
         // A child run is overdue together with its parent.
-        let overdue = overdue.into_iter().filter(|run| run.spec.parent_run.is_none());
-        let overdue = overdue.map(|run| run.spec.id.to_string());
-        candidates.add("operation", Urgency::Overdue, overdue.take(max_of_kind));
+        let overdue = self.runs().overdue().await?;
+        for run in overdue.iter().filter(|run| run.spec.parent_run.is_none()) {
+            candidates.add(OPERATION, run.spec.id.as_str(), Some(rank_run(run)));
+        }
+        let Candidates { found, more } = candidates;
+        let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
+        ranked.sort();
+        let rest = ranked.split_off(limit.min(ranked.len()));
         let mut items = Vec::new();
-        for (kind, id, urgency) in candidates.found {
+        for (rank, (kind, id)) in ranked {
             let explained = match self.explain(&id).await {
                 // It was deleted since the list was read.
                 Err(StoreError::Refused(refusal)) if refusal.reason == Reason::NotFound => continue,
                 explained => explained?,
             };
-            let urgency = match explained.explanation.may_be_damaged {
-                true => Urgency::MayBeDamaged,
-                false => urgency,
-            };
-            items.push(AttentionItem { id, kind, urgency, explained });
+            let urgency = rank.urgency.explained(&explained.explanation);
+            items.push((Rank { urgency, ..rank }, AttentionItem { id, kind, urgency, explained }));
         }
-        items.sort_by_key(|item| (item.urgency, item.explained.explanation.since));
-        Ok(Attention { items, more: candidates.more })
+        items.sort_by_key(|(rank, _)| *rank);
+        let items = items.into_iter().map(|(_, item)| item).collect();
+        Ok(Attention { items, rest: rest.iter().map(|(rank, _)| rank.urgency).collect(), more })
     }
 
     async fn find_machines(&self, candidates: &mut Candidates) -> Result<()> {
-        for (filter, urgency) in [(FAILED, Urgency::Stopped), (UNREACHABLE, Urgency::OutOfService)]
-        {
-            let filter = Filter::parse(filter, FilterSubject::Machine)?;
-            let page = self.machines().list(filter, None, candidates.max_of_kind as i64).await?;
-            candidates.more |= page.next.is_some();
-            let machines = page.machines.into_iter().filter(|machine| {
-                // A machine that was never probed is not a problem.
-                let probed = machine.conditions.get(ConditionType::Reachable).is_some();
-                probed || machine.effective_state() == EffectiveState::Attention
+        let machine = TargetKind::Machine.as_str();
+        for symptom in [
+            MachineSymptom::NeedsIntervention,
+            MachineSymptom::OpenDiskWrite,
+            MachineSymptom::Unreachable,
+        ] {
+            let found = self.store().scan(symptom, |symptom, tx| {
+                Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))
             });
-            candidates.add("machine", urgency, machines.map(|machine| machine.id.to_string()));
+            let page = found.await?;
+            self.store().unreadable().record(&page.unreadable);
+            candidates.more |= page.next.is_some();
+            for one in &page.machines {
+                candidates.add(machine, one.id.as_str(), rank_machine(one));
+            }
+        }
+        let interval = self.settings().host_firmware_upgrade_retry_interval;
+        let hosts = self.find_records::<Host>(RecordSymptom::InState(&[HostState::FAILED])).await?;
+        candidates.more |= hosts.next.is_some();
+        for host in &hosts.records {
+            candidates.add(machine, host.head.id.as_str(), rank_host(host, interval));
         }
         Ok(())
     }
 
-    async fn find_records(&self, candidates: &mut Candidates) -> Result<()> {
-        let in_error = || Filter::in_states(&[ERROR]);
-        let racks = self.racks().list(in_error(), None, candidates.max_of_kind).await?;
-        candidates.more |= racks.next.is_some();
-        let ids = racks.records.into_iter().map(|rack| rack.head.id);
-        candidates.add("rack", Urgency::Stopped, ids);
-        let switches =
-            self.devices().list::<Switch>(in_error(), None, candidates.max_of_kind).await?;
-        candidates.more |= switches.next.is_some();
-        let ids = switches.records.into_iter().map(|switch| switch.head.id);
-        candidates.add("switch", Urgency::Stopped, ids);
-        let shelves =
-            self.devices().list::<PowerShelf>(in_error(), None, candidates.max_of_kind).await?;
-        candidates.more |= shelves.next.is_some();
-        let ids = shelves.records.into_iter().map(|shelf| shelf.head.id);
-        candidates.add("power_shelf", Urgency::Stopped, ids);
-        for (state, urgency) in [
-            (NodeState::Quarantined, Urgency::Stopped),
-            (NodeState::Offline, Urgency::OutOfService),
-        ] {
-            let filter = Filter::in_states(&[state.as_str()]);
-            let nodes = self.nodes().list(filter, None, candidates.max_of_kind).await?;
-            candidates.more |= nodes.next.is_some();
-            candidates.add("node", urgency, nodes.records.into_iter().map(|node| node.head.id));
+    async fn find_alerts(&self, candidates: &mut Candidates) -> Result<()> {
+        let prevents = AlertClass::PreventStateChanges.as_str();
+        let filter = Filter::named("classification", prevents);
+        let found = self.health().list(filter, "", MAX_FOUND).await?;
+        candidates.more |= found.items.len() == MAX_FOUND;
+        for (object, reports) in &found.items {
+            candidates.add(object.kind.as_str(), object.as_str(), rank_alerts(reports));
         }
-        let sites = self.sites().list(Filter::default(), None, candidates.max_of_kind).await?;
-        candidates.more |= sites.next.is_some();
-        let cut_off = sites.records.into_iter().filter(|site| match site.state() {
-            SiteState::Unreachable | SiteState::CutOff => true,
-            SiteState::New | SiteState::Connected => false,
-        });
-        candidates.add("site", Urgency::OutOfService, cut_off.map(|site| site.head.id));
         Ok(())
+    }
+
+    async fn find_racks_and_sites(&self, candidates: &mut Candidates) -> Result<()> {
+        let now = self.now();
+        for states in [IN_ERROR, Rack::WAITING] {
+            let racks = self.find_records::<Rack>(RecordSymptom::InState(states)).await?;
+            candidates.add_records(&racks, |rack| rank_rack(rack, now));
+        }
+        let sites = self.sites().list(Filter::default(), None, MAX_FOUND).await?;
+        candidates.add_records(&sites, rank_site);
+        Ok(())
+    }
+
+    async fn find_devices<D: Device>(&self, candidates: &mut Candidates) -> Result<()> {
+        let now = self.now();
+        for symptom in [
+            RecordSymptom::InState(IN_ERROR),
+            RecordSymptom::Unreachable,
+            RecordSymptom::InState(D::WAITING),
+        ] {
+            let devices = self.find_records::<D>(symptom).await?;
+            candidates.add_records(&devices, |device| rank_device(device, now));
+        }
+        Ok(())
+    }
+
+    async fn find_nodes(&self, candidates: &mut Candidates) -> Result<()> {
+        let now = self.now();
+        for states in [QUARANTINED, OFFLINE, Node::WAITING] {
+            let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
+            candidates.add_records(&nodes, |node| rank_node(node, now));
+        }
+        Ok(())
+    }
+
+    async fn find_records<R: Lifecycle>(&self, symptom: RecordSymptom) -> Result<RecordPage<R>> {
+        let found = self
+            .store()
+            .scan(symptom, |symptom, tx| Box::pin(tx.records_with_symptom(*symptom, MAX_FOUND)));
+        let page = found.await?;
+        self.store().unreadable().record(&page.unreadable);
+        Ok(page)
     }
 }

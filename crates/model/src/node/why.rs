@@ -2,9 +2,10 @@
 
 use super::{Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::effect::Effect;
+use crate::lifecycle::Lifecycle;
 use crate::run::{Run, Workflow};
-use crate::time::Timestamp;
-use crate::why::{Explanation, PeerContacts, RunContext, agent_words, explain_run};
+use crate::time::{Timestamp, format_duration};
+use crate::why::{Explanation, PeerContacts, RunContext, agent_words, explain_run, record_overdue};
 
 impl Node {
     /// Explains what the node waits for in its state.
@@ -85,6 +86,10 @@ impl Node {
             headline,
             waiting_for: if self.state == NodeState::Active { String::new() } else { waiting_for },
             since: Some(self.head.since),
+            normal: self
+                .normal_duration()
+                .map_or_else(String::new, |normal| format!("up to {}", format_duration(normal))),
+            overdue: record_overdue(self, now),
             next_commands: self.recommended(run),
             ..Explanation::default()
         }

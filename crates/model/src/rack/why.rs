@@ -2,12 +2,9 @@
 
 use super::{MAX_NAMED, NotIngested, Rack, RackFailure, RackState, some_of};
 use crate::fault::FaultCode;
+use crate::lifecycle::Lifecycle;
 use crate::time::{Timestamp, format_duration};
-use crate::why::Explanation;
-use std::time::Duration;
-
-/// The normal time for which a rack waits for its next turn.
-const NORMAL: Duration = Duration::from_secs(30);
+use crate::why::{Explanation, record_overdue};
 
 /// `waits_for` is what its lifecycle waits for, `left_out` the machines that it has not ingested.
 pub fn explain(
@@ -36,22 +33,21 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     let reported = Explanation {
         waiting_for: waits_for.to_string(),
         since: Some(rack.head.since),
+        normal: rack
+            .normal_duration()
+            .map_or_else(String::new, |normal| format!("up to {}", format_duration(normal))),
+        overdue: record_overdue(rack, now),
         ..Explanation::default()
     };
     let status = || format!("farrier rack maintenance status {id}");
-    let soon = || format!("up to {}", format_duration(NORMAL));
-    let late = now.since(rack.head.since) > NORMAL;
     match &rack.state {
         RackState::Created => Explanation {
             headline: format!("{id} was made, and looks for its devices next"),
-            normal: soon(),
-            overdue: late,
             next_commands: vec![get],
             ..reported
         },
         RackState::Discovering => Explanation {
             headline: format!("{id} looks for its devices"),
-            normal: "until they are all there, or its time for that is over".into(),
             next_commands: vec![
                 get,
                 format!(

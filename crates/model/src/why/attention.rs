@@ -1,17 +1,34 @@
 //! What needs a person, and how urgent it is.
+//!
+//! One function for each kind of object ranks it from its record alone, so that a whole fleet can
+//! be ranked before a few objects are explained.
 
-use super::Explanation;
+use super::{Explanation, record_overdue};
+use crate::condition::ConditionType;
+use crate::device::Device;
+use crate::fault::{EffectOutcome, FaultCode};
+use crate::health::{AlertClass, Reports};
+use crate::host::{Host, HostState};
+use crate::lifecycle::Lifecycle;
+use crate::machine::Machine;
+use crate::machine::view::EffectiveState;
+use crate::node::{Node, NodeState};
+use crate::rack::{Rack, RackState};
+use crate::run::Run;
+use crate::site::{Site, SiteState};
+use crate::time::Timestamp;
+use std::time::Duration;
 
 /// Worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// A destructive effect has an unknown outcome.
     MayBeDamaged,
-    /// An operation or a lifecycle has stopped and waits for a person.
+    /// An operation or a lifecycle has stopped, or none can start, until a person acts.
     Stopped,
     /// It should be in service, and is not.
     OutOfService,
-    /// An operation waits longer than is normal.
+    /// An operation or a state lasts longer than is normal.
     Overdue,
 }
 
@@ -27,6 +44,146 @@ impl Urgency {
             Self::Overdue => "overdue",
         }
     }
+
+    /// The urgency of an explained object: the explanation has read the run that may have done
+    /// damage.
+    #[must_use]
+    pub const fn explained(self, explanation: &Explanation) -> Self {
+        match (self, explanation.may_be_damaged) {
+            (_, true) => Self::MayBeDamaged,
+            (Self::MayBeDamaged, false) => Self::Stopped,
+            (Self::Stopped | Self::OutOfService | Self::Overdue, false) => self,
+        }
+    }
+}
+
+/// The place of an object in the list: the worst first, then what waits longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub urgency: Urgency,
+    pub since: Timestamp,
+}
+
+impl Rank {
+    pub const fn new(urgency: Urgency, since: Timestamp) -> Self {
+        Self { urgency, since }
+    }
+}
+
+/// None: the machine needs no person. Its operation is ranked by itself.
+pub fn rank_machine(machine: &Machine) -> Option<Rank> {
+    let ranked = |urgency, condition| {
+        let known = machine.conditions.get(condition);
+        let since = known.map_or(machine.updated_at, |known| known.last_transition);
+        Some(Rank::new(urgency, since))
+    };
+    match machine.effective_state() {
+        EffectiveState::Attention => {
+            let known = machine.conditions.get(ConditionType::NeedsIntervention)?;
+            let urgency = match has_unknown_outcome(&known.reason) {
+                true => Urgency::MayBeDamaged,
+                false => Urgency::Stopped,
+            };
+            Some(Rank::new(urgency, known.last_transition))
+        }
+        EffectiveState::New | EffectiveState::Idle | EffectiveState::Maintenance
+            if machine.open_disk_write.is_some() =>
+        {
+            ranked(Urgency::Stopped, ConditionType::Provisioned)
+        }
+        EffectiveState::Idle => {
+            // A machine that was never probed is not a problem.
+            let known = machine.conditions.get(ConditionType::Reachable)?;
+            let lost = Rank::new(Urgency::OutOfService, known.last_transition);
+            (!known.status).then_some(lost)
+        }
+        EffectiveState::New
+        | EffectiveState::Maintenance
+        | EffectiveState::Busy
+        | EffectiveState::Blocked => None,
+    }
+}
+
+/// The reason of `NeedsIntervention` begins with the code of the fault.
+fn has_unknown_outcome(reason: &str) -> bool {
+    let code = reason.split(':').next().and_then(FaultCode::parse);
+    code.is_some_and(|code| code.effect_outcome() == EffectOutcome::Unknown)
+}
+
+/// The firmware of a machine: a failed upgrade that is not tried again by itself.
+pub fn rank_host(host: &Host, retry_interval: Duration) -> Option<Rank> {
+    let failed = matches!(host.state, HostState::FailedFirmwareUpgrade { .. });
+    let waits = failed && host.next_attempt(retry_interval).is_none();
+    waits.then(|| Rank::new(Urgency::Stopped, host.head.since))
+}
+
+/// The health reports on an object: an alert that prevents changes, unless its source suppresses
+/// it.
+pub fn rank_alerts(reports: &Reports) -> Option<Rank> {
+    let alerts = reports.values().flat_map(|report| report.alerts.values());
+    let prevents = alerts.filter(|alert| {
+        alert.is(AlertClass::PreventStateChanges) && !alert.is(AlertClass::SuppressExternalAlerting)
+    });
+    prevents.map(|alert| alert.since).min().map(|since| Rank::new(Urgency::Stopped, since))
+}
+
+pub fn rank_rack(rack: &Rack, now: Timestamp) -> Option<Rank> {
+    match &rack.state {
+        RackState::Error { .. } => Some(Rank::new(Urgency::Stopped, rack.head.since)),
+        RackState::Created
+        | RackState::Discovering
+        | RackState::Maintenance { .. }
+        | RackState::Validating
+        | RackState::Ready
+        | RackState::Deleting => rank_overdue(rack, now),
+    }
+}
+
+pub fn rank_device<D: Device>(device: &D, now: Timestamp) -> Option<Rank> {
+    let head = device.head();
+    if device.failure().is_some() && head.active_run.is_none() {
+        return Some(Rank::new(Urgency::Stopped, head.since));
+    }
+    let lost = device.observed().filter(|observed| device.is_polled() && !observed.reachable);
+    match lost {
+        Some(observed) => Some(Rank::new(Urgency::OutOfService, observed.at)),
+        None => rank_overdue(device, now),
+    }
+}
+
+pub fn rank_node(node: &Node, now: Timestamp) -> Option<Rank> {
+    let since = node.head.since;
+    match node.state {
+        NodeState::Quarantined => Some(Rank::new(Urgency::Stopped, since)),
+        NodeState::Offline => Some(Rank::new(Urgency::OutOfService, since)),
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Active
+        | NodeState::Draining
+        | NodeState::Retired
+        | NodeState::Removing
+        | NodeState::Deleted => rank_overdue(node, now),
+    }
+}
+
+pub fn rank_site(site: &Site) -> Option<Rank> {
+    match site.state() {
+        SiteState::Unreachable | SiteState::CutOff => {
+            Some(Rank::new(Urgency::OutOfService, site.head.since))
+        }
+        SiteState::New | SiteState::Connected => None,
+    }
+}
+
+/// An operation that is known to be overdue.
+pub fn rank_run(run: &Run) -> Rank {
+    let step = run.progress.current().and_then(|step| step.waiting_since.or(step.started_at));
+    let since = step.or(run.progress.started_at).unwrap_or(run.spec.created_at);
+    Rank::new(Urgency::Overdue, since)
+}
+
+fn rank_overdue<R: Lifecycle>(record: &R, now: Timestamp) -> Option<Rank> {
+    record_overdue(record, now).then(|| Rank::new(Urgency::Overdue, record.head().since))
 }
 
 impl Explanation {

@@ -4,7 +4,7 @@ use super::Explanation;
 use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
-use crate::lifecycle::{DeviceFailure, LifecycleDecision};
+use crate::lifecycle::{DeviceFailure, Lifecycle, LifecycleDecision};
 use crate::time::{Timestamp, format_duration};
 
 /// `next` is what the device's lifecycle would do now.
@@ -49,7 +49,7 @@ fn explain_state<D: Device>(
             waiting_for,
             since: Some(head.since),
             normal: format!("up to {}", format_duration(timeout)),
-            overdue: device_overdue(device, now),
+            overdue: record_overdue(device, now),
             next_commands,
             ..Explanation::default()
         },
@@ -94,7 +94,7 @@ fn in_error<D: Device>(
     }
 }
 
-/// True if a device has been in its state longer than normal.
-pub fn device_overdue<D: Device>(device: &D, now: Timestamp) -> bool {
-    device.normal_duration().is_some_and(|timeout| now.since(device.head().since) > timeout)
+/// True if a record has been in its state longer than normal.
+pub fn record_overdue<R: Lifecycle>(record: &R, now: Timestamp) -> bool {
+    record.normal_duration().is_some_and(|normal| now.since(record.head().since) > normal)
 }

@@ -45,6 +45,19 @@ pub fn operation_words(run: &Run, now: Timestamp) -> String {
     format!("{kind} {id}, requested by {by}: {ended}")
 }
 
+/// True if the plan of the run writes the disk of its machine.
+pub fn writes_disk(run: &Run) -> bool {
+    run.spec.steps.iter().any(|step| step.effect.facts().disk.is_some())
+}
+
+/// The last operation that was to write the disk, and how it ended.
+pub(super) fn imaging_words(run: &Run, now: Timestamp) -> String {
+    let failed = run.progress.failure.as_ref().map_or_else(String::new, |failure| {
+        format!(" at step {}: {}", failure.step, failure.fault.message)
+    });
+    format!("the last operation on its disk: {}{failed}", operation_words(run, now))
+}
+
 /// The last refused request: who, what, why. Empty: none, or it is too old.
 pub fn refused_words(refused: Option<&RefusedRequest>, now: Timestamp) -> String {
     let recent = refused.filter(|refused| now.since(refused.at) < MAX_REFUSED_AGE);

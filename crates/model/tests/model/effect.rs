@@ -9,9 +9,8 @@ use model::effect::{
 };
 use std::collections::BTreeMap;
 
-/// One effect of each kind: fails when a variant is missing in `NAMES`, or the reverse.
-#[test]
-fn every_effect_has_its_name() {
+/// One effect of each kind, except the stages of nodes.
+pub fn one_of_each() -> Vec<Effect> {
     let cluster_ref = String::new;
     let all = [
         Effect::Ssh { command: "true".into(), destructive: false },
@@ -42,7 +41,13 @@ fn every_effect_has_its_name() {
     let works = works.into_iter().map(|work| Effect::Device { work });
     let group =
         ChildRunGroup { child_runs: Vec::new(), max_concurrent: 1, skip_if_all_hold: Vec::new() };
-    let all: Vec<_> = all.into_iter().chain(works).chain([Effect::ChildRuns { group }]).collect();
+    all.into_iter().chain(works).chain([Effect::ChildRuns { group }]).collect()
+}
+
+/// Fails when a variant is missing in `NAMES`, or the reverse.
+#[test]
+fn every_effect_has_its_name() {
+    let all = one_of_each();
     let words: Vec<_> = all.iter().map(Effect::name).collect();
     assert_eq!(words, Effect::NAMES);
     for effect in all {

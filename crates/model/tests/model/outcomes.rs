@@ -1,16 +1,18 @@
 //! What became of an operation, in explanations.
 
 use crate::support::{RunDriver, at, done, fault, netboot, spec, wipe};
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::effect::CallVerb;
 use model::fault::{Fault, FaultCode};
-use model::id::MachineId;
+use model::id::{MachineId, RunId};
+use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::plan::RunType;
 use model::refusal::RefusedRequest;
-use model::run::{CallResult, Policy, Run, decide};
+use model::run::{CallResult, Policy, Run, RunPhase, apply_to_machine, decide};
 use model::why::{
     RunContext, Urgency, explain_machine, explain_run, operation_words, possible_damage,
-    refused_words, skipped_firmware,
+    refused_words, skipped_firmware, writes_disk,
 };
 use std::time::Duration;
 
@@ -70,6 +72,67 @@ fn a_machine_that_was_reimaged_says_so_and_since_when() {
     assert_eq!(reported.next_commands, ["farrier exit-maintenance m-1"]);
     let never = explain_machine(&machine(), None, RunContext::default(), at(99));
     assert!(never.headline.contains("as its operator intends"), "{}", never.headline);
+}
+
+/// The disk was written and the reboot into the new system failed: the machine is provisioned, and
+/// never ready.
+#[test]
+fn a_reimage_that_fails_after_its_write_is_not_ready() {
+    let mut driver = RunDriver::of(vec![wipe(0), netboot(0)]);
+    let mut machine = machine();
+    let written = imaged("ubuntu-2204");
+    machine.learn(std::slice::from_ref(&written), at(2));
+    driver.answer(done());
+    driver.now = at(70);
+    driver.answer(fault(FaultCode::EffectFailed));
+    assert_eq!(driver.run.phase(), RunPhase::Failed);
+    apply_to_machine(&mut machine, &driver.run, &[], at(70));
+    assert!(machine.is(ConditionType::Provisioned), "the disk was written");
+    for phase in Phase::ALL {
+        machine.phase = phase;
+        assert_eq!(machine.effective_state(), EffectiveState::Attention);
+        let context = RunContext { imaging: Some(&driver.run), ..RunContext::default() };
+        let reported = explain_machine(&machine, Some(&driver.run), context, at(99));
+        let words = "m-1 needs attention: REIMAGE op-1 failed at step netboot";
+        assert!(reported.headline.starts_with(words), "{}", reported.headline);
+        assert!(!reported.headline.contains("ready"), "{}", reported.headline);
+        assert!(reported.notes.is_empty(), "it is told already: {:?}", reported.notes);
+    }
+}
+
+/// A later success of another operation clears NeedsIntervention, and the disk is what it was.
+#[test]
+fn the_last_operation_on_the_disk_is_told_after_others() {
+    let mut imaging = RunDriver::of(vec![wipe(0)]);
+    imaging.now = at(70);
+    imaging.answer(fault(FaultCode::EffectFailed));
+    let mut later = RunDriver::of(vec![netboot(0)]);
+    later.run.spec.id = RunId::trusted("op-2");
+    later.run.spec.run_type = RunType::ExitMaintenance;
+    later.answer(done());
+    assert!(writes_disk(&imaging.run) && !writes_disk(&later.run));
+    let context = RunContext { imaging: Some(&imaging.run), ..RunContext::default() };
+    let explained = |phase, context| {
+        let machine = Machine { phase, ..machine() };
+        explain_machine(&machine, Some(&later.run), context, at(99))
+    };
+    let reported = explained(Phase::Ready, context);
+    let words = "m-1 is in phase READY, nothing active, but REIMAGE op-1 failed at step wipe";
+    assert!(reported.headline.starts_with(words), "{}", reported.headline);
+    assert_eq!(reported.next_command(), Some("farrier why op-1"));
+    assert_eq!(reported.since, Some(at(70)));
+    let note = "the last operation on its disk: REIMAGE op-1, requested by alice: FAILED 29s ago \
+                at step wipe: as told";
+    assert!(reported.notes.contains(&note.to_string()), "{:?}", reported.notes);
+    let reported = explained(Phase::Maintenance, context);
+    assert!(reported.notes.contains(&note.to_string()), "{:?}", reported.notes);
+    // A good end makes the machine ready, and is told too.
+    let mut good = RunDriver::of(vec![wipe(0)]);
+    good.answer(done());
+    let context = RunContext { imaging: Some(&good.run), ..RunContext::default() };
+    let reported = explained(Phase::Ready, context);
+    assert!(reported.headline.contains("ready for work"), "{}", reported.headline);
+    assert!(reported.notes.iter().any(|note| note.contains("REIMAGE op-1")), "{reported:?}");
 }
 
 #[test]

@@ -4,10 +4,10 @@ use crate::support::{RunDriver, at, done, drain, fault, netboot, note, spec, who
 use model::effect::{CallVerb, ChildRunGroup, Effect};
 use model::fault::FaultCode;
 use model::id::{NodeId, RunId, SiteId};
-use model::node::NodeStage;
+use model::node::{NodeStage, StageExecutor};
 use model::plan::RunStep;
 use model::run::actions::{Action, ActionResult, apply_action};
-use model::run::{CallResult, Policy, Run, decide};
+use model::run::{CallIntent, CallResult, Policy, Run, decide};
 use model::target::TargetId;
 use model::why::{
     AgentContact, ChildProgress, LastLine, PeerContacts, ReplicaContact, RunContext, UsualDuration,
@@ -80,6 +80,67 @@ fn a_wait_names_whom_it_is_for() {
         let reported = explained(&driver.run, &contacts, 100);
         assert!(reported.waiting_for.contains(words), "{}: {words}", reported.waiting_for);
         assert_eq!(reported.since, Some(at(1)), "{words}");
+    }
+}
+
+/// The peer that performs an effect, in the words of a wait.
+fn peer(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Ssh { .. } | Effect::Net { .. } => "the host of m-1",
+        Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Rma { .. }
+        | Effect::Power { .. }
+        | Effect::Device { .. } => "the BMC of m-1",
+        // Without a cluster there is only the machine.
+        Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. }
+        | Effect::Repave { .. }
+        | Effect::ChildRuns { .. } => "the machine",
+        Effect::Stage { stage, .. } => match stage.executor() {
+            StageExecutor::Task(_) | StageExecutor::Enrollment => "the agent of node-1",
+            StageExecutor::Maas => "the MAAS of site-a",
+            StageExecutor::Record(_) => "a worker",
+        },
+    }
+}
+
+/// Every effect and every call: whom, since, what is normal, and what to type.
+#[test]
+fn every_wait_is_explained() {
+    let stages = NodeStage::ALL.iter().map(|one| stage(*one, Some("site-a")).effect);
+    for effect in crate::effect::one_of_each().into_iter().chain(stages) {
+        let peer = peer(&effect);
+        let step = RunStep { name: "look".into(), timeout_seconds: 60, max_retries: 0, effect };
+        let begun = RunDriver::of(vec![step]).run;
+        let verbs = CallVerb::ALL.into_iter().map(Some).chain([None]);
+        for verb in verbs {
+            let mut run = begun.clone();
+            let intent = &mut run.progress.steps[0].intent;
+            assert!(intent.is_some(), "{:?}", run.progress);
+            *intent = verb.map(|verb| CallIntent { verb, epoch: 1, at: at(8) });
+            let case = format!("{verb:?} of {:?}", run.spec.steps[0].effect);
+            let reported = explained(&run, &PeerContacts::default(), 30);
+            let words = match verb {
+                Some(CallVerb::Perform | CallVerb::Follow) => format!("{peer} to finish step look"),
+                Some(CallVerb::GetStatus) => format!("{peer} to report what became of step look"),
+                Some(CallVerb::Observe) => {
+                    format!("{peer} to report whether step look already holds")
+                }
+                Some(CallVerb::Stop) => format!("{peer} to stop step look"),
+                None => "step look to start".into(),
+            };
+            assert_eq!(reported.waiting_for, words, "{case}");
+            // A stop is a wait of its own.
+            let since = if verb == Some(CallVerb::Stop) { at(8) } else { at(1) };
+            assert_eq!(reported.since, Some(since), "{case}");
+            assert!(reported.normal.starts_with("up to "), "{case}: {}", reported.normal);
+            assert_eq!(reported.next_commands, ["farrier logs -f op-1", "farrier cancel op-1"]);
+            assert_eq!(reported.requested_by, "alice, 30s ago");
+        }
     }
 }
 

@@ -81,6 +81,7 @@ fn failed(fault: Fault) -> Run {
     let failure = Failure { fault, step: "wipe".into(), attempts: 1 };
     run.progress.workflow = failure.workflow();
     run.progress.failure = Some(failure);
+    run.progress.finished_at = Some(at(4));
     run
 }
 
@@ -104,9 +105,16 @@ fn every_fault_has_a_command_of_its_own() {
         let mut machine = machine(Phase::Maintenance, false, &[]);
         let off = ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff");
         machine.learn(&[off], at(1));
-        let context = RunContext { machine: Some(&machine), node: Some(&node), contacts: None };
+        let context =
+            RunContext { machine: Some(&machine), node: Some(&node), ..RunContext::default() };
         let reported = explain_run(&run, context, at(5));
         assert_eq!((reported.fault, reported.failed.as_str()), (Some(*code), "the device said no"));
+        assert_eq!(reported.since, Some(at(4)), "{code:?}");
+        // Whom it waits for: the operator decides, or a retry is safe.
+        let by_person = run.progress.workflow == Workflow::FailedManualIntervention;
+        let whom = if by_person { "waits for a person" } else { "trying again is safe" };
+        assert!(reported.headline.contains(whom), "{}", reported.headline);
+        assert!(reported.headline.contains("step wipe"), "{}", reported.headline);
         check_commands(&reported, code.as_str());
         let next = next_command(&run).expect("a command");
         // A reader of the run alone does not know that the machine is off.
@@ -172,6 +180,21 @@ fn a_repair_is_filled_in_from_the_incident() {
     ] {
         assert_eq!(first(incident(code)), known);
         assert_eq!(first(Fault::new(code, "an old row")), unknown);
+    }
+}
+
+/// The netboot service of Farrier serves machines with a BMC; a command about it is no repair of
+/// others.
+#[test]
+fn the_netboot_configuration_is_offered_where_it_is_used() {
+    let run = failed(Fault::new(FaultCode::NetbootSilent, "no request came"));
+    for (bmc_endpoint, offered) in [("https://10.1.0.7", true), ("", false)] {
+        let spec = MachineSpec { bmc_endpoint: bmc_endpoint.into(), ..MachineSpec::default() };
+        let machine = Machine::new(MachineId::trusted("m-1"), spec, Labels::new(), at(0));
+        let context = RunContext { machine: Some(&machine), ..RunContext::default() };
+        let reported = explain_run(&run, context, at(5));
+        let found = reported.next_commands.iter().any(|one| one == "farrier netboot config");
+        assert_eq!(found, offered, "{reported:?}");
     }
 }
 
@@ -360,7 +383,9 @@ fn check_health(reported: &Explanation, well: &Explanation, id: &str) {
         ["no operation starts on it: dcim reports leak: it is wet", "2 alerts are reported"];
     assert_eq!(reported.health, message, "{id}");
     assert!(well.health.is_empty(), "{id}");
-    let next = [&well.next_commands[..], &[format!("farrier health get {id}")]].concat();
+    // No command that changes the object is accepted before the alert is resolved.
+    let next = [&[format!("farrier health get {id}")], &well.next_commands[..]].concat();
+    assert!(reported.headline.contains(message[0]), "{id}: {}", reported.headline);
     assert_eq!(reported.next_commands, next, "{id}");
     check_commands(reported, id);
 }

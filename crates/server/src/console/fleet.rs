@@ -104,7 +104,7 @@ fn draw_trouble(attention: &Attention, now: Timestamp) -> Markup {
                     p.headline #trouble-title { (headline(attention)) }
                     (trouble_table(attention, now))
                     p.more {
-                        @if attention.more || attention.items.len() > MAX_TROUBLE {
+                        @if attention.more || !attention.rest.is_empty() {
                             "All of them: " (command("farrier why"))
                         }
                     }
@@ -117,8 +117,10 @@ fn draw_trouble(attention: &Attention, now: Timestamp) -> Markup {
 /// Counts the objects that need a person, by urgency.
 fn headline(attention: &Attention) -> String {
     let more = if attention.more { "+" } else { "" };
+    let explained = attention.items.iter().map(|item| item.urgency);
+    let all: Vec<Urgency> = explained.chain(attention.rest.iter().copied()).collect();
     let of = |urgency: Urgency| {
-        let count = attention.items.iter().filter(|item| item.urgency == urgency).count();
+        let count = all.iter().filter(|one| **one == urgency).count();
         let words = match urgency {
             Urgency::MayBeDamaged => "may be damaged",
             Urgency::Stopped => "stopped",
@@ -128,8 +130,8 @@ fn headline(attention: &Attention) -> String {
         (count > 0).then(|| format!("{count} {words}"))
     };
     let counts: Vec<String> = Urgency::ALL.into_iter().filter_map(of).collect();
-    let need = if attention.items.len() == 1 { "needs" } else { "need" };
-    format!("! {}{more} {need} a person: {}", attention.items.len(), counts.join(", "))
+    let need = if all.len() == 1 { "needs" } else { "need" };
+    format!("! {}{more} {need} a person: {}", all.len(), counts.join(", "))
 }
 
 fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
@@ -142,7 +144,7 @@ fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
                     th scope="col" { "Since" } th scope="col" { "Type next" }
                 } }
                 tbody {
-                    @for AttentionItem { id, kind, explained, .. } in attention.items.iter().take(MAX_TROUBLE) {
+                    @for AttentionItem { id, kind, explained, .. } in &attention.items {
                         @let why = &explained.explanation;
                         tr {
                             th scope="row" { (object_link(kind, id)) }
@@ -304,13 +306,14 @@ mod tests {
             urgency,
             explained: Explained::default(),
         };
-        let of = |urgencies: &[Urgency], more| {
+        let of = |urgencies: &[Urgency], rest: &[Urgency], more| {
             let items = urgencies.iter().map(|urgency| item(*urgency)).collect();
-            headline(&Attention { items, more })
+            headline(&Attention { items, rest: rest.to_vec(), more })
         };
-        assert_eq!(of(&[Urgency::Stopped], false), "! 1 needs a person: 1 stopped");
+        assert_eq!(of(&[Urgency::Stopped], &[], false), "! 1 needs a person: 1 stopped");
+        // Those that are not shown are counted too.
         assert_eq!(
-            of(&[Urgency::MayBeDamaged, Urgency::Overdue, Urgency::Overdue], true),
+            of(&[Urgency::MayBeDamaged, Urgency::Overdue], &[Urgency::Overdue], true),
             "! 3+ need a person: 1 may be damaged, 2 overdue"
         );
     }

@@ -14,8 +14,8 @@ use proto::{v1, words};
 use store::HistoryQuery;
 use tonic::{Request, Response};
 
-/// The most objects of each kind in ListAttention.
-const MAX_ATTENTION: usize = 50;
+/// The most objects in ListAttention.
+const MAX_ATTENTION: usize = 100;
 
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
@@ -52,8 +52,9 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         _request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
         let attention = self.engine.attention(MAX_ATTENTION).await.or_status()?;
+        let more = attention.more || !attention.rest.is_empty();
         let items = attention.items.into_iter().map(attention_item).collect();
-        Ok(Response::new(v1::ListAttentionResponse { items, more: attention.more }))
+        Ok(Response::new(v1::ListAttentionResponse { items, more }))
     }
 
     async fn list_history(

@@ -1,0 +1,108 @@
+//! Explanations of a machine that nothing works on: in maintenance, or meant to be in service.
+
+use super::condition::{condition_repairs, service_repairs};
+use super::disk::reimage;
+use super::{Explanation, headline, plain};
+use crate::condition::{Condition, ConditionType, POWERED_OFF};
+use crate::fault::FaultCode;
+use crate::machine::Machine;
+use crate::plan::RunType;
+use crate::run::{Run, RunPhase};
+
+/// The first of these conditions that is bad.
+fn bad_news(
+    machine: &Machine,
+    looked_at: [ConditionType; 3],
+) -> Option<(ConditionType, &Condition)> {
+    looked_at
+        .into_iter()
+        .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
+        .find(|(condition, known)| condition.bad_status() == Some(known.status))
+}
+
+/// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
+pub(super) fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanation {
+    let id = &machine.id;
+    let finished = run.filter(|run| is_finished_reimage(run));
+    let intended = match finished {
+        Some(run) => format!("{id} is in maintenance, and {}", headline(run)),
+        None => format!("{id} is in maintenance, as its operator intends"),
+    };
+    let leave = format!("farrier exit-maintenance {id}");
+    let looked_at =
+        [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
+    let Some((condition, known)) = bad_news(machine, looked_at) else {
+        return match finished {
+            Some(run) => Explanation {
+                since: run.progress.finished_at,
+                waiting_for: "an operator, who puts it back into service".into(),
+                ..plain(intended, vec![leave])
+            },
+            None => plain(format!("{intended}; nothing is waiting"), vec![leave, reimage(machine)]),
+        };
+    };
+    Explanation {
+        headline: format!(
+            "{intended}; {} is {}: {}",
+            condition.as_str(),
+            known.status,
+            known.reason
+        ),
+        since: Some(known.last_transition),
+        failed: known.reason.clone(),
+        fault: FaultCode::parse(&known.reason),
+        next_commands: condition_repairs(machine, condition, known).chain([leave]).collect(),
+        ..Explanation::default()
+    }
+}
+
+/// True if the run has installed the machine, which then waits for its operator.
+fn is_finished_reimage(run: &Run) -> bool {
+    run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
+}
+
+/// `imaging` is the last operation that was to write the disk. A later success of another one does
+/// not make its result good.
+pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
+    let (id, phase) = (&machine.id, machine.phase.as_str());
+    let stopped =
+        imaging.filter(|run| matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled));
+    let looked_at =
+        [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
+    match (bad_news(machine, looked_at), machine.health.messages().first()) {
+        (None, None) => match stopped {
+            Some(run) => Explanation {
+                since: run.progress.finished_at,
+                ..plain(
+                    format!("{id} is in phase {phase}, nothing active, but {}", headline(run)),
+                    vec![format!("farrier why {}", run.spec.id), format!("farrier get {id}")],
+                )
+            },
+            None => plain(
+                format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
+                vec![format!("farrier get {id}")],
+            ),
+        },
+        (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
+        (Some((condition, known)), _) => {
+            let silent = condition == ConditionType::Reachable;
+            let what = match (silent, known.reason == POWERED_OFF) {
+                (true, true) => "it is switched off; ",
+                (true, false) => "it does not answer; ",
+                (false, _) => "",
+            };
+            let (name, status) = (condition.as_str(), known.status);
+            Explanation {
+                headline: format!(
+                    "{id} is meant to be in service, but {what}{name} is {status}: {}",
+                    known.reason
+                ),
+                since: Some(known.last_transition),
+                failed: known.reason.clone(),
+                fault: FaultCode::parse(&known.reason),
+                next_commands: service_repairs(machine, condition, known),
+                ..Explanation::default()
+            }
+        }
+    }
+}
