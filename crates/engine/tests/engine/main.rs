@@ -14,6 +14,7 @@
 
 mod admission;
 mod agent_scenarios;
+mod attention;
 mod audit;
 mod chaos;
 mod child_runs;
@@ -38,6 +39,7 @@ mod power_shelves;
 mod rack_failures;
 mod rack_fixture;
 mod racks;
+mod refusals;
 mod retention;
 mod scenario;
 mod shared_value;

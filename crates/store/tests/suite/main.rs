@@ -36,6 +36,7 @@ mod runs;
 mod settling;
 mod side_facts;
 mod snapshots;
+mod symptoms;
 mod unreadable;
 mod unreadable_filters;
 mod writer;

@@ -1,0 +1,146 @@
+//! What needs a person: objects of every kind, found and ranked, in simulated time.
+
+use crate::clients::Client;
+use crate::rack_fixture::RackFixture;
+use crate::test_env::{TestEnv, simulate};
+use engine::{Attention, Engine};
+use model::condition::{ConditionObservation, ConditionType};
+use model::health::{Alert, AlertClass, ReportChange};
+use model::here;
+use model::id::MachineId;
+use model::machine::Phase;
+use model::plan::RunType;
+use model::rack::Counts;
+use model::run::RunPhase;
+use model::run::actions::{Action, Requester};
+use model::target::TargetId;
+use model::why::Urgency;
+use std::time::Duration;
+use store::{Cause, NewEvent};
+
+async fn listed(engine: &Engine, limit: usize) -> Attention {
+    engine.attention(limit).await.expect("the list")
+}
+
+/// Sets the phase and a condition of a machine, as if they had been observed.
+async fn observe(env: &TestEnv, id: &str, condition: ConditionType, status: bool) {
+    let mut machine = env.machine(id).await;
+    machine.phase = Phase::Ready;
+    machine.learn(&[ConditionObservation::new(condition, status, "test")], env.now());
+    let event = NewEvent {
+        cause: Cause::Probe,
+        actor: "test".into(),
+        message: "observed".into(),
+        decided_by: here!().into(),
+        at: env.now(),
+    };
+    let input = (machine, event);
+    let written = env.store.write("observe", input, |(machine, event), tx| {
+        let mut machine = machine.clone();
+        Box::pin(async move { tx.update_machine(&mut machine, event) })
+    });
+    written.await.expect("written");
+}
+
+/// Machines that were never probed do not hide the one that is out of service, and the worst comes
+/// first whatever its id is.
+#[test]
+fn the_list_is_bounded_by_rank() {
+    simulate(async {
+        let env = TestEnv::new(3).await;
+        let process = env.boot("a").await;
+        for number in 0..60 {
+            env.register(&process.engine, &format!("a-{number:02}")).await;
+        }
+        for id in ["m-off-1", "m-off-2", "z-failed"] {
+            env.register(&process.engine, id).await;
+        }
+        observe(&env, "m-off-1", ConditionType::Reachable, false).await;
+        observe(&env, "m-off-2", ConditionType::Reachable, false).await;
+        observe(&env, "z-failed", ConditionType::NeedsIntervention, true).await;
+        let found = listed(&process.engine, 2).await;
+        let ids: Vec<&str> = found.items.iter().map(|item| item.id.as_str()).collect();
+        assert_eq!(ids, ["z-failed", "m-off-1"]);
+        assert_eq!(found.items[0].urgency, Urgency::Stopped);
+        assert_eq!((found.rest, found.more), (vec![Urgency::OutOfService], false));
+    });
+}
+
+/// A canceled write leaves no failed run, and its half-written disk needs a person.
+#[test]
+fn a_half_written_disk_needs_a_person() {
+    simulate(async {
+        let env = TestEnv::new(1).await;
+        let process = env.boot("one").await;
+        env.register(&process.engine, "m-1").await;
+        let client = Client::new(&process.engine);
+        let enter = client.start("m-1", RunType::EnterMaintenance, "enter".into()).await.unwrap();
+        client.wait_until_ended(&enter).await;
+        assert!(listed(&process.engine, 9).await.items.is_empty());
+        let run = client.start("m-1", RunType::Reimage, "image".into()).await.unwrap();
+        let key = format!("{run}/repave-os/1");
+        while env.sim.effects(&key).expect("the effect counts").is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.act(&run, Action::Cancel).await;
+        assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Canceled);
+        assert!(!env.machine("m-1").await.is(ConditionType::NeedsIntervention));
+        let found = listed(&process.engine, 9).await;
+        let item = found.items.first().expect("the machine");
+        assert_eq!(
+            (item.id.as_str(), item.kind, item.urgency),
+            ("m-1", "machine", Urgency::Stopped)
+        );
+        let explained = &item.explained.explanation;
+        assert!(explained.headline.contains("half written"), "{}", explained.headline);
+        assert_eq!(
+            explained.next_command(),
+            Some(format!("farrier operation rerun {run}").as_str())
+        );
+    });
+}
+
+/// A rack that waits for its devices is overdue after an hour, and in Error after a day.
+#[test]
+fn a_rack_that_waits_too_long_needs_a_person() {
+    simulate(async {
+        let expected = Counts { machines: 1, switches: 0, power_shelves: 0 };
+        let fixture = RackFixture::with_expected(expected).await;
+        fixture.wait_for_state("Discovering").await;
+        assert!(listed(fixture.engine(), 9).await.items.is_empty());
+        for (hours, urgency) in [(2, Urgency::Overdue), (24, Urgency::Stopped)] {
+            tokio::time::sleep(Duration::from_secs(hours * 3_600)).await;
+            let found = listed(fixture.engine(), 9).await;
+            let item = found.items.first().expect("the rack");
+            assert_eq!((item.kind, item.urgency), ("rack", urgency));
+            assert_eq!(item.explained.explanation.overdue, urgency == Urgency::Overdue);
+        }
+    });
+}
+
+/// An alert that prevents changes is listed for machines and racks, with the command that shows it.
+#[test]
+fn an_alert_that_prevents_changes_needs_a_person() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let engine = fixture.engine();
+        let machine = MachineId::trusted("m-1");
+        let alert = Alert {
+            component: String::new(),
+            message: "it is wet".into(),
+            classes: [AlertClass::PreventStateChanges.as_str().to_string()].into(),
+            since: engine.now(),
+        };
+        let alerts = [("leak".to_string(), alert)];
+        let who = Requester { by: "dcim".into(), reason: String::new() };
+        let change = ReportChange::Merge(alerts.into());
+        let target = TargetId::from(&machine);
+        engine.health().change(&target, "dcim".into(), change, who).await.expect("reported");
+        let found = listed(engine, 9).await;
+        let item = found.items.first().expect("the machine");
+        assert_eq!((item.id.as_str(), item.urgency), ("m-1", Urgency::Stopped));
+        let explained = &item.explained.explanation;
+        assert!(explained.headline.contains("dcim reports leak"), "{}", explained.headline);
+        assert_eq!(explained.next_command(), Some("farrier health get m-1"));
+    });
+}
