@@ -348,8 +348,7 @@ impl<D: Device> PutDevice<D> {
         let (from, to) = (DeviceLocation::of(before.head()), DeviceLocation::of(device.head()));
         let (target, holder) = (before.target(), before.head().active_run.as_ref());
         topology::check_may_move(&target, holder, &from, &to)?;
-        let spec = |device: &D| MachineSpec::from(device.spec().clone());
-        spec(&before).check_change(&spec(&device), &target, holder)?;
+        check_holder(tx, &before, &device).await?;
         if from.rack() != to.rack() || before.spec().feeds != device.spec().feeds {
             check_feeds(tx, &device).await?;
         }
@@ -362,6 +361,18 @@ impl<D: Device> PutDevice<D> {
         topology::mark_racks_changed(tx, &from, &to, &event).await?;
         Ok(device)
     }
+}
+
+/// Refuses a change of what the operation that holds the device depends on. A routine run refuses
+/// nothing: with a wrong address it would hold the device again and again.
+async fn check_holder<D: Device>(tx: &mut Tx, before: &D, after: &D) -> Result<()> {
+    let Some(holder) = &before.head().active_run else { return Ok(()) };
+    let run = tx.run(holder).await?;
+    if run.is_some_and(|run| run.spec.run_type.is_routine()) {
+        return Ok(());
+    }
+    let spec = |device: &D| MachineSpec::from(device.spec().clone());
+    Ok(spec(before).check_change(&spec(after), &before.target(), Some(holder))?)
 }
 
 fn check_device_version<D: Device>(device: &D, expected: Option<i64>) -> Result<()> {

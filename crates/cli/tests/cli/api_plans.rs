@@ -408,12 +408,22 @@ async fn why_says_what_to_type_in_every_state() {
     api.done("m-1", "REPAVE", "again").await;
     api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
     ask(&mut api, "m-1", "ready for work", "farrier get m-1").await;
-    let request =
-        v1::SetRmaRequest { machine_id: id(), reason: "fan".into(), ..Default::default() };
+    let gates = vec!["in-service".to_string()];
+    let gate_override = Some(v1::GateOverride { gates, reason: "fan".into() });
+    let request = v1::SetRmaRequest {
+        machine_id: id(),
+        reason: "fan".into(),
+        gate_override: gate_override.clone(),
+        ..Default::default()
+    };
     api.admin.set_rma(request).await.unwrap();
     ask(&mut api, "m-1", "blocked", "farrier admin clear-rma m-1").await;
-    let request =
-        v1::SetRetiredRequest { machine_id: id(), reason: "old".into(), ..Default::default() };
+    let request = v1::SetRetiredRequest {
+        machine_id: id(),
+        reason: "old".into(),
+        gate_override,
+        ..Default::default()
+    };
     api.admin.set_retired(request).await.unwrap();
     ask(&mut api, "m-1", "Retired", "farrier admin clear-retired m-1").await;
     assert_eq!(observed.len(), 12);

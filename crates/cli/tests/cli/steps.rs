@@ -65,8 +65,9 @@ async fn gates(_world: &TestServer, mut api: Clients) {
     // Switching on is always allowed; switching off has the gate of a reboot.
     assert_eq!(switched(&mut api, "", "on").await, "It was on already");
     for plan in [OFF, CYCLE] {
+        let request = v1::StartRunRequest { gate_override: None, ..power(plan, plan, &[]) };
         let words = ["FACTORY_READY", "farrier enter-maintenance m-1"];
-        refused(api.try_run(power(plan, plan, &[])).await, FailedPrecondition, &words);
+        refused(api.try_run(request).await, FailedPrecondition, &words);
     }
     in_cluster(&mut api).await;
     // A machine in service keeps its power without an override; a reboot passes as documented.
@@ -234,8 +235,10 @@ async fn a_returned_machine_is_in_maintenance() {
     let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     let (machine_id, reason) = ("m-1".into(), "it burns".into());
+    let gates = vec!["in-service".to_string()];
+    let gate_override = Some(v1::GateOverride { gates, reason: "it burns".into() });
     api.admin
-        .set_rma(v1::SetRmaRequest { machine_id, reason, ..Default::default() })
+        .set_rma(v1::SetRmaRequest { machine_id, reason, gate_override, ..Default::default() })
         .await
         .unwrap();
     let machine = api.machine("m-1").await;

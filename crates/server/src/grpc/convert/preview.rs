@@ -68,8 +68,9 @@ fn preview(run: &Run, found: &RunPreview) -> v1::OperationPreview {
     }
 }
 
+/// 0 means that none is recorded, so a recorded duration is at least 1.
 fn milliseconds(duration: Option<Duration>) -> i64 {
-    let millis = duration.map(|one| one.as_millis()).unwrap_or_default();
+    let millis = duration.map_or(0, |one| one.as_millis().max(1));
     i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
