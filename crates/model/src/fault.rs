@@ -81,6 +81,7 @@ codes! {
     DatabaseUnreachable = "database-unreachable", Retryable, NotApplied;
     MaasUnreachable = "maas-unreachable", Retryable, NotApplied;
     MaasBusy = "maas-busy", Retryable, NotApplied;
+    MaasFailed = "maas-failed", Retryable, NotApplied;
     EffectFailed = "effect-failed", Retryable, NotApplied;
     ReadBackDiffers = "read-back-differs", Retryable, NotApplied;
     CommandFailed = "command-failed", Retryable, NotApplied;

@@ -154,11 +154,6 @@ impl SiteSpec {
         }
     }
 
-    /// The operating system and the release, as MAAS names them.
-    pub fn system_and_release(&self) -> (&str, &str) {
-        self.image.split_once('/').unwrap_or(("", &self.image))
-    }
-
     pub fn template(&self) -> &str {
         if self.cloud_init.is_empty() { DEFAULT_TEMPLATE } else { &self.cloud_init }
     }

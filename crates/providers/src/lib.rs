@@ -23,6 +23,7 @@ pub mod pin;
 pub mod port;
 pub mod power;
 pub mod redfish;
+mod secret_mask;
 pub mod sim;
 pub mod ssh;
 pub mod state_store;

@@ -30,6 +30,7 @@ pub use history::{
     Event, EventQuery, Events, MAX_EVENT_PAGES, ResultKind, ResultSet, ScriptResult,
 };
 pub use key::ApiKey;
+use machine::known;
 pub use machine::{HardwareInfo, MaasPowerState, Machine};
 pub use network::{InterfaceChange, LinkRequest};
 pub use region::{BootResource, Tag, TagChange, Version, Whoami};

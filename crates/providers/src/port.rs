@@ -3,6 +3,7 @@
 use crate::bmc_discovery::BmcDiscovery;
 use crate::datacenter::Datacenter;
 use crate::inspect::Inspector;
+use crate::secret_mask::SecretMask;
 use crate::sim::Sim;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
@@ -14,6 +15,7 @@ use model::node::MaasObservation;
 use model::refusal::Refusal;
 use model::site::Site;
 use model::target::TargetId;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -72,6 +74,7 @@ pub struct Journal {
     lines: mpsc::Sender<LogOutput>,
     /// How much of the disk the call has reported as written.
     written_percent: Arc<AtomicU8>,
+    mask: SecretMask,
 }
 
 /// No percentage has been reported.
@@ -83,7 +86,13 @@ impl Journal {
 
     pub fn new() -> (Self, mpsc::Receiver<LogOutput>) {
         let (sender, receiver) = mpsc::channel(Self::CAPACITY);
-        (Self { lines: sender, written_percent: Arc::new(AtomicU8::new(NO_PERCENT)) }, receiver)
+        let written_percent = Arc::new(AtomicU8::new(NO_PERCENT));
+        (Self { lines: sender, written_percent, mask: SecretMask::default() }, receiver)
+    }
+
+    /// The same log, in which the credentials of a call are masked.
+    pub(crate) fn masked(&self, mask: SecretMask) -> Self {
+        Self { mask, ..self.clone() }
     }
 
     /// Writes one line. A closed log is not an error.
@@ -94,6 +103,10 @@ impl Journal {
     }
 
     pub async fn write(&self, stream: Stream, data: Vec<u8>) {
+        let data = match self.mask.bytes(&data) {
+            Cow::Borrowed(_) => data,
+            Cow::Owned(masked) => masked,
+        };
         let _ = self.lines.send(LogOutput { stream, data }).await;
     }
 

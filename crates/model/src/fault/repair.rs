@@ -78,6 +78,7 @@ impl FaultCode {
             | Self::ClusterUnreachable
             | Self::DatabaseUnreachable
             | Self::MaasBusy
+            | Self::MaasFailed
             | Self::EffectFailed
             | Self::ReadBackDiffers
             | Self::CommandFailed

@@ -5,12 +5,15 @@ use secrecy::{ExposeSecret, SecretString};
 
 /// The parameters of one request, in order. Has no `Debug`: a power password may be among them.
 #[derive(Default, Clone)]
-pub(crate) struct Form(Vec<(String, String)>);
+pub(crate) struct Form {
+    pairs: Vec<(String, String)>,
+    secrets: Vec<SecretString>,
+}
 
 impl Form {
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
-        self.0.push((name.to_owned(), value.to_string()));
+        self.pairs.push((name.to_owned(), value.to_string()));
         self
     }
 
@@ -29,17 +32,23 @@ impl Form {
     }
 
     #[must_use]
-    pub fn secret(self, name: &str, value: &SecretString) -> Self {
+    pub fn secret(mut self, name: &str, value: &SecretString) -> Self {
+        self.secrets.push(value.clone());
         self.with(name, value.expose_secret())
     }
 
+    /// The values that an answer must not show.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretString> {
+        self.secrets.iter()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pairs.is_empty()
     }
 
     pub fn encoded(&self) -> String {
         let pair = |(name, value): &(String, String)| format!("{}={}", encode(name), encode(value));
-        self.0.iter().map(pair).collect::<Vec<_>>().join("&")
+        self.pairs.iter().map(pair).collect::<Vec<_>>().join("&")
     }
 }
 

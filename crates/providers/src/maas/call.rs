@@ -6,6 +6,7 @@ use crate::clock;
 use crate::governor::Priority;
 use crate::http_client::form::Form;
 use crate::http_client::{HttpRequest, HttpResponse, SendError};
+use crate::secret_mask::SecretMask;
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -27,6 +28,7 @@ pub(super) struct Call {
     form: Form,
     target: CallTarget,
     idempotency: Idempotency,
+    powers: bool,
     unauthenticated: bool,
     priority: Priority,
 }
@@ -41,6 +43,7 @@ impl Call {
             form,
             target: CallTarget::Region,
             idempotency,
+            powers: false,
             unauthenticated: false,
             priority: Priority::Operator,
         }
@@ -91,6 +94,13 @@ impl Call {
         Self { idempotency: Idempotency::Idempotent, ..self }
     }
 
+    /// MAAS switches the machine's power after it has committed the change, so the change may have
+    /// been made although the answer is a 500.
+    #[must_use]
+    pub fn powers(self) -> Self {
+        Self { powers: true, ..self }
+    }
+
     /// Sends no credentials: MAAS answers this request to every client.
     #[must_use]
     pub fn open(self) -> Self {
@@ -117,7 +127,9 @@ impl Maas {
         let path = call.path();
         let requested = self.0.request_context(&call, &path);
         let body = self.0.send_with_retries(&call, &requested).await?;
-        serde_json::from_slice(&body).map_err(|error| requested.garbled(&error.to_string()))
+        let mask = SecretMask::of(self.0.key.secrets());
+        serde_json::from_slice(&mask.bytes(&body))
+            .map_err(|error| requested.garbled(&error.to_string()))
     }
 
     /// Sends a request whose answer has no content.
@@ -129,8 +141,9 @@ impl Maas {
 
 impl Inner {
     fn request_context<'a>(&'a self, call: &'a Call, path: &'a str) -> RequestContext<'a> {
-        let Call { method, target: about, idempotency: again, .. } = call;
-        RequestContext { address: &self.address, method, path, target: *about, idempotency: *again }
+        let Call { method, target, idempotency, powers, .. } = call;
+        let (target, idempotency, powers) = (*target, *idempotency, *powers);
+        RequestContext { address: &self.address, method, path, target, idempotency, powers }
     }
 
     /// Sends a request, and repeats it while MAAS is busy and a repeat is safe.
@@ -149,8 +162,10 @@ impl Inner {
             }
             let retry_after =
                 response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let body = response.body.as_deref().unwrap_or_default();
-            let answer = ApiAnswer { status, retry_after, body };
+            // MAAS may quote what it was sent: its key, or the password of a BMC.
+            let mask = SecretMask::of(self.key.secrets().chain(call.form.secrets()));
+            let body = mask.bytes(response.body.as_deref().unwrap_or_default());
+            let answer = ApiAnswer { status, retry_after, body: &body };
             failures += 1;
             let again = failures <= self.retries && requested.may_repeat(answer);
             let pause = again.then(|| answer.retry_delay(self.backoff, failures, &nonce)).flatten();

@@ -2,8 +2,10 @@
 //! the request may be repeated.
 //!
 //! MAAS runs a request in one transaction. A database conflict is a 409 with `Retry-After` and has
-//! changed nothing; a 409 without it is a wrong state. Power requests follow the transaction, so a
-//! 503 may come after a change that was made. Only a 404 of MAAS itself proves absence.
+//! changed nothing; a 409 without it is a wrong state. A 500 takes the transaction back. Power
+//! requests follow the transaction, so their 500 and every 503 may come after a change that was
+//! made. Only a 404 of MAAS itself proves absence. The text of a 401 may hold the secret of the
+//! key, so it is not passed on.
 
 use super::address::Address;
 use crate::http_client::text::one_line;
@@ -37,6 +39,8 @@ pub(super) struct RequestContext<'a> {
     pub path: &'a str,
     pub target: CallTarget,
     pub idempotency: Idempotency,
+    /// MAAS switches the machine's power after the transaction.
+    pub powers: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -79,10 +83,14 @@ impl RequestContext<'_> {
         if let Some(wait) = answer.retry_after_s() {
             message.push_str(&format!(" and wants to be asked again after {wait} s"));
         }
+        let code = self.code(answer, &words);
+        if code == FaultCode::LoginRefused {
+            message.push_str(login_hint(&words.message));
+            return Fault::new(code, message);
+        }
         if !words.message.is_empty() {
             message.push_str(&format!(": {}", words.message));
         }
-        let code = self.code(answer, &words);
         message.push_str(hint(answer.status, code));
         Fault::new(code, message)
     }
@@ -91,6 +99,7 @@ impl RequestContext<'_> {
         match answer.status.as_u16() {
             401 => FaultCode::LoginRefused,
             400 if words.wrong_state() => FaultCode::EffectFailed,
+            400 if words.unavailable() => FaultCode::MaasBusy,
             400 if words.message.starts_with(UNKNOWN_CALL) => FaultCode::NotSupported,
             410 => FaultCode::NotSupported,
             404 => self.not_found_code(words),
@@ -99,6 +108,10 @@ impl RequestContext<'_> {
             429 => FaultCode::MaasBusy,
             300..=499 => FaultCode::MaasRefused,
             503 if self.idempotency == Idempotency::Idempotent => FaultCode::MaasBusy,
+            500 if self.changes() && !words.is_html => match self.powers {
+                true => FaultCode::AnswerGarbled,
+                false => FaultCode::MaasFailed,
+            },
             500.. if self.changes() => FaultCode::AnswerLost,
             500.. => FaultCode::MaasUnreachable,
             _ => self.garbled("").code,
@@ -134,6 +147,9 @@ impl RequestContext<'_> {
 const UNKNOWN_CALL: &str = "Unrecognised signature";
 /// How its forms report a wrong state, where other requests answer 409.
 const WRONG_STATE: &str = "because of the current state";
+/// How MAAS refuses to start a machine while it cannot use an image: in front and behind (in the
+/// middle from 3.5 on).
+const UNAVAILABLE: (&str, &str) = (" operating system ", " is unavailable");
 /// How MAAS reports absence, around the name of the kind.
 const ABSENT: (&str, &str) = ("No ", " matches the given query.");
 const ABSENT_SHORT: &str = "Not Found";
@@ -180,6 +196,12 @@ impl ErrorText {
         self.message.contains(WRONG_STATE)
     }
 
+    /// No rack is connected, or the image is being synced.
+    fn unavailable(&self) -> bool {
+        let (before, after) = UNAVAILABLE;
+        self.message.contains(before) && self.message.contains(after)
+    }
+
     fn not_found_origin(&self) -> NotFoundOrigin {
         let (before, after) = ABSENT;
         let named = self.message.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
@@ -219,9 +241,31 @@ fn flat(value: &Value) -> String {
     }
 }
 
+/// The reason of a 401, in our own words.
+fn login_hint(words: &str) -> &'static str {
+    let reasons = [
+        ("Invalid API key", ": it does not know the consumer of the API key"),
+        ("Invalid access token", ": the token of the API key was deleted, or is wrong"),
+        ("Invalid signature", ": the secret of the API key is wrong"),
+        ("timestamp", ": the clocks of the two computers are minutes apart"),
+        ("Nonce", ": it got the request twice"),
+    ];
+    let reason = reasons.into_iter().find(|(said, _)| words.contains(said));
+    reason.map_or(
+        ": the API key was deleted, or the clocks of the two computers are minutes apart",
+        |(_, reason)| reason,
+    )
+}
+
 const fn hint(status: StatusCode, code: FaultCode) -> &'static str {
     match status.as_u16() {
-        401 => "; the key was deleted, or the clocks of the two computers are minutes apart",
+        500 if matches!(code, FaultCode::MaasFailed) => {
+            "; MAAS failed inside and has changed nothing: its regiond.log has the place"
+        }
+        500 if matches!(code, FaultCode::AnswerGarbled) => "; it may have been done",
+        400 if matches!(code, FaultCode::MaasBusy) => {
+            "; no rack controller is connected, or the image is being synced"
+        }
         403 => "; the key's user may not do this, and most of it is for administrators of MAAS",
         300..=399 => "; it leads elsewhere: correct the address",
         404 if matches!(code, FaultCode::MaasUnreachable) => {
@@ -254,6 +298,7 @@ mod tests {
             path,
             target: about,
             idempotency: again,
+            powers: false,
         };
         (requested.refused(answer), requested.may_repeat(answer))
     }
@@ -276,7 +321,7 @@ mod tests {
     fn every_status_code_is_classified() {
         use FaultCode::*;
         let all = |code, again| [(code, again); 3];
-        let rows: [Row; 21] = [
+        let rows: [Row; 23] = [
             (400, None, r#"{"pool": ["No such pool."]}"#, all(MaasRefused, false)),
             (400, None, FORM, all(EffectFailed, false)),
             (400, None, "Unrecognised signature: method=POST op=x", all(NotSupported, false)),
@@ -295,11 +340,18 @@ mod tests {
             (429, None, "", all(MaasBusy, true)),
             (301, None, "", all(MaasRefused, false)),
             (
+                400,
+                None,
+                "Deployment operating system ubuntu jammy is unavailable.",
+                all(MaasBusy, false),
+            ),
+            (
                 500,
                 None,
                 "oops",
-                [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)],
+                [(MaasUnreachable, false), (MaasFailed, false), (MaasFailed, false)],
             ),
+            (500, None, PAGE, [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
             (502, None, PAGE, [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
             (503, Some("10"), "", [(MaasBusy, true), (MaasBusy, true), (AnswerLost, false)]),
             (504, None, "", [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
@@ -382,12 +434,52 @@ mod tests {
                 path: "x",
                 target: about,
                 idempotency: again,
+                powers: false,
             };
             assert_eq!(
                 (requested.lost("y").code, requested.garbled("y").code),
                 (lost, garbled),
                 "{method}"
             );
+        }
+    }
+
+    /// The power follows the transaction, so the change may have been made.
+    #[test]
+    fn a_500_to_a_request_that_switches_power_is_uncertain() {
+        let address = address();
+        let requested = RequestContext {
+            address: &address,
+            method: &Method::POST,
+            path: "machines/abc/?op=commission",
+            target: CallTarget::Machine,
+            idempotency: Idempotency::NotIdempotent,
+            powers: true,
+        };
+        let fault = requested.refused(answer(500, None, "no such thing"));
+        assert_eq!(fault.code, FaultCode::AnswerGarbled);
+        assert!(fault.message.ends_with("no such thing; it may have been done"), "{fault}");
+    }
+
+    #[test]
+    fn the_text_of_a_401_is_not_passed_on() {
+        for (said, words) in [
+            (
+                "'Invalid signature. Expected signature base string: &hidden'",
+                "secret of the API key",
+            ),
+            ("'Invalid access token: hidden'", "token of the API key"),
+            ("Invalid API key.", "consumer of the API key"),
+            ("'Expired timestamp: given 1 and now hidden'", "clocks"),
+            ("'Nonce already used: hidden'", "twice"),
+            ("hidden", "was deleted, or the clocks"),
+        ] {
+            let body = format!("Authorization Error: {said}");
+            let refused = answer(401, None, &body);
+            let again = Idempotency::Idempotent;
+            let (fault, _) = classify_answer(Method::GET, CallTarget::Region, again, refused);
+            assert_eq!(fault.code, FaultCode::LoginRefused);
+            assert!(fault.message.contains(words) && !fault.message.contains("hidden"), "{fault}");
         }
     }
 

@@ -6,6 +6,7 @@ use super::call::Call;
 use super::classify::CallTarget;
 use super::hardware::nullable;
 use crate::http_client::form::encode;
+use crate::secret_mask::SecretMask;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::fault::Result;
@@ -98,6 +99,14 @@ pub struct ScriptResult {
     pub output: String,
 }
 
+impl ScriptResult {
+    /// Whether it failed: by its exit status, by its time limit, or before it began.
+    pub fn failed(&self) -> bool {
+        let name = &self.status_name;
+        name.starts_with("Failed") || matches!(name.as_str(), "Timed out" | "Degraded")
+    }
+}
+
 impl Maas {
     /// The events of a machine, read page by page.
     pub async fn events(&self, query: &EventQuery) -> Result<Events> {
@@ -115,12 +124,24 @@ impl Maas {
         Ok(Events { events: found, more: true })
     }
 
-    /// The newest page of events of a machine, oldest first.
-    pub async fn last_events(&self, system_id: &str) -> Result<Vec<Event>> {
+    /// The events of a machine from the last one of this type on, oldest first. Empty if none is
+    /// found in the pages that one query reads.
+    pub async fn events_since(&self, system_id: &str, kind: &str) -> Result<Vec<Event>> {
         let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
-        let mut page = self.event_page(&query, &[]).await?;
-        page.sort_by_key(|event| event.id);
-        Ok(page)
+        let mut found: Vec<Event> = Vec::new();
+        for _ in 0..MAX_EVENT_PAGES {
+            let page = self.event_page(&query, &found).await?;
+            let last = page.len() < PAGE;
+            found.extend(page);
+            found.sort_by_key(|event| event.id);
+            if let Some(at) = found.iter().rposition(|event| event.kind == kind) {
+                return Ok(found.split_off(at));
+            }
+            if last {
+                break;
+            }
+        }
+        Ok(Vec::new())
     }
 
     async fn event_page(&self, query: &EventQuery, found: &[Event]) -> Result<Vec<Event>> {
@@ -146,6 +167,11 @@ impl Maas {
             .about(CallTarget::Machine);
         let mut sets: Vec<ResultSet> = self.read(call).await?;
         sets.sort_by_key(|set| set.id);
+        // Outputs come in base64, so they are masked once they are decoded.
+        let mask = SecretMask::of(self.0.key.secrets());
+        for result in sets.iter_mut().flat_map(|set| &mut set.results) {
+            result.output = mask.text(&result.output);
+        }
         Ok(sets)
     }
 

@@ -35,6 +35,11 @@ impl ApiKey {
         Ok(Self { consumer: consumer.into(), token: token.into(), secret: secret.into() })
     }
 
+    /// The parts that must not be shown.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &SecretString> {
+        [&self.token, &self.secret].into_iter()
+    }
+
     /// The header `Authorization`. A nonce is valid for one request, a timestamp for some minutes.
     pub(super) fn header(&self, nonce: &str, timestamp_s: u64) -> Option<HeaderValue> {
         // The secret is encoded twice: within the signature, and the signature as a header value.

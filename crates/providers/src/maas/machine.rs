@@ -2,7 +2,6 @@
 
 use super::hardware::{BlockDevice, Interface, NamedResource, nullable};
 use super::status::Status;
-use model::time::Timestamp;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,15 +53,20 @@ pub struct Machine {
     pub pool: NamedResource,
     #[serde(default, deserialize_with = "nullable")]
     pub zone: NamedResource,
+    /// The processor cores, as the commissioning counted them; zero when unknown.
+    #[serde(default, deserialize_with = "nullable")]
+    pub cpu_count: u64,
+    /// In MiB; zero when unknown.
+    #[serde(rename = "memory", default, deserialize_with = "nullable")]
+    pub memory_mib: u64,
     pub hardware_uuid: Option<String>,
     #[serde(default, deserialize_with = "nullable")]
     pub hardware_info: HardwareInfo,
     #[serde(default, deserialize_with = "nullable")]
     pub enable_hw_sync: bool,
-    #[serde(default, deserialize_with = "moment")]
-    pub last_sync: Option<Timestamp>,
-    #[serde(default, deserialize_with = "moment")]
-    pub next_sync: Option<Timestamp>,
+    /// As MAAS writes it: up to 3.5 in its local time, without the offset. It is compared with
+    /// nothing but itself.
+    pub last_sync: Option<String>,
     #[serde(default, deserialize_with = "seconds")]
     pub sync_interval: Option<Duration>,
     /// Set by the owner. MAAS removes them when the machine is released.
@@ -78,8 +82,7 @@ impl Machine {
 
     /// The serial number of the system, if its board reports one.
     pub fn serial(&self) -> Option<&str> {
-        let serial = self.hardware_info.system_serial.trim();
-        (!serial.is_empty() && serial != UNKNOWN).then_some(serial)
+        known(&self.hardware_info.system_serial)
     }
 
     /// Compares hexadecimal digits only, so the notation does not matter.
@@ -104,6 +107,17 @@ pub struct HardwareInfo {
     pub system_serial: String,
     #[serde(deserialize_with = "nullable")]
     pub chassis_serial: String,
+    #[serde(deserialize_with = "nullable")]
+    pub cpu_model: String,
+    /// The firmware that boots the system: BIOS or UEFI.
+    #[serde(deserialize_with = "nullable")]
+    pub mainboard_firmware_version: String,
+}
+
+/// A detail of the hardware, unless MAAS does not know it.
+pub(super) fn known(detail: &str) -> Option<&str> {
+    let detail = detail.trim();
+    (!detail.is_empty() && detail != UNKNOWN).then_some(detail)
 }
 
 /// The power state that MAAS read last, possibly a while ago.
@@ -134,20 +148,6 @@ impl<'de> Deserialize<'de> for MaasPowerState {
         let name = Option::<String>::deserialize(deserializer)?;
         Ok(name.as_deref().map_or(Self::Unknown, Self::parse))
     }
-}
-
-/// MAAS writes UTC, with or without an offset. A malformed time is `None`, so that one machine
-/// cannot make the whole list unreadable.
-fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-    Ok(Option::<String>::deserialize(deserializer)?.and_then(|text| read_moment(&text)))
-}
-
-fn read_moment(text: &str) -> Option<Timestamp> {
-    let time = text.parse::<jiff::Timestamp>().ok().or_else(|| {
-        let civil: jiff::civil::DateTime = text.parse().ok()?;
-        civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
-    })?;
-    Some(Timestamp::from_micros(time.as_microsecond()))
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -58,12 +58,13 @@ impl Maas {
 
     /// Boots the machine to read its hardware. The requesting user owns it meanwhile.
     pub async fn commission(&self, system_id: &str) -> Result<Machine> {
-        self.read(op(system_id, "commission")).await
+        self.read(op(system_id, "commission").powers()).await
     }
 
     /// Aborts commissioning, testing, deploying or erasing.
     pub async fn abort(&self, system_id: &str, comment: &str) -> Result<Machine> {
-        self.read(op(system_id, "abort").form(Form::default().with("comment", comment))).await
+        let form = Form::default().with("comment", comment);
+        self.read(op(system_id, "abort").powers().form(form)).await
     }
 
     /// Allocates this machine, which must be Ready.
@@ -74,23 +75,23 @@ impl Maas {
 
     /// Installs an operating system. All data on its disks is lost.
     pub async fn deploy(&self, system_id: &str, deploy: &DeployRequest) -> Result<Machine> {
-        self.read(op(system_id, "deploy").form(deploy.form())).await
+        self.read(op(system_id, "deploy").powers().form(deploy.form())).await
     }
 
     /// Releases the machine. Idempotent: MAAS takes a second request for the first one.
     pub async fn release(&self, system_id: &str, release: &ReleaseRequest) -> Result<Machine> {
-        self.read(op(system_id, "release").idempotent().form(release.form())).await
+        self.read(op(system_id, "release").powers().idempotent().form(release.form())).await
     }
 
     /// Powers the machine on. MAAS **deploys** an Allocated machine on this request. Not
     /// idempotent: some power types power-cycle a machine that is on.
     pub async fn power_on(&self, system_id: &str) -> Result<Machine> {
-        self.read(op(system_id, "power_on")).await
+        self.read(op(system_id, "power_on").powers()).await
     }
 
     pub async fn power_off(&self, system_id: &str, mode: StopMode) -> Result<()> {
         let form = Form::default().with("stop_mode", mode.as_str());
-        self.send(op(system_id, "power_off").idempotent().form(form)).await
+        self.send(op(system_id, "power_off").powers().idempotent().form(form)).await
     }
 
     /// MAAS queries the BMC now, which may take a minute and occupies a thread of the region.
@@ -112,7 +113,8 @@ impl Maas {
 
     /// Only the owner may do this; MAAS releases the machine first.
     pub async fn mark_broken(&self, system_id: &str, comment: &str) -> Result<Machine> {
-        self.read(op(system_id, "mark_broken").form(Form::default().with("comment", comment))).await
+        let form = Form::default().with("comment", comment);
+        self.read(op(system_id, "mark_broken").powers().form(form)).await
     }
 
     pub async fn mark_fixed(&self, system_id: &str, comment: &str) -> Result<Machine> {

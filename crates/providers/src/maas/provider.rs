@@ -107,6 +107,43 @@ impl MaasProvider {
         Self { store, settings, sites }
     }
 
+    /// The name of the credential for the BMC of a machine; empty: none is configured.
+    fn bmc_credential<'a>(&'a self, spec: &'a MachineSpec) -> &'a str {
+        let usual = &self.settings.bmc_credential;
+        if spec.bmc_credential.is_empty() { usual } else { &spec.bmc_credential }
+    }
+
+    async fn execute(
+        &self,
+        target: &Target,
+        request: &ProviderCall,
+        journal: &Journal,
+    ) -> CallResult {
+        let Effect::Stage { stage, node, site, undo, .. } = &request.effect else {
+            return MachineExecutor::open(self, target, request, journal).await?.execute().await;
+        };
+        let Some(site) = site else {
+            let message = format!("no MAAS manages {node}: it has no site");
+            return Err(Fault::new(FaultCode::SiteUnfit, message));
+        };
+        let site = self.store.site(site).await?;
+        let node = self.store.node(node).await?;
+        let site_client = self.sites.open(&site).await?;
+        let call = CallContext {
+            provider: self,
+            site_client,
+            request,
+            journal,
+            limit: stage.attempt_timeout(),
+        };
+        let work = StageExecutor { call, site, node, stage: *stage };
+        let answer = match *undo {
+            false => self.perform_stage(work, *stage, target).await,
+            true => self.undo_stage(work, *stage, target).await,
+        };
+        answer.map(|answer| with_release(answer, *stage, *undo))
+    }
+
     async fn perform_stage(
         &self,
         work: StageExecutor<'_>,
@@ -219,29 +256,9 @@ impl Provider for MaasProvider {
     }
 
     async fn call(&self, target: &Target, request: &ProviderCall, journal: &Journal) -> CallResult {
-        let Effect::Stage { stage, node, site, undo, .. } = &request.effect else {
-            return MachineExecutor::open(self, target, request, journal).await?.execute().await;
-        };
-        let Some(site) = site else {
-            let message = format!("no MAAS manages {node}: it has no site");
-            return Err(Fault::new(FaultCode::SiteUnfit, message));
-        };
-        let site = self.store.site(site).await?;
-        let node = self.store.node(node).await?;
-        let site_client = self.sites.open(&site).await?;
-        let call = CallContext {
-            provider: self,
-            site_client,
-            request,
-            journal,
-            limit: stage.attempt_timeout(),
-        };
-        let work = StageExecutor { call, site, node, stage: *stage };
-        let answer = match *undo {
-            false => self.perform_stage(work, *stage, target).await,
-            true => self.undo_stage(work, *stage, target).await,
-        };
-        answer.map(|answer| with_release(answer, *stage, *undo))
+        let mask = self.mask_for(target).await;
+        let answer = self.execute(target, request, &journal.masked(mask.clone())).await;
+        masking::mask_answer(&mask, answer)
     }
 
     async fn check_image(&self, target: &Target, image: &str) -> Result<()> {

@@ -27,6 +27,18 @@ pub struct Whoami {
     pub is_superuser: bool,
 }
 
+impl Whoami {
+    /// What is wrong with the site's key, unless it is an administrator's.
+    pub fn administrator_problem(&self) -> Option<String> {
+        let user = &self.username;
+        (!self.is_superuser).then(|| {
+            format!(
+                "site.spec.maas_credential is the key of {user}, who is no administrator of MAAS; give one of an administrator"
+            )
+        })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Tag {
     pub name: String,
@@ -48,13 +60,26 @@ pub struct TagChange {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct BootResource {
     pub id: i64,
-    /// `ubuntu/jammy`, or `custom/NAME`.
+    /// `ubuntu/jammy`. An uploaded image has no system: see [`BootResource::image`].
     pub name: String,
     #[serde(default, deserialize_with = "nullable")]
     pub architecture: String,
     /// `Synced` or `Uploaded`.
     #[serde(rename = "type", default, deserialize_with = "nullable")]
     pub kind: String,
+}
+
+/// The system of an uploaded image, which MAAS leaves out of its list.
+const UPLOADED: &str = "custom";
+
+impl BootResource {
+    /// The image as a deployment names it: `ubuntu/jammy`, `custom/NAME`.
+    pub fn image(&self) -> String {
+        match self.name.contains('/') {
+            true => self.name.clone(),
+            false => format!("{UPLOADED}/{}", self.name),
+        }
+    }
 }
 
 impl Maas {
@@ -77,6 +102,18 @@ impl Maas {
 
     pub async fn boot_resources(&self) -> Result<Vec<BootResource>> {
         self.read(Call::get("boot-resources/")).await
+    }
+
+    /// The images of the region, each once: MAAS has a resource for each kernel and architecture.
+    pub async fn images(&self) -> Result<Vec<String>> {
+        let resources = self.boot_resources().await?;
+        let mut images: Vec<String> = Vec::new();
+        for image in resources.iter().map(BootResource::image) {
+            if !images.contains(&image) {
+                images.push(image);
+            }
+        }
+        Ok(images)
     }
 
     pub async fn tags(&self) -> Result<Vec<Tag>> {

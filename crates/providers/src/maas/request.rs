@@ -132,8 +132,8 @@ impl MachineChange {
 /// What to install. MAAS allocates a Ready machine first.
 #[derive(Clone, Default)]
 pub struct DeployRequest {
-    pub osystem: Option<String>,
-    pub distro_series: Option<String>,
+    /// `OS/RELEASE`, `custom/NAME` for an uploaded image. Unset: the region's default.
+    pub image: Option<String>,
     /// For cloud-init; sent in base64. It may hold tokens.
     pub user_data: Option<SecretString>,
     /// The deployed system reports its hardware to MAAS periodically.
@@ -145,8 +145,7 @@ pub struct DeployRequest {
 impl fmt::Debug for DeployRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deploy")
-            .field("osystem", &self.osystem)
-            .field("distro_series", &self.distro_series)
+            .field("image", &self.image)
             .field("enable_hw_sync", &self.enable_hw_sync)
             .finish_non_exhaustive()
     }
@@ -157,8 +156,8 @@ impl DeployRequest {
         use secrecy::ExposeSecret;
         let encoded = |data: &SecretString| STANDARD.encode(data.expose_secret());
         Form::default()
-            .with_optional("osystem", self.osystem.as_ref())
-            .with_optional("distro_series", self.distro_series.as_ref())
+            // MAAS ignores `osystem` and takes a release without one for that of any system.
+            .with_optional("distro_series", self.image.as_ref())
             .with_optional("user_data", self.user_data.as_ref().map(encoded))
             .with("enable_hw_sync", self.enable_hw_sync)
             .with_optional("comment", self.comment.as_ref())

@@ -3,7 +3,9 @@
 
 use crate::certs::Authority;
 use crate::http::{Call, Peer, Response};
-use crate::maas_api::{End, KEY, MaasApi, OperationTime, PlannedOutcomes, Released, Trouble};
+use crate::maas_api::{
+    End, KEY, MaasApi, NodeStatus, OperationTime, PlannedOutcomes, Released, Trouble,
+};
 use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::retry::Backoff;
 use providers::http_client::Trust;
@@ -38,11 +40,11 @@ async fn start() -> (MaasApi, Maas) {
 }
 
 /// Adds a machine in this status. Returns its system id.
-fn add(api: &MaasApi, status: Status) -> String {
+fn add(api: &MaasApi, status: NodeStatus) -> String {
     let mut env = api.state();
     let machine = env.add(MAC);
     machine.status = status;
-    if !matches!(status, Status::New | Status::Ready | Status::Broken) {
+    if !matches!(status, NodeStatus::New | NodeStatus::Ready | NodeStatus::Broken) {
         machine.owner = Some("admin".into());
     }
     machine.system_id.clone()
@@ -86,8 +88,7 @@ fn bmc() -> Bmc {
 
 fn jammy() -> DeployRequest {
     DeployRequest {
-        osystem: Some("ubuntu".into()),
-        distro_series: Some("jammy".into()),
+        image: Some("ubuntu/jammy".into()),
         user_data: Some("#cloud-config\nhostname: é\n".into()),
         enable_hw_sync: true,
         comment: Some("op-1".into()),
@@ -97,7 +98,7 @@ fn jammy() -> DeployRequest {
 #[tokio::test]
 async fn the_region_reports_version_and_user() {
     let (api, maas) = start().await;
-    assert_eq!(maas.version().await.unwrap().version, "3.4.4");
+    assert_eq!(maas.version().await.unwrap().version, "3.4.8");
     let whoami = maas.whoami().await.unwrap();
     assert_eq!((whoami.username.as_str(), whoami.is_superuser), ("admin", true));
     let names = |named: Vec<providers::maas::NamedResource>| {
@@ -106,13 +107,34 @@ async fn the_region_reports_version_and_user() {
     assert_eq!(names(maas.pools().await.unwrap()), ["default", "gpu"]);
     assert_eq!(names(maas.zones().await.unwrap()), ["default", "east"]);
     assert_eq!(maas.subnets().await.unwrap()[0].cidr, "10.10.0.0/24");
-    assert_eq!(maas.boot_resources().await.unwrap()[1].name, "custom/gpu-node");
+    assert_eq!(maas.boot_resources().await.unwrap()[1].name, "gpu-node");
+    assert_eq!(maas.images().await.unwrap(), ["ubuntu/jammy", "custom/gpu-node"]);
     assert_eq!(maas.fingerprint(), None);
     // The version is public, so a wrong key is detected by `whoami`.
-    for key in ["wrong:token:s3cret", "consumer:wrong:s3cret", "consumer:token:wrong"] {
-        let stranger = client_with(&api, key, settings());
+    let (known, secret) = KEY.rsplit_once(':').unwrap();
+    let token = known.rsplit_once(':').unwrap().1;
+    for key in [
+        format!("wrong:{token}:{secret}"),
+        format!("consumer:wrong:{secret}"),
+        format!("consumer:{token}:wrong"),
+    ] {
+        let stranger = client_with(&api, &key, settings());
         assert!(stranger.version().await.is_ok());
         assert_eq!(code(stranger.whoami().await), FaultCode::LoginRefused, "{key}");
+    }
+}
+
+/// The numbers and names of the peer are MAAS's, and the client reads them as such.
+#[tokio::test]
+async fn every_status_is_read_by_its_number() {
+    let (api, maas) = start().await;
+    let id = add(&api, NodeStatus::New);
+    api.state().operation_time = OperationTime::UntilAdvanced;
+    for status in NodeStatus::ALL {
+        api.state().machines.get_mut(&id).unwrap().status = status;
+        let read = maas.machine(&id).await.unwrap();
+        assert_eq!((read.status.number(), read.status.words()), (status.number(), status.name()));
+        assert_eq!(read.status_name, status.name());
     }
 }
 
@@ -169,7 +191,7 @@ async fn a_machine_is_created_once_and_found() {
 #[tokio::test]
 async fn two_machines_may_have_one_mac() {
     let (api, maas) = start().await;
-    let (one, two) = (add(&api, Status::New), add(&api, Status::Ready));
+    let (one, two) = (add(&api, NodeStatus::New), add(&api, NodeStatus::Ready));
     let found = maas.machines(&MachineFilter::by_mac(MAC)).await.unwrap();
     assert_eq!(found.into_iter().map(|machine| machine.system_id).collect::<Vec<_>>(), [one, two]);
 }
@@ -177,7 +199,7 @@ async fn two_machines_may_have_one_mac() {
 #[tokio::test]
 async fn a_machine_from_new_to_released() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::New);
+    let id = add(&api, NodeStatus::New);
     api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { tests: true, ..PlannedOutcomes::default() };
     let status = async || maas.machine(&id).await.unwrap().status;
@@ -225,14 +247,14 @@ async fn surprising_behaviour_of_maas() {
     let (api, maas) = start().await;
     api.state().operation_time = OperationTime::UntilAdvanced;
     // A release may lead to New.
-    let id = add(&api, Status::Deployed);
+    let id = add(&api, NodeStatus::Deployed);
     api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { release: Released::New, ..PlannedOutcomes::default() };
     maas.release(&id, &ReleaseRequest::default()).await.unwrap();
     api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::New);
     // A release may never end.
-    let stuck = add(&api, Status::Deployed);
+    let stuck = add(&api, NodeStatus::Deployed);
     api.state().machines.get_mut(&stuck).unwrap().planned =
         PlannedOutcomes { release: Released::Fails, ..PlannedOutcomes::default() };
     maas.release(&stuck, &ReleaseRequest::default()).await.unwrap();
@@ -241,7 +263,7 @@ async fn surprising_behaviour_of_maas() {
     // A machine that is allocated to no user cannot be switched on.
     assert_eq!(code(maas.power_on(&id).await), FaultCode::EffectFailed);
     // Switching on an allocated machine deploys it.
-    let id = add(&api, Status::Allocated);
+    let id = add(&api, NodeStatus::Allocated);
     assert_eq!(maas.power_on(&id).await.unwrap().status, Status::Deploying);
     // A new machine is commissioned at once unless that is forbidden.
     let new = NewMachine {
@@ -251,14 +273,14 @@ async fn surprising_behaviour_of_maas() {
     };
     assert_eq!(maas.create(&new).await.unwrap().status, Status::Commissioning);
     // Deploying a machine that is Ready allocates it first.
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().owner.as_deref(), Some("admin"));
 }
 
 #[tokio::test]
 async fn power_is_switched_and_read() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Deployed);
+    let id = add(&api, NodeStatus::Deployed);
     assert_eq!(maas.power_on(&id).await.unwrap().power_state, MaasPowerState::On);
     assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::On));
     maas.power_off(&id, StopMode::Soft).await.unwrap();
@@ -269,7 +291,7 @@ async fn power_is_switched_and_read() {
 #[tokio::test]
 async fn a_machine_is_marked_broken_fixed_and_aborted() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Allocated);
+    let id = add(&api, NodeStatus::Allocated);
     let broken = maas.mark_broken(&id, "no BOSS disk").await.unwrap();
     assert_eq!((broken.status, broken.owner), (Status::Broken, None));
     assert_eq!(broken.status_message, "no BOSS disk");
@@ -288,7 +310,7 @@ async fn a_machine_is_marked_broken_fixed_and_aborted() {
 #[tokio::test]
 async fn disks_are_listed_chosen_and_laid_out() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     let second = {
         let mut env = api.state();
         let disk = env.disk("nvme0n1", "SAMSUNG", 3840);
@@ -310,7 +332,7 @@ async fn disks_are_listed_chosen_and_laid_out() {
         FaultCode::MaasRefused
     );
     assert_eq!(code(maas.set_boot_disk(&id, 999).await), FaultCode::EffectFailed);
-    api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Deployed;
     assert_eq!(code(maas.set_boot_disk(&id, second).await), FaultCode::EffectFailed);
     assert_eq!(
         code(maas.set_storage_layout(&id, StorageLayout::Flat, None).await),
@@ -322,7 +344,7 @@ async fn disks_are_listed_chosen_and_laid_out() {
 #[tokio::test]
 async fn interfaces_are_changed_linked_and_unlinked() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     let interface = maas.interfaces(&id).await.unwrap()[0].id;
     let change =
         InterfaceChange { mtu: Some(9000), tags: Some(vec!["roce".into()]), ..Default::default() };
@@ -348,14 +370,14 @@ async fn interfaces_are_changed_linked_and_unlinked() {
     let nowhere = LinkRequest { subnet: 99, ..desired(LinkMode::Auto, None) };
     assert_eq!(code(maas.link_subnet(&id, interface, &nowhere).await), FaultCode::MaasRefused);
     assert_eq!(code(maas.update_interface(&id, 999, &change).await), FaultCode::EffectFailed);
-    api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Deployed;
     assert_eq!(code(maas.update_interface(&id, interface, &change).await), FaultCode::EffectFailed);
 }
 
 #[tokio::test]
 async fn tags_are_made_and_put_on_machines() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     assert_eq!(maas.create_tag("h100", "eight of them").await.unwrap().name, "h100");
     assert_eq!(code(maas.create_tag("h100", "").await), FaultCode::MaasRefused);
     assert_eq!(maas.tags().await.unwrap()[0].comment, "eight of them");
@@ -371,7 +393,7 @@ async fn tags_are_made_and_put_on_machines() {
 #[tokio::test]
 async fn a_failed_deployment_says_why() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     assert_eq!(maas.installation_log(&id).await, Ok(None));
     api.state().machines.get_mut(&id).unwrap().planned.deployment = End::Fails {
         events: vec!["'cloudinit' searching for network datasources".into()],
@@ -384,8 +406,9 @@ async fn a_failed_deployment_says_why() {
     api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedDeployment);
     let query = EventQuery { system_id: id.clone(), after, level: Some("DEBUG".into()) };
-    let [event] = &maas.events(&query).await.unwrap().events[..] else { panic!("one event") };
+    let [event, status] = &maas.events(&query).await.unwrap().events[..] else { panic!() };
     assert!(event.description.contains("datasource"), "{event:?}");
+    assert_eq!((event.level.as_str(), status.kind.as_str()), ("ERROR", "Failed deployment"));
     let log = maas.installation_log(&id).await.unwrap().unwrap();
     assert!(log.ends_with("\ncurtin: Installation failed: no datasource\n"), "{log}");
     assert!(!log.contains("cloud-init.log"), "only the log of the installer itself: {log}");
@@ -398,7 +421,7 @@ async fn a_failed_deployment_says_why() {
 #[tokio::test]
 async fn commissioning_fails_and_a_deployment_sticks() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::New);
+    let id = add(&api, NodeStatus::New);
     {
         let mut env = api.state();
         let impact = &mut env.machines.get_mut(&id).unwrap().planned;
@@ -408,7 +431,7 @@ async fn commissioning_fails_and_a_deployment_sticks() {
     maas.commission(&id).await.unwrap();
     api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedCommissioning);
-    api.state().machines.get_mut(&id).unwrap().status = Status::Ready;
+    api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Ready;
     maas.deploy(&id, &jammy()).await.unwrap();
     for _ in 0..5 {
         assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deploying);
@@ -419,8 +442,8 @@ async fn commissioning_fails_and_a_deployment_sticks() {
 async fn events_are_read_page_by_page_up_to_a_bound() {
     const PAGE: usize = 200;
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
-    let other = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
+    let other = add(&api, NodeStatus::Ready);
     let note = |count: usize| {
         let mut env = api.state();
         for number in 0..count {
@@ -454,7 +477,7 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
 async fn a_wrong_state_is_distinguished_from_an_overload() {
     let (api, maas) = start().await;
     api.state().operation_time = OperationTime::UntilAdvanced;
-    let id = add(&api, Status::Commissioning);
+    let id = add(&api, NodeStatus::Commissioning);
     for (done, name) in [
         (code(maas.deploy(&id, &jammy()).await), "deploy"),
         (code(maas.commission(&id).await), "commission"),
@@ -464,9 +487,9 @@ async fn a_wrong_state_is_distinguished_from_an_overload() {
     }
     assert_eq!(code(maas.allocate(&id, "").await), FaultCode::EffectFailed);
     // A conflict in the database has changed nothing, so even a deployment is retried.
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     for retry_after in [None, Some(0)] {
-        api.state().machines.get_mut(&id).unwrap().status = Status::Ready;
+        api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Ready;
         api.state().trouble("deploy", Trouble::Conflict { retry_after }, 3);
         let before = api.state().count(&id, "deploy");
         assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().status, Status::Deploying);
@@ -477,7 +500,7 @@ async fn a_wrong_state_is_distinguished_from_an_overload() {
 #[tokio::test]
 async fn busy_answers_are_retried_up_to_a_bound() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Deployed);
+    let id = add(&api, NodeStatus::Deployed);
     let busy = || Trouble::Busy { retry_after: Some(0) };
     api.state().trouble("read", busy(), 4);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deployed);
@@ -501,7 +524,7 @@ async fn busy_answers_are_retried_up_to_a_bound() {
 #[tokio::test]
 async fn a_change_that_is_not_idempotent_is_sent_once() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     api.state().operation_time = OperationTime::UntilAdvanced;
     // The change was made, and the power action after it failed with a 503.
     api.state().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
@@ -525,7 +548,7 @@ async fn a_lost_answer_is_uncertain_only_for_a_change() {
     let maas = client_with(&api, KEY, hasty);
     api.state().operation_time = OperationTime::UntilAdvanced;
     for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {
-        let id = add(&api, Status::Ready);
+        let id = add(&api, NodeStatus::Ready);
         api.state().trouble("commission", lost.clone(), 1);
         let fault = maas.commission(&id).await.unwrap_err();
         assert_eq!(
@@ -549,7 +572,7 @@ async fn a_lost_answer_is_uncertain_only_for_a_change() {
 #[tokio::test]
 async fn every_other_refusal_has_its_fault() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     let page = "<html>no such page</html>";
     for (status, words, probe, change) in [
         (404, page, FaultCode::MaasUnreachable, FaultCode::MaasUnreachable),
@@ -566,7 +589,7 @@ async fn every_other_refusal_has_its_fault() {
             FaultCode::NotSupported,
             FaultCode::NotSupported,
         ),
-        (500, "boom", FaultCode::MaasUnreachable, FaultCode::AnswerLost),
+        (500, "boom", FaultCode::MaasUnreachable, FaultCode::AnswerGarbled),
         (502, page, FaultCode::MaasUnreachable, FaultCode::AnswerLost),
         (302, "", FaultCode::MaasRefused, FaultCode::MaasRefused),
         (200, "not JSON", FaultCode::MaasUnreachable, FaultCode::AnswerGarbled),
@@ -588,9 +611,61 @@ async fn every_other_refusal_has_its_fault() {
 async fn a_login_that_is_refused_is_not_tried_again() {
     let (api, _) = start().await;
     let requested = api.state().requests.len();
-    let wrong = client_with(&api, "other:token:s3cret", settings());
+    let wrong = client_with(&api, &KEY.replace("consumer", "other"), settings());
     assert_eq!(code(wrong.whoami().await), FaultCode::LoginRefused);
     assert_eq!(api.state().requests.len() - requested, 1);
+}
+
+/// MAAS quotes the expected signature, and with PLAINTEXT that is the secret of the key.
+#[tokio::test]
+async fn a_secret_in_an_answer_is_not_passed_on() {
+    let (api, maas) = start().await;
+    let (known, secret) = KEY.rsplit_once(':').unwrap();
+    let wrong = client_with(&api, &format!("{known}:wr0ng-secret"), settings());
+    let fault = wrong.whoami().await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::LoginRefused);
+    assert!(fault.message.contains("the secret of the API key is wrong"), "{fault}");
+    assert!(!fault.message.contains(secret) && !fault.message.contains("wr0ng"), "{fault}");
+    // Any other text is scanned for the secrets that were sent.
+    let id = add(&api, NodeStatus::Ready);
+    let quotes = format!("cannot use &{secret} nor calvin1");
+    for status in [400, 409, 500, 503] {
+        api.state().trouble("update", Trouble::Says(status, quotes.clone()), 5);
+        let power = PowerConfig::Redfish(Bmc { password: "calvin1".into(), ..bmc() });
+        let change = MachineChange { power: Some(power), ..MachineChange::default() };
+        let fault = maas.update(&id, &change).await.unwrap_err();
+        api.state().clear_troubles();
+        assert!(fault.message.contains("cannot use &*** nor ***"), "{fault}");
+    }
+    api.state().note_event(&id, "Deploying", &quotes);
+    let query = EventQuery { system_id: id.clone(), ..EventQuery::default() };
+    let events = maas.events(&query).await.unwrap().events;
+    assert_eq!(events.last().unwrap().description, "cannot use &*** nor calvin1");
+    api.state().machines.get_mut(&id).unwrap().logs.push(quotes);
+    let log = maas.installation_log(&id).await.unwrap().unwrap();
+    assert!(log.ends_with("cannot use &*** nor calvin1"), "{log}");
+}
+
+/// MAAS reads the address of a BMC as an IP address and fails over a URL. It takes the change back.
+#[tokio::test]
+async fn a_500_of_maas_is_no_lost_answer() {
+    let (api, maas) = start().await;
+    let bmc = || Bmc { address: "https://10.0.0.5".into(), ..bmc() };
+    let fault = maas.create(&new_machine(PowerConfig::Redfish(bmc()))).await.unwrap_err();
+    assert_eq!((fault.code, api.state().machines.len()), (FaultCode::MaasFailed, 0));
+    assert!(fault.message.contains("does not support netmasks"), "{fault}");
+    assert!(fault.message.contains("regiond.log"), "{fault}");
+    let id = add(&api, NodeStatus::Ready);
+    let change =
+        MachineChange { power: Some(PowerConfig::Redfish(bmc())), ..MachineChange::default() };
+    assert_eq!(code(maas.update(&id, &change).await), FaultCode::MaasFailed);
+    assert_eq!(api.state().count(&id, "update"), 1);
+    for address in ["10.0.0.5", "10.0.0.5:8443", "[fe80::1]", "[fe80::1]:8443", "bmc-7"] {
+        let power = PowerConfig::Redfish(Bmc { address: address.into(), ..bmc() });
+        let change = MachineChange { power: Some(power), ..MachineChange::default() };
+        maas.update(&id, &change).await.unwrap();
+        assert_eq!(api.state().machines[&id].power_parameters["power_address"], address);
+    }
 }
 
 #[tokio::test]
@@ -639,7 +714,7 @@ async fn over_tls_a_region_must_be_the_one_that_is_trusted() {
 #[tokio::test]
 async fn a_deleted_machine_is_gone_for_every_call() {
     let (api, maas) = start().await;
-    let id = add(&api, Status::Ready);
+    let id = add(&api, NodeStatus::Ready);
     api.state().machines.remove(&id);
     let (change, release, none) =
         (MachineChange::default(), ReleaseRequest::default(), BTreeMap::new());

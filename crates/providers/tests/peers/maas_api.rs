@@ -1,16 +1,22 @@
 //! A fake MAAS over HTTP, because no package registry has one: the paths, status codes and texts of
 //! MAAS 3.4, and stricter than it. It refuses a wrong content type, an unknown parameter and a
-//! nonce used twice, so that no mistake of a client passes unnoticed.
+//! nonce used twice, so that no mistake of a client passes unnoticed. It shares no type with the
+//! client under test.
 //!
-//! `world` is its state and how machines change, `ops` are the operations on a machine, and
-//! `region` is the rest.
+//! A behaviour that surprises has a note with its versions: *run* was seen at a region that ran,
+//! *read* was read in the source of that version.
+//!
+//! `status` are the statuses, `state` is the state and how machines change, `ops` are the
+//! operations on a machine, and `region` is the rest.
 
 mod form;
 mod ops;
 mod region;
 mod state;
+mod status;
 
 pub use state::{AnswerLoss, End, MaasState, OperationTime, PlannedOutcomes, Released, Trouble};
+pub use status::NodeStatus;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -29,10 +35,10 @@ use tokio::task::JoinHandle;
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 const API: &str = "/MAAS/api/2.0/";
 /// The valid key, and its parts.
-pub const KEY: &str = "consumer:token:s3cret";
+pub const KEY: &str = "consumer:token-of-admin:s3cret-of-admin";
 const CONSUMER: &str = "consumer";
-const TOKEN: &str = "token";
-const SIGNATURE: &str = "&s3cret";
+const TOKEN: &str = "token-of-admin";
+const SIGNATURE: &str = "&s3cret-of-admin";
 /// The tolerated difference of the clocks, in seconds.
 const MAX_SKEW_S: u64 = 300;
 /// The answers when MAAS asks for a retry: after a conflict, and when it is unavailable.
@@ -300,7 +306,10 @@ fn authenticate(env: &Mutex<MaasState>, headers: &HeaderMap) -> Result<(), Reply
         return Err(no(format!("'Invalid access token: {}'", part("oauth_token"))));
     }
     if part("oauth_signature") != SIGNATURE {
-        return Err(no("'Invalid signature. Expected signature base string: '".into()));
+        // With PLAINTEXT the base string is the secret (run: 3.4.8; read: 3.4.8 to 3.7.3).
+        return Err(no(format!(
+            "'Invalid signature. Expected signature base string: {SIGNATURE}'"
+        )));
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let at: u64 = part("oauth_timestamp").parse().unwrap_or_default();

@@ -5,13 +5,12 @@
 //! must not happen, even if the request was in transit when its caller crashed.
 
 use crate::crash_injector::{CallTarget, CrashInjector, CrashPoint, CrashTiming};
-use crate::maas_api::{AnswerLoss, End as Ends, PlannedOutcomes};
+use crate::maas_api::{AnswerLoss, End as Ends, NodeStatus, PlannedOutcomes};
 use crate::maas_fixture::{MaasFixture, NODE, SITE, effect};
 use futures_util::stream::{self, StreamExt};
 use model::effect::{CallVerb, DesiredPower, Effect, PowerOffPolicy, ProviderAnswer, RebootMode};
 use model::fault::EffectOutcome;
 use model::node::{NodeStage, NodeState, StageExecutor};
-use providers::maas::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,24 +40,24 @@ impl Scenario {
     }
 
     /// The status in MAAS before the scenario.
-    fn status(&self) -> Option<Status> {
+    fn status(&self) -> Option<NodeStatus> {
         match self {
             Self::Stage(stage) => match stage {
                 NodeStage::CreateOrFindInMaas => None,
-                NodeStage::CommissionNode => Some(Status::New),
-                NodeStage::WaitForReady => Some(Status::Commissioning),
-                NodeStage::WaitForDeployed => Some(Status::Deploying),
+                NodeStage::CommissionNode => Some(NodeStatus::New),
+                NodeStage::WaitForReady => Some(NodeStatus::Commissioning),
+                NodeStage::WaitForDeployed => Some(NodeStatus::Deploying),
                 NodeStage::ClassifyDeployFailure | NodeStage::RecoverForDatasourceRetry => {
-                    Some(Status::FailedDeployment)
+                    Some(NodeStatus::FailedDeployment)
                 }
                 NodeStage::EnsureHardwareSyncConfigured
                 | NodeStage::WaitForHardwareSyncHealthy
-                | NodeStage::ReleaseMaasNode => Some(Status::Deployed),
-                _ => Some(Status::Ready),
+                | NodeStage::ReleaseMaasNode => Some(NodeStatus::Deployed),
+                _ => Some(NodeStatus::Ready),
             },
-            Self::Undo(NodeStage::CommissionNode) => Some(Status::Commissioning),
-            Self::Undo(NodeStage::DeployViaMaas) | Self::Machine(_) => Some(Status::Deployed),
-            Self::Undo(_) | Self::Find => Some(Status::Ready),
+            Self::Undo(NodeStage::CommissionNode) => Some(NodeStatus::Commissioning),
+            Self::Undo(NodeStage::DeployViaMaas) | Self::Machine(_) => Some(NodeStatus::Deployed),
+            Self::Undo(_) | Self::Find => Some(NodeStatus::Ready),
         }
     }
 
@@ -96,24 +95,24 @@ impl Scenario {
     }
 
     /// The status in MAAS afterwards.
-    fn expected_status(&self) -> Option<Status> {
+    fn expected_status(&self) -> Option<NodeStatus> {
         match self {
             Self::Stage(stage) => match stage {
-                NodeStage::CreateOrFindInMaas => Some(Status::New),
+                NodeStage::CreateOrFindInMaas => Some(NodeStatus::New),
                 NodeStage::WaitForDeployed | NodeStage::RecoverForDatasourceRetry => {
-                    Some(Status::Deployed)
+                    Some(NodeStatus::Deployed)
                 }
-                NodeStage::ReleaseMaasNode | NodeStage::WaitForReady => Some(Status::Ready),
+                NodeStage::ReleaseMaasNode | NodeStage::WaitForReady => Some(NodeStatus::Ready),
                 NodeStage::RemoveMaasRecord => None,
-                NodeStage::ClassifyDeployFailure => Some(Status::FailedDeployment),
+                NodeStage::ClassifyDeployFailure => Some(NodeStatus::FailedDeployment),
                 // It depends on the number of reads.
                 NodeStage::CommissionNode | NodeStage::DeployViaMaas => self.status(),
                 _ => self.status(),
             },
             Self::Undo(NodeStage::CreateOrFindInMaas) => None,
-            Self::Undo(NodeStage::CommissionNode) => Some(Status::New),
-            Self::Undo(_) | Self::Find => Some(Status::Ready),
-            Self::Machine(_) => Some(Status::Deployed),
+            Self::Undo(NodeStage::CommissionNode) => Some(NodeStatus::New),
+            Self::Undo(_) | Self::Find => Some(NodeStatus::Ready),
+            Self::Machine(_) => Some(NodeStatus::Deployed),
         }
     }
 
@@ -138,13 +137,17 @@ impl Scenario {
             NodeStage::RecoverForDatasourceRetry | NodeStage::ClassifyDeployFailure,
         ) = self
         {
-            env.note_event(&id, "Node installation failure", "no datasource found");
+            env.note_event(&id, "Deploying", "");
+            env.note(&id, "ERROR", ("Node installation failure", "no datasource found"));
         }
         let machine = env.machines.get_mut(&id).unwrap();
         machine.description = "Made by Farrier for node-1 (op-1/create_or_find_in_maas/1)".into();
         machine.power = "on";
         machine.enable_hw_sync = true;
-        machine.last_sync = Some(jiff::Timestamp::now().to_string());
+        machine.last_sync = Some("2026-11-16T10:00:00".into());
+        if let Self::Stage(NodeStage::WaitForHardwareSyncHealthy) = self {
+            machine.planned.reports_hardware = true;
+        }
         if let Self::Stage(NodeStage::DeployViaMaas | NodeStage::CommissionNode) = self {
             machine.planned = PlannedOutcomes {
                 deployment: Ends::Stuck,
@@ -166,10 +169,10 @@ impl Scenario {
         let ends = env.machines.values().next().map(|machine| machine.status);
         match self {
             Self::Stage(NodeStage::CommissionNode) => {
-                assert_eq!(ends, Some(Status::Commissioning), "{message}")
+                assert_eq!(ends, Some(NodeStatus::Commissioning), "{message}")
             }
             Self::Stage(NodeStage::DeployViaMaas) => {
-                assert_eq!(ends, Some(Status::Deploying), "{message}")
+                assert_eq!(ends, Some(NodeStatus::Deploying), "{message}")
             }
             Self::Stage(_) | Self::Find | Self::Undo(_) | Self::Machine(_) => {
                 assert_eq!(ends, self.expected_status(), "{message}")

@@ -3,7 +3,7 @@
 //! engine does.
 
 use crate::crash_injector::{CountingStateStore, CrashInjector};
-use crate::maas_api::{KEY, MaasApi};
+use crate::maas_api::{KEY, MaasApi, NodeStatus};
 use model::effect::{
     CallOutcome, CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall,
 };
@@ -16,7 +16,6 @@ use model::retry::Backoff;
 use model::site::{Network, Site, SiteSpec};
 use model::target::TargetId;
 use model::time::Timestamp;
-use providers::maas::Status;
 use providers::maas::provider::{MaasProvider, Settings};
 use providers::peer_login::TrustPolicy;
 use providers::power::PowerTimeouts;
@@ -114,7 +113,7 @@ impl MaasFixture {
     }
 
     /// Adds a machine with fabric cards to MAAS and links the node to it. Returns its system id.
-    pub fn add(&self, status: Status) -> String {
+    pub fn add(&self, status: NodeStatus) -> String {
         let mut env = self.api.state();
         let id = env.add(MAC).system_id.clone();
         let card = env.interface(&id, "roce0", "aa:bb:cc:00:00:02");
@@ -124,7 +123,7 @@ impl MaasFixture {
         machine.disks.push(disk);
         machine.status = status;
         machine.power_type = "redfish".into();
-        if !matches!(status, Status::New | Status::Ready | Status::Broken) {
+        if !matches!(status, NodeStatus::New | NodeStatus::Ready | NodeStatus::Broken) {
             machine.owner = Some("admin".into());
         }
         drop(env);
@@ -140,7 +139,7 @@ impl MaasFixture {
         marks.insert("farrier-key".into(), key.into());
     }
 
-    pub fn status(&self, id: &str) -> Status {
+    pub fn status(&self, id: &str) -> NodeStatus {
         self.api.state().machines[id].status
     }
 

@@ -1,5 +1,6 @@
 //! Machines behind MAAS that are no nodes: power, images, inspection.
 
+use crate::maas_api::NodeStatus;
 use crate::maas_fixture::{MaasFixture, NODE, SITE};
 use model::condition::{ConditionType, imaged};
 use model::effect::{
@@ -9,12 +10,12 @@ use model::effect::{
 use model::fault::FaultCode;
 use model::node::{NodeStage, NodeState};
 use providers::Provider;
-use providers::maas::Status;
 use providers::power::PowerState;
+use providers::redfish::Inventory;
 
 const IMAGE: &str = "ubuntu/jammy";
 
-async fn machine_behind_maas(status: Status) -> (MaasFixture, String) {
+async fn machine_behind_maas(status: NodeStatus) -> (MaasFixture, String) {
     let mut fixture = MaasFixture::new().await;
     let id = fixture.add(status);
     fixture.put_node(NODE, "", NodeState::Enrolling);
@@ -37,7 +38,7 @@ async fn power_follows_and_is_read_back() {
         Effect::Power { to: DesiredPower::Off, power_off },
         Effect::Power { to: DesiredPower::On, power_off },
     );
-    let (fixture, id) = machine_behind_maas(Status::Deployed).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
     fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
     assert!(matches!(
         call_provider(&fixture, CallVerb::Observe, &off).await,
@@ -53,13 +54,25 @@ async fn power_follows_and_is_read_back() {
     call_provider(&fixture, CallVerb::Perform, &cycle).await.unwrap();
     assert_eq!((fixture.count(&id, "power_off"), fixture.count(&id, "power_on")), (2, 2));
     // In MAAS, switching on an allocated machine deploys it.
-    let (fixture, id) = machine_behind_maas(Status::Allocated).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Allocated).await;
     let fault = call_provider(&fixture, CallVerb::Perform, &on).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::StateDisagrees);
     assert_eq!(fixture.api.state().changes(&id), 0);
     fixture.api.state().machines.get_mut(&id).unwrap().power_type = "manual".into();
     let fault = fixture.call_effect(CallVerb::Perform, &on, 2).await.0.unwrap_err();
     assert_eq!(fault.code, FaultCode::NotSupported);
+    // MAAS switches on no machine without an owner, so a reboot would leave it off.
+    for status in [NodeStatus::New, NodeStatus::Ready, NodeStatus::Broken] {
+        let (fixture, id) = machine_behind_maas(status).await;
+        fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
+        for effect in [&on, &cycle] {
+            let fault = call_provider(&fixture, CallVerb::Perform, effect).await.unwrap_err();
+            assert_eq!(fault.code, FaultCode::StateDisagrees, "{fault}");
+            assert!(fault.message.contains("allocated to no user"), "{fault}");
+        }
+        assert_eq!(fixture.api.state().changes(&id), 0);
+        call_provider(&fixture, CallVerb::Perform, &off).await.unwrap();
+    }
 }
 
 /// Where MAAS cannot switch the power, the operator does it, and only the operator can confirm it.
@@ -76,7 +89,7 @@ async fn manual_power_needs_the_operator() {
         ("manual", "off", true, true),
     ] {
         for effect in [&of_machine, &of_node] {
-            let (fixture, id) = machine_behind_maas(Status::Ready).await;
+            let (fixture, id) = machine_behind_maas(NodeStatus::Ready).await;
             fixture.put_node(NODE, &id, NodeState::Retired);
             fixture.api.state().machines.get_mut(&id).unwrap().power = power;
             fixture.api.state().machines.get_mut(&id).unwrap().power_type = kind.into();
@@ -111,21 +124,26 @@ async fn manual_power_needs_the_operator() {
 #[tokio::test]
 async fn an_image_is_deployed_once() {
     let repave = Effect::Repave { image: IMAGE.into() };
-    for status in [Status::Deployed, Status::Ready, Status::FailedDeployment] {
+    for status in [NodeStatus::Deployed, NodeStatus::Ready, NodeStatus::FailedDeployment] {
         let (fixture, id) = machine_behind_maas(status).await;
         for verb in [CallVerb::Perform, CallVerb::Observe, CallVerb::GetStatus] {
             let answer = call_provider(&fixture, verb, &repave).await.unwrap();
             let ProviderAnswer::Done(outcome) = answer else { panic!("{verb:?}: {answer:?}") };
             assert_eq!(outcome.evidence, [imaged(IMAGE)], "{verb:?}");
         }
-        assert_eq!((fixture.status(&id), fixture.count(&id, "deploy")), (Status::Deployed, 1));
+        assert_eq!((fixture.status(&id), fixture.count(&id, "deploy")), (NodeStatus::Deployed, 1));
         let other = Effect::Repave { image: "custom/gpu-node".into() };
         assert!(matches!(
             call_provider(&fixture, CallVerb::Observe, &other).await,
             Ok(ProviderAnswer::Differs(_))
         ));
+        // An uploaded image is told from a release of the same name by its system.
+        fixture.api.state().images.insert(0, "centos/gpu-node".into());
+        let answer = fixture.call_effect(CallVerb::Perform, &other, 2).await.0.unwrap();
+        let ProviderAnswer::Done(outcome) = answer else { panic!("{answer:?}") };
+        assert_eq!(outcome.evidence, [imaged("custom/gpu-node")]);
     }
-    let (fixture, id) = machine_behind_maas(Status::Deployed).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
     fixture.mark(&id, NODE, "op-0/deploy_via_maas/1");
     let fault = call_provider(&fixture, CallVerb::Perform, &repave).await.unwrap_err();
     assert_eq!((fault.code, fixture.api.state().changes(&id)), (FaultCode::StateDisagrees, 0));
@@ -139,9 +157,10 @@ async fn an_image_is_deployed_once() {
 
 #[tokio::test]
 async fn an_image_is_checked_where_it_is_kept() {
-    let (fixture, id) = machine_behind_maas(Status::Ready).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Ready).await;
     for (image, problem) in [
         (IMAGE, None),
+        // MAAS lists it as gpu-node.
         ("custom/gpu-node", None),
         (
             "ubuntu/noble",
@@ -165,7 +184,7 @@ async fn an_image_is_checked_where_it_is_kept() {
 async fn a_later_deployment_of_another_user_is_kept() {
     use model::effect::EffectKey;
     use providers::state_store::{Checkpoint, ProviderStateStore};
-    let (fixture, id) = machine_behind_maas(Status::Deployed).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
     let requested = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
     fixture
@@ -184,7 +203,7 @@ async fn a_later_deployment_of_another_user_is_kept() {
 
 #[tokio::test]
 async fn a_machine_is_inspected_through_maas() {
-    let (fixture, id) = machine_behind_maas(Status::Deployed).await;
+    let (fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
     fixture.api.state().machines.get_mut(&id).unwrap().power = "on";
     fixture.api.state().note_event(&id, "Deployed", "");
     let replica = fixture.replica();
@@ -193,6 +212,10 @@ async fn a_machine_is_inspected_through_maas() {
     let inspector = replica.inspector().unwrap();
     let shown = inspector.inspect(&fixture.target).await.unwrap();
     assert_eq!((shown.power, shown.inventory.disks.len()), (Some(PowerState::On), 2));
+    let Inventory { vendor, bios_version, memory_mib, cpus, .. } = &shown.inventory;
+    assert_eq!((vendor.as_deref(), bios_version.as_deref()), (Some("Dell"), Some("2.1.7")));
+    assert_eq!((*memory_mib, cpus[0].cores), (Some(2_097_152), Some(128)));
+    assert_eq!(cpus[0].model.as_deref(), Some("Xeon 8480C"));
     assert_eq!(shown.inventory.nics[0].mac, crate::maas_fixture::MAC);
     assert_eq!(inspector.power_now(&fixture.target).await, Ok(PowerState::On));
     assert!(inspector.event_log(&fixture.target, 5).await.unwrap()[0].message.contains("Deployed"));

@@ -1,13 +1,12 @@
 //! Nodes at MAAS without failures: onboarding stage by stage, every mode of decommission, and
 //! adoption.
 
-use crate::maas_api::{OperationTime, PlannedOutcomes, Released};
+use crate::maas_api::{NodeStatus, OperationTime, PlannedOutcomes, Released};
 use crate::maas_fixture::{MAC, MaasFixture, NODE, SUBNET};
 use model::condition::ConditionType;
 use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::FaultCode;
 use model::node::{DecommissionMode, MaasState, NodeStage, NodeState, StageExecutor};
-use providers::maas::Status;
 use serde_json::json;
 use std::time::Duration;
 
@@ -18,8 +17,7 @@ fn onboarding() -> impl Iterator<Item = NodeStage> {
 
 /// Lets the deployed machine report its hardware.
 fn sync(fixture: &MaasFixture, id: &str) {
-    let now = jiff::Timestamp::now().to_string();
-    fixture.api.state().machines.get_mut(id).unwrap().last_sync = Some(now);
+    fixture.api.state().report_hardware(id);
 }
 
 /// Performs all stages. Once MAAS has installed the image, and not before, Provisioned is proven.
@@ -84,7 +82,7 @@ async fn an_unknown_machine_is_created_and_deployed() {
 #[tokio::test]
 async fn an_existing_machine_is_found_and_updated() {
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::Ready);
+    let id = fixture.add(NodeStatus::Ready);
     fixture.put_node(NODE, "", NodeState::Enrolling);
     assert!(fixture.perform(NodeStage::CreateOrFindInMaas).await.contains("was found"));
     assert_eq!((fixture.count(&id, "update"), fixture.node().await.system_id), (1, id.clone()));
@@ -105,7 +103,7 @@ async fn an_existing_machine_is_found_and_updated() {
     assert_eq!(fixture.count(&id, "commission"), 0);
     // A machine in use keeps its settings.
     fixture.api.state().machines.get_mut(&id).unwrap().pool = "default".into();
-    fixture.api.state().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    fixture.api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Deployed;
     fixture
         .call_effect(
             CallVerb::Perform,
@@ -122,7 +120,7 @@ async fn an_existing_machine_is_found_and_updated() {
 #[tokio::test]
 async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::Ready);
+    let id = fixture.add(NodeStatus::Ready);
     {
         let mut env = fixture.api.state();
         let subnet = env.subnets[0].clone();
@@ -157,7 +155,7 @@ async fn a_record_is_made_for_the_architecture_of_its_site() {
 async fn every_decommission_mode_releases_what_it_should() {
     for mode in DecommissionMode::DECOMMISSION {
         let fixture = MaasFixture::new().await;
-        let id = fixture.add(Status::Deployed);
+        let id = fixture.add(NodeStatus::Deployed);
         fixture.put_node(NODE, &id, NodeState::Retired);
         fixture.mark(&id, NODE, "op-0/deploy_via_maas/1");
         let stages =
@@ -201,12 +199,12 @@ async fn every_decommission_mode_releases_what_it_should() {
 #[tokio::test]
 async fn a_release_ends_as_maas_reports() {
     for (impact, locked, status, expected) in [
-        (Released::Ready, false, Status::Deployed, Ok(Status::Ready)),
-        (Released::New, false, Status::Deployed, Ok(Status::New)),
-        (Released::Fails, false, Status::Deployed, Err(FaultCode::EffectFailed)),
-        (Released::Ready, true, Status::Deployed, Err(FaultCode::StateDisagrees)),
-        (Released::Ready, false, Status::RescueMode, Err(FaultCode::StateDisagrees)),
-        (Released::Ready, false, Status::Ready, Ok(Status::Ready)),
+        (Released::Ready, false, NodeStatus::Deployed, Ok(NodeStatus::Ready)),
+        (Released::New, false, NodeStatus::Deployed, Ok(NodeStatus::New)),
+        (Released::Fails, false, NodeStatus::Deployed, Err(FaultCode::EffectFailed)),
+        (Released::Ready, true, NodeStatus::Deployed, Err(FaultCode::StateDisagrees)),
+        (Released::Ready, false, NodeStatus::RescueMode, Err(FaultCode::StateDisagrees)),
+        (Released::Ready, false, NodeStatus::Ready, Ok(NodeStatus::Ready)),
     ] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(status);
@@ -229,14 +227,14 @@ async fn a_release_ends_as_maas_reports() {
 
 #[tokio::test]
 async fn disks_are_erased_as_configured_and_not_aborted() {
-    for (erase, status) in [(true, Status::DiskErasing), (false, Status::Releasing)] {
+    for (erase, status) in [(true, NodeStatus::DiskErasing), (false, NodeStatus::Releasing)] {
         let mut fixture = MaasFixture::new().await;
         fixture.settings.max_wait = Duration::from_millis(20);
         fixture.change_site(|spec| spec.erase_on_release = erase).await;
-        let id = fixture.add(Status::Deployed);
+        let id = fixture.add(NodeStatus::Deployed);
         fixture.api.state().operation_time = OperationTime::UntilAdvanced;
         fixture
-            .assert_fails(NodeStage::ReleaseMaasNode, FaultCode::StepTimeout, &[status.words()])
+            .assert_fails(NodeStage::ReleaseMaasNode, FaultCode::StepTimeout, &[status.name()])
             .await;
         assert_eq!(fixture.status(&id), status);
         for verb in [CallVerb::GetStatus, CallVerb::Stop] {
@@ -245,7 +243,7 @@ async fn disks_are_erased_as_configured_and_not_aborted() {
                 Ok(ProviderAnswer::UnderWay)
             );
         }
-        while fixture.status(&id) != Status::Ready {
+        while fixture.status(&id) != NodeStatus::Ready {
             fixture.api.state().advance(&id);
         }
         let answer = fixture.call_stage(NodeStage::ReleaseMaasNode, CallVerb::Stop).await;
@@ -262,7 +260,7 @@ async fn disks_are_erased_as_configured_and_not_aborted() {
 async fn a_wait_for_a_deleted_machine_reports_it() {
     for stage in [NodeStage::WaitForReady, NodeStage::WaitForDeployed] {
         let fixture = MaasFixture::new().await;
-        fixture.add(Status::Deploying);
+        fixture.add(NodeStatus::Deploying);
         fixture.api.state().machines.clear();
         assert_eq!(
             fixture.call_stage(stage, CallVerb::GetStatus).await,
@@ -282,11 +280,11 @@ async fn a_wait_for_a_deleted_machine_reports_it() {
 async fn a_record_stays_in_maas_where_the_site_keeps_them() {
     let fixture = MaasFixture::new().await;
     fixture.change_site(|spec| spec.keep_in_maas = true).await;
-    let id = fixture.add(Status::Ready);
+    let id = fixture.add(NodeStatus::Ready);
     let observed = fixture.call_stage(NodeStage::RemoveMaasRecord, CallVerb::Observe).await;
     assert!(matches!(observed, Ok(ProviderAnswer::Done(_))), "{observed:?}");
     assert!(fixture.perform(NodeStage::RemoveMaasRecord).await.contains("stays in MAAS"));
-    assert_eq!(fixture.status(&id), Status::Ready);
+    assert_eq!(fixture.status(&id), NodeStatus::Ready);
     fixture.api.state().machines.clear();
     assert!(fixture.perform(NodeStage::RemoveMaasRecord).await.contains("no record"));
 }
@@ -294,8 +292,8 @@ async fn a_record_stays_in_maas_where_the_site_keeps_them() {
 #[tokio::test]
 async fn a_stop_aborts_where_maas_supports_it() {
     for (stage, before, begun, after) in [
-        (NodeStage::CommissionNode, Status::New, Status::Commissioning, Status::New),
-        (NodeStage::DeployViaMaas, Status::Ready, Status::Deploying, Status::Allocated),
+        (NodeStage::CommissionNode, NodeStatus::New, NodeStatus::Commissioning, NodeStatus::New),
+        (NodeStage::DeployViaMaas, NodeStatus::Ready, NodeStatus::Deploying, NodeStatus::Allocated),
     ] {
         let fixture = MaasFixture::new().await;
         let id = fixture.add(before);
@@ -320,7 +318,7 @@ async fn a_cancel_undoes_only_what_the_run_did() {
     onboard(&fixture).await;
     let id = fixture.node().await.system_id;
     assert!(fixture.undo(NodeStage::DeployViaMaas).await.contains("taken back"));
-    assert_eq!(fixture.status(&id), Status::Ready);
+    assert_eq!(fixture.status(&id), NodeStatus::Ready);
     assert!(fixture.undo(NodeStage::CreateOrFindInMaas).await.contains("deleted"));
     assert!(fixture.api.state().machines.is_empty());
     // Created by this run, and in commissioning for it.
@@ -331,13 +329,13 @@ async fn a_cancel_undoes_only_what_the_run_did() {
     let id = fixture.node().await.system_id;
     fixture.undo(NodeStage::DeployViaMaas).await;
     assert!(fixture.undo(NodeStage::CommissionNode).await.contains("broken off"));
-    assert_eq!((fixture.status(&id), fixture.count(&id, "abort")), (Status::New, 1));
+    assert_eq!((fixture.status(&id), fixture.count(&id, "abort")), (NodeStatus::New, 1));
     fixture.undo(NodeStage::CreateOrFindInMaas).await;
     assert!(fixture.api.state().machines.is_empty());
     // Commissioned by another user, or before this run: it continues.
     for (owner, observed) in [("eve", false), ("admin", true)] {
         let fixture = MaasFixture::new().await;
-        let id = fixture.add(Status::Commissioning);
+        let id = fixture.add(NodeStatus::Commissioning);
         fixture.api.state().operation_time = OperationTime::UntilAdvanced;
         fixture.api.state().machines.get_mut(&id).unwrap().owner = Some(owner.into());
         if observed {
@@ -348,24 +346,24 @@ async fn a_cancel_undoes_only_what_the_run_did() {
     }
     // Installed by another user, and adopted.
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::Deployed);
+    let id = fixture.add(NodeStatus::Deployed);
     fixture.perform(NodeStage::CreateOrFindInMaas).await;
     fixture.perform(NodeStage::DeployViaMaas).await;
     fixture.undo(NodeStage::DeployViaMaas).await;
     fixture.undo(NodeStage::CreateOrFindInMaas).await;
-    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (Status::Deployed, 0));
+    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (NodeStatus::Deployed, 0));
     // A run that begins with the undo of the earlier run's installation.
     fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
     let again = MaasFixture { run: "op-2".into(), ..fixture };
     again.undo(NodeStage::DeployViaMaas).await;
-    assert_eq!((again.status(&id), again.count(&id, "release")), (Status::Ready, 1));
+    assert_eq!((again.status(&id), again.count(&id, "release")), (NodeStatus::Ready, 1));
 }
 
 /// A machine whose release fails in MAAS is not taken back, however often it is requested.
 #[tokio::test]
 async fn a_failed_release_is_not_undone() {
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::Ready);
+    let id = fixture.add(NodeStatus::Ready);
     fixture.change_site(|spec| spec.network.roce_interfaces.clear()).await;
     for stage in
         [NodeStage::CreateOrFindInMaas, NodeStage::DeployViaMaas, NodeStage::WaitForDeployed]
@@ -382,18 +380,18 @@ async fn a_failed_release_is_not_undone() {
         assert_eq!(fixture.count(&id, "release"), attempt as usize);
     }
     // Another user works on it: the operator must decide.
-    for status in [Status::Testing, Status::RescueMode, Status::FailedTesting] {
+    for status in [NodeStatus::Testing, NodeStatus::RescueMode, NodeStatus::FailedTesting] {
         fixture.api.state().operation_time = OperationTime::UntilAdvanced;
         fixture.api.state().machines.get_mut(&id).unwrap().status = status;
         let fault = fixture.call_effect(CallVerb::Perform, &undo, 3).await.0.unwrap_err();
-        assert_eq!(fault.code, FaultCode::StateDisagrees, "{status}: {fault}");
+        assert_eq!(fault.code, FaultCode::StateDisagrees, "{status:?}: {fault}");
     }
     fixture.api.state().operation_time = OperationTime::Reads(1);
-    fixture.api.state().machines.get_mut(&id).unwrap().status = Status::FailedReleasing;
+    fixture.api.state().machines.get_mut(&id).unwrap().status = NodeStatus::FailedReleasing;
     fails(Released::Ready);
     let answer = fixture.call_effect(CallVerb::Perform, &undo, 4).await.0;
     assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
-    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (Status::Ready, 3));
+    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (NodeStatus::Ready, 3));
 }
 
 /// Erasing may take longer than a stage may: the stage times out, and the next attempt continues to
@@ -403,7 +401,7 @@ async fn slow_erasing_is_continued_by_the_next_attempt() {
     use model::effect::EffectKey;
     use providers::state_store::{Checkpoint, ProviderStateStore};
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::DiskErasing);
+    let id = fixture.add(NodeStatus::DiskErasing);
     fixture.api.state().operation_time = OperationTime::UntilAdvanced;
     let note = json!({"what": "release", "letting": {"asked": {"marked": true, "at": 0}}});
     let key = EffectKey::trusted(format!("op-1/{}/1", NodeStage::ReleaseMaasNode));
@@ -420,7 +418,7 @@ async fn slow_erasing_is_continued_by_the_next_attempt() {
     let release = crate::maas_fixture::effect(NodeStage::ReleaseMaasNode, false);
     let next = fixture.call_effect(CallVerb::Perform, &release, 2).await.0;
     assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{next:?}");
-    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (Status::Ready, 0));
+    assert_eq!((fixture.status(&id), fixture.count(&id, "release")), (NodeStatus::Ready, 0));
 }
 
 #[tokio::test]
@@ -429,7 +427,7 @@ async fn one_request_observes_a_site() {
     use providers::Provider;
     use providers::state_store::ProviderStateStore;
     let fixture = MaasFixture::new().await;
-    let id = fixture.add(Status::Deployed);
+    let id = fixture.add(NodeStatus::Deployed);
     fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
     fixture.api.state().add("aa:bb:cc:00:00:09").power = "on";
     let site = fixture.store.site(&SiteId::trusted("site-east")).await.unwrap();
@@ -491,7 +489,7 @@ async fn many_waits_share_one_request() {
     fixture.settings.poll_interval = Duration::from_millis(100);
     let mut ids = Vec::new();
     for number in 0..MANY {
-        let id = fixture.add(Status::Deploying);
+        let id = fixture.add(NodeStatus::Deploying);
         fixture.put_node(&format!("node-w{number}"), &id, NodeState::Enrolling);
         ids.push(id);
     }
@@ -539,24 +537,30 @@ async fn every_stage_observes_its_goal() {
             NodeStage::ReleaseMaasNode
             | NodeStage::RemoveMaasRecord
             | NodeStage::PowerOffMaasNode => None,
-            _ => Some(Status::Deployed),
+            _ => Some(NodeStatus::Deployed),
         };
         let fixture = MaasFixture::new().await;
-        let id = fixture.add(done.unwrap_or(Status::Ready));
+        let id = fixture.add(done.unwrap_or(NodeStatus::Ready));
         fixture.api.state().machines.get_mut(&id).unwrap().enable_hw_sync = true;
         sync(&fixture, &id);
         if stage == NodeStage::RemoveMaasRecord {
             fixture.api.state().machines.clear();
         }
         let changes = fixture.api.state().changes(&id);
+        if stage == NodeStage::WaitForHardwareSyncHealthy {
+            // The time that is read first may be that of the deployment itself.
+            let first = fixture.call_stage(stage, CallVerb::Observe).await;
+            assert!(matches!(first, Ok(ProviderAnswer::Differs(_))), "{first:?}");
+            sync(&fixture, &id);
+        }
         let holds = fixture.call_stage(stage, CallVerb::Observe).await;
         assert!(matches!(holds, Ok(ProviderAnswer::Done(_))), "{stage}: {holds:?}");
         let fixture = MaasFixture::new().await;
         let other = match stage {
             NodeStage::ReleaseMaasNode
             | NodeStage::RemoveMaasRecord
-            | NodeStage::PowerOffMaasNode => Status::Deployed,
-            _ => Status::New,
+            | NodeStage::PowerOffMaasNode => NodeStatus::Deployed,
+            _ => NodeStatus::New,
         };
         let id = fixture.add(other);
         fixture.api.state().machines.get_mut(&id).unwrap().power = "on";

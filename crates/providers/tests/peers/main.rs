@@ -31,6 +31,7 @@ mod kube_schema;
 mod kubernetes;
 mod logins;
 mod maas;
+mod maas_answers;
 mod maas_api;
 mod maas_crash_matrix;
 mod maas_faults;

@@ -49,6 +49,9 @@ pub(super) enum OrderCheckpoint {
     /// Kept for a whole run: the state when the run first read the machine.
     #[serde(rename = "first_seen")]
     FirstObserved { before: MaasState },
+    /// Kept for a whole run: the time of the last hardware report when this deployment was first
+    /// read as Deployed.
+    FirstSync { last_sync: Option<String> },
 }
 
 /// The phase of one reinstall round.
@@ -81,7 +84,11 @@ impl OrderCheckpoint {
                 phase: ReinstallPhase::Installing { requested_at: requested },
                 ..
             } => *requested,
-            Self::Begun | Self::Power { .. } | Self::Stopped | Self::FirstObserved { .. } => None,
+            Self::Begun
+            | Self::Power { .. }
+            | Self::Stopped
+            | Self::FirstObserved { .. }
+            | Self::FirstSync { .. } => None,
         }
     }
 }

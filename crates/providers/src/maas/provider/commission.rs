@@ -5,12 +5,17 @@ use super::executor::{
     MaasOwner, StageExecutor, check_unlocked, describe_state, done, state_disagrees, status_answer,
     upstream_state,
 };
+use super::failure::COMMISSIONING_EVENT;
+use super::masking::masked;
 use super::release_decision::TESTS_FAILED;
 use crate::clock::now;
-use crate::maas::{Machine, Status};
+use crate::maas::{Machine, ResultKind, ScriptResult, Status};
 use model::effect::{CallResult, CallVerb, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
 use model::node::{MaasState, adoption_reason};
+
+/// How many of the last lines of a failed script are copied.
+const LAST_LINES: usize = 20;
 
 /// The next step for a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +119,8 @@ impl StageExecutor<'_> {
                     OrderCheckpoint::Commission { before: *before, requested_at: Some(now()) };
                 self.call.checkpoints().compare_and_swap(checkpoint, &requested).await?;
                 self.call.journal.write_line(format!("maas: {id} is commissioned")).await;
-                let machine = self.call.maas().commission(id).await?;
+                let asked = self.call.maas().commission(id).await;
+                let machine = self.call.confirm(&machine, asked).await?;
                 match next_step(&machine, found(checkpoint)) {
                     CommissionStep::Done => Ok(done(&machine, describe_state(&machine))),
                     CommissionStep::Commission | CommissionStep::Disagree(_) => {
@@ -167,13 +173,42 @@ impl StageExecutor<'_> {
             |machine: &Machine| ready_result(machine).map(|end| end.map(|()| machine.clone()));
         match self.call.wait_until(&id, ended).await {
             Ok(machine) => Ok(done(&machine, describe_state(&machine))),
-            Err(fault) => {
-                if fault.code == FaultCode::CommissioningFailed {
-                    self.call.log_events(&id).await?;
-                }
-                Err(fault)
+            Err(fault) if fault.code == FaultCode::CommissioningFailed => {
+                self.call.log_events(&id, COMMISSIONING_EVENT).await?;
+                Err(self.name_failed_scripts(&id, fault).await?)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Adds the scripts and tests that failed last, and copies the end of their output.
+    async fn name_failed_scripts(&self, id: &str, fault: Fault) -> Result<Fault> {
+        let mut failed = Vec::new();
+        for kind in [ResultKind::Commissioning, ResultKind::Testing] {
+            let newest = self.call.maas().results(id, kind).await?.pop();
+            let results = newest.map(|set| set.results).unwrap_or_default();
+            failed.extend(results.into_iter().filter(ScriptResult::failed));
+        }
+        for script in &failed {
+            let lines: Vec<&str> = script.output.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+                let line = format!("{}: {}", script.name, masked(line));
+                self.call.journal.write_line(line).await;
             }
         }
+        if failed.is_empty() {
+            return Ok(fault);
+        }
+        let names: Vec<String> = failed.iter().map(describe_script).collect();
+        let message = format!("{}; failed: {}", fault.message, names.join(", "));
+        Ok(fault.restated(FaultCode::CommissioningFailed, message))
+    }
+}
+
+fn describe_script(script: &ScriptResult) -> String {
+    match script.exit_status {
+        Some(code) => format!("{} ({}, exit status {code})", script.name, script.status_name),
+        None => format!("{} ({})", script.name, script.status_name),
     }
 }
 

@@ -175,10 +175,8 @@ impl StageExecutor<'_> {
 
     /// The image and the cloud-init of the node.
     pub async fn deploy_request(&self) -> Result<DeployRequest> {
-        let (osystem, release) = self.site.spec.system_and_release();
         Ok(DeployRequest {
-            osystem: Some(osystem.to_owned()),
-            distro_series: Some(release.to_owned()),
+            image: Some(self.site.spec.image.clone()),
             user_data: Some(self.cloud_init().await?),
             enable_hw_sync: true,
             comment: Some(self.call.key().to_string()),
@@ -227,6 +225,9 @@ impl StageExecutor<'_> {
         let ended =
             |machine: &Machine| install_result(machine).map(|end| end.map(|_| machine.clone()));
         let machine = self.call.wait_until(&id, ended).await?;
+        if machine.status == Status::Deployed {
+            self.first_sync(&machine).await?;
+        }
         Ok(done(&machine, describe_state(&machine)))
     }
 }

@@ -151,15 +151,34 @@ impl CallContext<'_> {
         notes.begin(OrderCheckpoint::FirstObserved { before: now }).await.map(drop)
     }
 
-    /// Copies the last events into the run's log and returns the newest page, oldest first.
-    pub async fn log_events(&self, system_id: &str) -> Result<Vec<Event>> {
-        let events = self.maas().last_events(system_id).await?;
+    /// Copies the last events since one of this type into the run's log and returns all of them,
+    /// oldest first.
+    pub async fn log_events(&self, system_id: &str, since: &str) -> Result<Vec<Event>> {
+        let events = self.maas().events_since(system_id, since).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
         for Event { created, kind, description, .. } in &events[from..] {
             let line = format!("event: {created} {kind}: {description}");
             self.journal.write_line(masked(&line)).await;
         }
         Ok(events)
+    }
+
+    /// Reads what came of a request that MAAS answered with a 500: it is done with it. `before` is
+    /// the machine as it was.
+    pub async fn confirm(&self, before: &Machine, requested: Result<Machine>) -> Result<Machine> {
+        let fault = match requested {
+            Err(fault) if fault.code == FaultCode::AnswerGarbled => fault,
+            other => return other,
+        };
+        match self.maas().machine(&before.system_id).await {
+            Ok(now) if now.status != before.status => Ok(now),
+            Ok(now) => {
+                let message =
+                    format!("{}, and has not been: {}", fault.message, describe_state(&now));
+                Err(fault.restated(FaultCode::MaasFailed, message))
+            }
+            Err(_) => Err(fault),
+        }
     }
 
     /// Allocates a Ready machine, annotates it and deploys. The checkpoint must be written before.
@@ -173,11 +192,11 @@ impl CallContext<'_> {
         if machine.status == Status::Ready {
             self.maas().allocate(id, key.as_str()).await?;
         }
-        self.maas()
-            .set_workload_annotations(id, &annotations::install_annotations(key, node))
-            .await?;
-        self.journal.write_line(format!("maas: {id} is asked to install {}", image(deploy))).await;
-        match self.maas().deploy(id, deploy).await {
+        let marks = annotations::install_annotations(key, node);
+        let allocated = self.maas().set_workload_annotations(id, &marks).await?;
+        let image = deploy.image.as_deref().unwrap_or_default();
+        self.journal.write_line(format!("maas: {id} is asked to install {image}")).await;
+        match self.confirm(&allocated, self.maas().deploy(id, deploy).await).await {
             // MAAS refuses a second request: the first one may have started the installation.
             Err(fault) if fault.code == FaultCode::EffectFailed => {
                 let now = self.maas().machine(id).await?;
@@ -188,11 +207,6 @@ impl CallContext<'_> {
             other => other,
         }
     }
-}
-
-fn image(deploy: &DeployRequest) -> String {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    format!("{}/{}", text(&deploy.osystem), text(&deploy.distro_series))
 }
 
 /// The MAAS user who owns a machine.

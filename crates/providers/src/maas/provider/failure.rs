@@ -1,19 +1,22 @@
 //! Finds the cause of a failed installation in events and logs. Only one cause is worth a retry:
 //! the new system could not get its data from MAAS at first boot (datasource failure).
 
-use super::annotations;
 use super::executor::{StageExecutor, describe_state, outcome, state_disagrees};
 use super::masking::masked;
 use crate::maas::{Event, Machine, Status};
-use model::effect::{CallResult, EffectKey};
+use model::effect::CallResult;
 use model::fault::{Fault, FaultCode, Result};
 
 /// How many of the last lines of an installer's log are copied.
 const LAST_LINES: usize = 60;
 /// The longest quoted line.
 const MAX_LINE_CHARS: usize = 300;
-/// The type of the event that MAAS writes for a deploy request.
-const DEPLOY_EVENT: &str = "User starting deployment";
+/// The types of the events that MAAS writes at the INFO level when a machine becomes Deploying,
+/// Deployed or Commissioning. The requests of users are DEBUG events, so a query for INFO does not
+/// show them.
+pub(super) const DEPLOYING_EVENT: &str = "Deploying";
+pub(super) const DEPLOYED_EVENT: &str = "Deployed";
+pub(super) const COMMISSIONING_EVENT: &str = "Commissioning";
 
 /// In lower case: any one of these in a line.
 const ALONE: [&str; 8] = [
@@ -49,15 +52,6 @@ pub(super) enum FailureCause {
     Datasource(String),
     /// The last line of events and log.
     Other(String),
-}
-
-/// The events since the deploy request, found by its type or by the key in its comment.
-fn events_since_request<'a>(events: &'a [Event], key: Option<&EffectKey>) -> &'a [Event] {
-    let requested = |event: &Event| {
-        event.kind == DEPLOY_EVENT
-            || key.is_some_and(|key| event.description.contains(key.as_str()))
-    };
-    &events[events.iter().rposition(requested).map_or(0, |at| at + 1)..]
 }
 
 /// The cause, from the events and the installer's log, oldest first.
@@ -124,18 +118,16 @@ impl StageExecutor<'_> {
     /// The cause of the last failed installation. Copies events and log to the run's log.
     pub async fn failure_cause(&self, machine: &Machine) -> Result<FailureCause> {
         let id = &machine.system_id;
-        let noted = self.call.log_events(id).await?;
+        let noted = self.call.log_events(id, DEPLOYING_EVENT).await?;
         let log = self.call.maas().installation_log(id).await?.unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
             self.call.journal.write_line(format!("install: {}", masked(line))).await;
         }
+        // An event without a description only names a new status.
+        let told = noted.iter().filter(|event| !event.description.is_empty());
         let message = |event: &Event| format!("{}: {}", event.kind, event.description);
-        let events: Vec<String> =
-            events_since_request(&noted, annotations::annotated_key(machine).as_ref())
-                .iter()
-                .map(message)
-                .collect();
+        let events: Vec<String> = told.map(message).collect();
         Ok(cause(&events, &log))
     }
 }
@@ -165,32 +157,6 @@ mod tests {
         let late = "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.";
         let log = "Installing for Ubuntu\ncurtin: Installation finished.\n";
         assert_eq!(cause(&[late.to_owned()], log), FailureCause::Datasource(late.into()));
-    }
-
-    #[test]
-    fn only_what_came_after_the_request_counts() {
-        let event = |id: i64, kind: &str, description: &str| -> Event {
-            serde_json::from_value(
-                serde_json::json!({"id": id, "type": kind, "description": description}),
-            )
-            .unwrap()
-        };
-        let key = EffectKey::trusted("op-1/deploy_via_maas/2");
-        let all = [
-            event(1, "Node installation failure", "no datasource found"),
-            event(2, "Something", "(admin) - op-1/deploy_via_maas/2"),
-            event(3, "Node installation failure", "curtin"),
-            event(4, DEPLOY_EVENT, "(eve)"),
-        ];
-        for (events, key, first) in [
-            (&all[..1], Some(&key), Some(1)),
-            (&all[..3], Some(&key), Some(3)),
-            (&all[..3], None, Some(1)),
-            (&all[..], Some(&key), None),
-            (&all[..0], None, None),
-        ] {
-            assert_eq!(events_since_request(events, key).first().map(|event| event.id), first);
-        }
     }
 
     #[test]

@@ -4,15 +4,16 @@
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{CallContext, describe_state, done, state_disagrees, upstream_state};
+use super::failure::DEPLOYING_EVENT;
 use super::power::PowerExecutor;
 use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::inspect::{Inspection, Inspector};
-use crate::maas::{DeployRequest, EventQuery, MaasPowerState, Machine, Status};
+use crate::maas::{DeployRequest, EventQuery, MaasPowerState, Machine, Status, known};
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerState};
-use crate::redfish::{Disk, Inventory, LogEntry, Nic};
+use crate::redfish::{Cpu, Disk, Inventory, LogEntry, Nic};
 use async_trait::async_trait;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
@@ -259,7 +260,7 @@ impl<'a> MachineExecutor<'a> {
                 Ok(done(&machine, describe_state(&machine)))
             }
             RoundResult { machine, installed: false, .. } => {
-                self.call.log_events(&self.system_id).await?;
+                self.call.log_events(&self.system_id, DEPLOYING_EVENT).await?;
                 Err(Fault::new(FaultCode::DeployFailed, describe_state(&machine)))
             }
         }
@@ -269,8 +270,7 @@ impl<'a> MachineExecutor<'a> {
 fn deployment(image: &str, comment: &str) -> Result<DeployRequest> {
     match image.split_once('/') {
         Some((system, release)) if !system.is_empty() && !release.is_empty() => Ok(DeployRequest {
-            osystem: Some(system.to_owned()),
-            distro_series: Some(release.to_owned()),
+            image: Some(image.to_owned()),
             comment: Some(comment.to_owned()),
             ..DeployRequest::default()
         }),
@@ -304,12 +304,12 @@ impl MaasProvider {
         deployment(image, "")?;
         let MaasEndpoint { site, .. } = self.endpoint_of(target)?;
         let open = self.sites.open(&self.store.site(&site).await?).await?;
-        let images = open.maas.boot_resources().await?;
-        let names: Vec<&str> = images.iter().map(|one| one.name.as_str()).collect();
-        match names.contains(&image) {
+        let images = open.maas.images().await?;
+        match images.iter().any(|known| known == image) {
             true => Ok(()),
             false => {
-                let message = format!("{site} has no image {image:?}; it has {}", names.join(", "));
+                let message =
+                    format!("{site} has no image {image:?}; it has {}", images.join(", "));
                 Err(Fault::new(FaultCode::ImageUnknown, message))
             }
         }
@@ -399,14 +399,25 @@ fn inventory(machine: &Machine) -> Inventory {
         link_up: Some(card.link_connected),
         speed_mbps: Some(card.link_speed).filter(|speed| *speed > 0),
     };
+    let detail = |text: &str| known(text).map(str::to_owned);
+    let info = &machine.hardware_info;
+    let cpu = Cpu {
+        id: "all".into(),
+        model: detail(&info.cpu_model),
+        cores: Some(machine.cpu_count),
+        ..Cpu::default()
+    };
     Inventory {
-        vendor: some(&machine.hardware_info.system_vendor),
-        model: some(&machine.hardware_info.system_product),
+        vendor: detail(&info.system_vendor),
+        model: detail(&info.system_product),
         serial: machine.serial().map(str::to_owned),
         uuid: machine.hardware_uuid.clone(),
+        bios_version: detail(&info.mainboard_firmware_version),
+        cpus: Some(cpu).filter(|_| machine.cpu_count > 0).into_iter().collect(),
+        memory_mib: Some(machine.memory_mib).filter(|mib| *mib > 0),
         disks: machine.disks.iter().map(disk).collect(),
         nics: machine.interfaces.iter().map(nic).collect(),
-        skipped: vec!["MAAS does not tell of processors, memory modules and firmware here".into()],
+        skipped: vec!["MAAS does not tell of memory modules, GPUs and the BMC's firmware".into()],
         ..Inventory::default()
     }
 }
@@ -450,7 +461,7 @@ mod tests {
     #[test]
     fn an_image_is_a_system_and_a_release() {
         let deploy = deployment("ubuntu/jammy", "op-1").unwrap();
-        assert_eq!(deploy.distro_series.as_deref(), Some("jammy"));
+        assert_eq!(deploy.image.as_deref(), Some("ubuntu/jammy"));
         for wrong in ["", "jammy", "/jammy", "ubuntu/"] {
             assert_eq!(deployment(wrong, "").unwrap_err().code, FaultCode::ImageUnknown, "{wrong}");
         }

@@ -1,5 +1,12 @@
-//! Masks secrets in installer logs before they are shown or stored: curtin logs its configuration,
-//! which holds the keys of the new system for MAAS.
+//! Masks secrets before a text of MAAS is shown or stored. An installer log holds the keys of the
+//! new system for MAAS, by name. An event or an answer may quote the password of the BMC.
+
+use super::MaasProvider;
+use super::machine::is_maas_endpoint;
+use crate::peer_login::Login;
+use crate::port::Target;
+use crate::secret_mask::SecretMask;
+use model::effect::{CallResult, ProviderAnswer};
 
 /// How the names of secrets begin.
 const NAMES: [&str; 4] = ["oauth_", "consumer_key", "token_key", "token_secret"];
@@ -23,6 +30,41 @@ pub(super) fn masked(line: &str) -> String {
         }
     }
     shown + rest
+}
+
+impl MaasProvider {
+    /// Masks the password of the target's BMC. The client itself masks the API key.
+    pub(super) async fn mask_for(&self, target: &Target) -> SecretMask {
+        let spec = &target.spec;
+        if spec.bmc_endpoint.is_empty() || is_maas_endpoint(spec) {
+            return SecretMask::default();
+        }
+        let credential = self.store.credential(self.bmc_credential(spec)).await;
+        let login = credential.and_then(|credential| Login::of(&credential));
+        login.map(|login| SecretMask::of([&login.password])).unwrap_or_default()
+    }
+}
+
+/// The answer of a call, with its texts masked.
+pub(super) fn mask_answer(mask: &SecretMask, answer: CallResult) -> CallResult {
+    let answer = answer.map_err(|mut fault| {
+        fault.message = mask.text(&fault.message);
+        fault
+    })?;
+    Ok(match answer {
+        ProviderAnswer::Done(mut outcome) => {
+            outcome.message = mask.text(&outcome.message);
+            if let Some(maas) = outcome.facts.as_mut().and_then(|facts| facts.maas.as_mut()) {
+                maas.upstream.message = mask.text(&maas.upstream.message);
+            }
+            ProviderAnswer::Done(outcome)
+        }
+        ProviderAnswer::Differs(text) => ProviderAnswer::Differs(mask.text(&text)),
+        ProviderAnswer::Unknown(text) => ProviderAnswer::Unknown(mask.text(&text)),
+        other @ (ProviderAnswer::UnderWay
+        | ProviderAnswer::NeverStarted
+        | ProviderAnswer::Stopped) => other,
+    })
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl PowerProgress {
             | OrderCheckpoint::Release { .. }
             | OrderCheckpoint::Reinstall { .. }
             | OrderCheckpoint::Stopped
-            | OrderCheckpoint::FirstObserved { .. } => Err(checkpoint_mismatch()),
+            | OrderCheckpoint::FirstObserved { .. }
+            | OrderCheckpoint::FirstSync { .. } => Err(checkpoint_mismatch()),
         }
     }
 }
@@ -69,6 +70,7 @@ impl PowerExecutor<'_> {
         }
         match self.call.verb() {
             CallVerb::Perform => {
+                check_may_start(goal, machine)?;
                 let first = PowerProgress { goal, stage: PowerStage::Begun, last_read_at: None };
                 let checkpoint = notes.begin(first.to_checkpoint()).await?;
                 self.follow(PowerProgress::from_checkpoint(&checkpoint)?, machine).await
@@ -204,13 +206,10 @@ impl PowerExecutor<'_> {
                     }
                     tokio::time::sleep(settings.poll_interval.min(power::POLL_INTERVAL)).await;
                 }
-                PowerDecision::Command(PowerCommand::Start, _)
-                    if machine.status == Status::Allocated =>
-                {
-                    let instead = "switching it on would install it: release it, or install it";
-                    return Err(state_disagrees(machine, instead));
-                }
                 PowerDecision::Command(request, stage) => {
+                    if request == PowerCommand::Start {
+                        check_may_start(plan.goal, machine)?;
+                    }
                     self.note(plan, stage).await?;
                     self.call.journal.write_line(format!("power: {}", asking(request))).await;
                     if let Err(fault) = self.send_command(request).await {
@@ -288,6 +287,23 @@ impl PowerExecutor<'_> {
             | PowerStage::Done => self.follow(plan, machine).await,
         }
     }
+}
+
+/// MAAS switches on only a machine that has an owner, and installs one that is Allocated. Refused
+/// before the first request, so that a reboot does not leave the machine off.
+fn check_may_start(goal: PowerGoal, machine: &Machine) -> Result<()> {
+    let owned = machine.owner.as_deref().is_some_and(|owner| !owner.is_empty());
+    let instead = match (goal, machine.status, owned) {
+        (PowerGoal::Off, _, _) => return Ok(()),
+        (PowerGoal::On | PowerGoal::Cycle, Status::Allocated, _) => {
+            "switching it on would install it: release it, or install it"
+        }
+        (PowerGoal::On | PowerGoal::Cycle, _, true) => return Ok(()),
+        (PowerGoal::On | PowerGoal::Cycle, _, false) => {
+            "MAAS switches on no machine that is allocated to no user: install it, or switch it on at its BMC"
+        }
+    };
+    Err(state_disagrees(machine, instead))
 }
 
 const fn asking(request: PowerCommand) -> &'static str {

@@ -4,14 +4,14 @@
 use super::executor::StageExecutor;
 use super::machine;
 use crate::ipmi::is_ipmi;
-use crate::maas::{Bmc, PowerConfig, StorageLayout};
+use crate::maas::{Bmc, PowerConfig, StorageLayout, Whoami};
 use crate::peer_login::Login;
 use crate::port::{Target, hostname};
 use crate::redfish::BmcAddress;
 use crate::state_store::no_credential;
 use model::effect::{CallOutcome, CallResult};
 use model::fault::{Fault, FaultCode, Result};
-use model::machine::MachineSpec;
+use model::node::NodeState;
 use model::site::{
     SiteSpec, TemplateValues, addresses, controllers, render_template, uses_variable,
 };
@@ -30,18 +30,22 @@ const BINARY: &str = "/agent/v1/binary";
 impl StageExecutor<'_> {
     pub async fn load_site(&self) -> CallResult {
         self.run_read_only(async {
-            let offers = self.read_catalog().await?;
-            let mut problems =
-                problems(&self.site.spec, &offers, &self.call.provider.settings.farrier_url);
-            if let Err(fault) = self.agent_sha256().await {
-                problems.push(fault.message);
-            }
+            // A node that is removed is installed no more: the site's image may be gone, too.
+            let installs = self.node.state != NodeState::Removing;
             let (id, address) = (&self.site.head.id, self.call.maas().address());
-            match problems[..] {
-                [] => {
+            let (problems, text) = match installs {
+                true => {
                     let text = format!("{id} fits {address}: {} installs", self.site.spec.image);
-                    Ok(CallOutcome { message: text, ..CallOutcome::default() })
+                    (self.install_problems().await?, text)
                 }
+                false => {
+                    let whoami = self.call.maas().whoami().await?;
+                    let text = format!("{address} answers, and {} may remove it", whoami.username);
+                    (whoami.administrator_problem().into_iter().collect(), text)
+                }
+            };
+            match problems[..] {
+                [] => Ok(CallOutcome { message: text, ..CallOutcome::default() }),
                 _ => {
                     let text = format!("{id} does not fit {address}: {}", problems.join("; "));
                     Err(Fault::new(FaultCode::SiteUnfit, text))
@@ -51,6 +55,17 @@ impl StageExecutor<'_> {
         .await
     }
 
+    /// What keeps a node of the site from being installed.
+    async fn install_problems(&self) -> Result<Vec<String>> {
+        let offers = self.read_catalog().await?;
+        let mut problems =
+            problems(&self.site.spec, &offers, &self.call.provider.settings.farrier_url);
+        if let Err(fault) = self.agent_sha256().await {
+            problems.push(fault.message);
+        }
+        Ok(problems)
+    }
+
     /// What the region offers. Lists that the site does not use are not read.
     async fn read_catalog(&self) -> Result<RegionCatalog> {
         let (maas, spec) = (self.call.maas(), &self.site.spec);
@@ -58,9 +73,8 @@ impl StageExecutor<'_> {
         let names =
             |all: Vec<crate::maas::NamedResource>| all.into_iter().map(|one| one.name).collect();
         let mut offers = RegionCatalog {
-            administrator: whoami.is_superuser,
-            user: whoami.username,
-            images: maas.boot_resources().await?.into_iter().map(|one| one.name).collect(),
+            whoami: Some(whoami),
+            images: maas.images().await?,
             ..RegionCatalog::default()
         };
         if !spec.zone.is_empty() {
@@ -101,8 +115,7 @@ impl StageExecutor<'_> {
         if machine::is_maas_endpoint(spec) {
             return Ok(None);
         }
-        let usual = &self.call.provider.settings.bmc_credential;
-        let name = if spec.bmc_credential.is_empty() { usual } else { &spec.bmc_credential };
+        let name = self.call.provider.bmc_credential(spec);
         let id = &target.id;
         let instead = format!("`farrier machine update {id} --bmc-credential NAME`");
         if name.is_empty() {
@@ -121,7 +134,7 @@ impl StageExecutor<'_> {
             Fault::new(FaultCode::CredentialMissing, message)
         })?;
         let login = Login::of(&credential)?;
-        bmc(spec, login.user, login.password).map(Some)
+        bmc(target, login.user, login.password).map(Some)
     }
 
     pub async fn render_cloud_init(&self) -> CallResult {
@@ -165,8 +178,7 @@ impl StageExecutor<'_> {
 /// What a region offers, as far as the site uses it.
 #[derive(Debug, Clone, Default)]
 struct RegionCatalog {
-    user: String,
-    administrator: bool,
+    whoami: Option<Whoami>,
     images: Vec<String>,
     zones: Vec<String>,
     pools: Vec<String>,
@@ -175,15 +187,9 @@ struct RegionCatalog {
 
 /// All mismatches, each with its field.
 fn problems(spec: &SiteSpec, offers: &RegionCatalog, farrier_url: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let user = offers.whoami.as_ref();
+    let mut found: Vec<String> = user.and_then(Whoami::administrator_problem).into_iter().collect();
     let mut say = |field: &str, problem: String| found.push(format!("site.spec.{field} {problem}"));
-    if !offers.administrator {
-        let problem = format!(
-            "is the key of {}, who is no administrator of MAAS; give one of an administrator",
-            offers.user
-        );
-        say("maas_credential", problem);
-    }
     for (field, desired, there) in [
         ("image", &spec.image, &offers.images),
         ("zone", &spec.zone, &offers.zones),
@@ -243,8 +249,8 @@ fn sum(bytes: &[u8]) -> String {
 }
 
 /// The BMC for MAAS: Redfish, unless its address says IPMI.
-fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<PowerConfig> {
-    let endpoint = &spec.bmc_endpoint;
+fn bmc(target: &Target, user: String, password: SecretString) -> Result<PowerConfig> {
+    let (id, endpoint) = (&target.id, &target.spec.bmc_endpoint);
     let mut more = BTreeMap::new();
     if is_ipmi(endpoint) {
         let position = endpoint.trim_start_matches(IPMI);
@@ -257,13 +263,21 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
         }));
     }
     let address = BmcAddress::parse(endpoint)?;
+    if !address.endpoint.tls() {
+        let message = format!(
+            "the machine's bmc_endpoint is {endpoint}, and MAAS speaks only https to a Redfish BMC; \
+             give the BMC https, or let MAAS use IPMI: `farrier machine update {id} --bmc-endpoint ipmi://HOST`"
+        );
+        return Err(Fault::new(FaultCode::NotSupported, message));
+    }
     // Without it MAAS uses the first System of the BMC.
     let system = address.system.as_deref();
     if let Some(id) = system.and_then(|path| path.trim_end_matches('/').rsplit('/').next()) {
         more.insert("node_id".to_owned(), id.to_owned());
     }
     Ok(PowerConfig::Redfish(Bmc {
-        address: address.to_string(),
+        // MAAS takes HOST or HOST:PORT. It fails over a URL with a 500, for ever.
+        address: address.endpoint.authority(),
         user,
         password,
         extra_parameters: more,
@@ -273,18 +287,24 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::id::MachineId;
+    use model::machine::MachineSpec;
     use model::site::Network;
+    use model::target::TargetId;
 
     fn offers() -> RegionCatalog {
         let all = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         RegionCatalog {
-            user: "farrier".into(),
-            administrator: true,
+            whoami: Some(whoami(true)),
             images: all(&["ubuntu/jammy"]),
             zones: all(&["east"]),
             pools: all(&["gpu"]),
             subnets: all(&["roce"]),
         }
+    }
+
+    fn whoami(is_superuser: bool) -> Whoami {
+        Whoami { username: "farrier".into(), is_superuser }
     }
 
     #[test]
@@ -317,7 +337,7 @@ mod tests {
             let found = problems(&spec, &offers(), "http://f");
             assert!(found.len() == 1 && found[0].starts_with(words), "{found:?}");
         }
-        let user = RegionCatalog { administrator: false, ..offers() };
+        let user = RegionCatalog { whoami: Some(whoami(false)), ..offers() };
         let found = problems(&spec, &user, "http://f");
         assert!(
             found[0].starts_with("site.spec.maas_credential is the key of farrier"),
@@ -348,20 +368,32 @@ mod tests {
     #[test]
     fn a_bmc_is_reached_as_its_address_says() {
         for (endpoint, kind, address, more) in [
-            ("10.0.0.5", "redfish", "https://10.0.0.5", ""),
-            ("https://bmc-7:8443", "redfish", "https://bmc-7:8443", ""),
-            ("http://10.0.0.5:8000", "redfish", "http://10.0.0.5:8000", ""),
-            ("https://10.0.0.5/redfish/v1/Systems/2", "redfish", "https://10.0.0.5", "2"),
+            ("10.0.0.5", "redfish", "10.0.0.5", ""),
+            ("https://bmc-7:8443", "redfish", "bmc-7:8443", ""),
+            ("https://[fe80::1]", "redfish", "[fe80::1]", ""),
+            ("https://[fe80::1]:8443", "redfish", "[fe80::1]:8443", ""),
+            ("https://10.0.0.5/redfish/v1/Systems/2", "redfish", "10.0.0.5", "2"),
             ("ipmi://10.0.0.7", "ipmi", "10.0.0.7", ""),
         ] {
-            let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
-            let power = bmc(&spec, "root".into(), "x".into()).unwrap();
+            let power = bmc(&target(endpoint), "root".into(), "x".into()).unwrap();
             let (PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) = &power else {
                 panic!("{power:?}")
             };
             let node = bmc.extra_parameters.get("node_id").map_or("", String::as_str);
             assert_eq!((power.kind(), bmc.address.as_str(), node), (kind, address, more));
         }
+        let fault = bmc(&target("http://10.0.0.5:8000"), "root".into(), "x".into()).unwrap_err();
+        assert_eq!(fault.code, FaultCode::NotSupported);
+        assert!(fault.message.contains("speaks only https"), "{fault}");
+        assert!(
+            fault.message.contains("`farrier machine update m-1 --bmc-endpoint ipmi://HOST`"),
+            "{fault}"
+        );
+    }
+
+    fn target(endpoint: &str) -> Target {
+        let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
+        Target { id: TargetId::from(&MachineId::trusted("m-1")), spec }
     }
 
     #[test]

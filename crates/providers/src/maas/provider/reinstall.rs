@@ -353,6 +353,7 @@ impl StageExecutor<'_> {
             let RoundResult { machine, phase: ended, installed } =
                 self.call.run_round(&restarted, (round, phase)).await?;
             if installed {
+                self.first_sync(&machine).await?;
                 return Ok(done(
                     &machine,
                     format!("{}, installed anew {round} of {most} times", describe_state(&machine)),

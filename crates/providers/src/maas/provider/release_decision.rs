@@ -194,7 +194,8 @@ impl CallContext<'_> {
             erase,
             ..ReleaseRequest::default()
         };
-        self.maas().release(&machine.system_id, &release).await
+        let asked = self.maas().release(&machine.system_id, &release).await;
+        self.confirm(machine, asked).await
     }
 }
 

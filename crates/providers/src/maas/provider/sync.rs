@@ -1,13 +1,13 @@
 //! Hardware sync: an installed system that works reports its hardware to MAAS periodically.
 
 use super::annotations;
-use super::checkpoint::{CheckpointStore, OrderCheckpoint};
+use super::checkpoint::{CheckpointStore, OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{StageExecutor, describe_state, done, state_disagrees};
+use super::failure::DEPLOYED_EVENT;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
-use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 
 /// The interval if MAAS reports none.
@@ -37,26 +37,15 @@ fn sync_timeout(machine: &Machine, limit: Duration) -> Duration {
     usual.min(limit.saturating_sub(REPORT_MARGIN))
 }
 
-/// Whether the machine has reported lately and since its installation; or what is missing.
-fn sync_health(
-    machine: &Machine,
-    installed: Option<Timestamp>,
-    now: Timestamp,
-) -> Result<String, String> {
-    let most = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * MAX_MISSED_INTERVALS;
-    match machine.last_sync {
+/// Whether the machine has reported since it was first read as Deployed; or what is missing. MAAS
+/// itself stamps the end of a deployment, so the time that was read first proves nothing.
+fn sync_health(machine: &Machine, first: Option<&str>) -> Result<String, String> {
+    match machine.last_sync.as_deref() {
         None => Err("it has not told MAAS of its hardware yet".into()),
-        Some(at) if installed.is_some_and(|installed| at < installed) => {
-            Err("it has not told MAAS of its hardware since it was installed".into())
+        Some(last) if Some(last) == first => {
+            Err(format!("it has not told MAAS of its hardware since {last}, when it was Deployed"))
         }
-        Some(at) if now.since(at) > most => Err(format!(
-            "it told MAAS of its hardware {} ago, and should every {}",
-            format_duration(now.since(at)),
-            format_duration(most / MAX_MISSED_INTERVALS)
-        )),
-        Some(at) => {
-            Ok(format!("it told MAAS of its hardware {} ago", format_duration(now.since(at))))
-        }
+        Some(last) => Ok(format!("it told MAAS of its hardware at {last}, as MAAS shows the time")),
     }
 }
 
@@ -92,11 +81,11 @@ impl StageExecutor<'_> {
         if !has_hardware_sync(&version) {
             return Ok(done(&machine, format!("MAAS {version} has no hardware sync")));
         }
-        let installed = self.installed_at(&machine).await?;
+        let first = self.first_sync(&machine).await?;
         match self.call.verb() {
             CallVerb::Perform | CallVerb::Follow | CallVerb::Stop => {}
             CallVerb::GetStatus | CallVerb::Observe => {
-                return Ok(match (sync_health(&machine, installed, now()), self.call.verb()) {
+                return Ok(match (sync_health(&machine, first.as_deref()), self.call.verb()) {
                     (Ok(message), _) => done(&machine, message),
                     (Err(_), CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
                     (Err(message), _) => ProviderAnswer::Differs(message),
@@ -109,7 +98,7 @@ impl StageExecutor<'_> {
                 return Some(Err(state_disagrees(machine, "it is not installed any more")));
             }
             let timeout = sync_timeout(machine, self.call.limit);
-            match sync_health(machine, installed, now()) {
+            match sync_health(machine, first.as_deref()) {
                 Ok(message) => Some(Ok((machine.clone(), message))),
                 Err(_) if now().since(began) < timeout => None,
                 Err(message) => {
@@ -122,21 +111,27 @@ impl StageExecutor<'_> {
             Ok((machine, message)) => Ok(done(&machine, message)),
             Err(fault) => {
                 if fault.code == FaultCode::HardwareSyncFailed {
-                    self.call.log_events(&machine.system_id).await?;
+                    self.call.log_events(&machine.system_id, DEPLOYED_EVENT).await?;
                 }
                 Err(fault)
             }
         }
     }
 
-    /// When MAAS was requested to install the present system, if Farrier did it.
-    async fn installed_at(&self, machine: &Machine) -> Result<Option<Timestamp>> {
-        let Some(key) = annotations::annotated_key(machine) else { return Ok(None) };
+    /// The time of the last hardware report when the present deployment was first read as Deployed.
+    /// The first call records it.
+    pub async fn first_sync(&self, machine: &Machine) -> Result<Option<String>> {
+        let run = self.call.key().run();
+        let deployment = annotations::annotated_key(machine);
+        let deployment = deployment.as_ref().map_or("unmarked", |key| key.as_str());
+        let key = EffectKey::trusted(format!("{run}/first_sync/{deployment}"));
         let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
-        Ok(match notes.recall().await? {
-            Some(OrderCheckpoint::Deploy { requested_at: requested }) => requested,
-            Some(_) | None => None,
-        })
+        let last_sync = machine.last_sync.clone();
+        let first = notes.begin(OrderCheckpoint::FirstSync { last_sync }).await?;
+        let OrderCheckpoint::FirstSync { last_sync } = first else {
+            return Err(checkpoint_mismatch());
+        };
+        Ok(last_sync)
     }
 }
 
@@ -171,23 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_reported_lately_is_healthy() {
+    fn only_a_report_after_the_deployment_is_healthy() {
         let machine = |last: Option<&str>| -> Machine {
-            serde_json::from_value(json!({
-                "system_id": "a", "status": 6, "last_sync": last, "sync_interval": 600
-            }))
-            .unwrap()
+            serde_json::from_value(json!({"system_id": "a", "status": 6, "last_sync": last}))
+                .unwrap()
         };
-        let at = |second: i64| Timestamp::from_millis(1_763_287_200_000 + second * 1_000);
-        let reported = Some("2025-11-16T10:00:00");
-        for (last, installed, now, expected) in [
-            (reported, None, 60, Ok("1m 0s ago")),
-            (reported, Some(-5), 1_200, Ok("20m 0s ago")),
-            (reported, Some(5), 60, Err("since it was installed")),
-            (reported, None, 1_201, Err("and should every 10m")),
-            (None, None, 60, Err("yet")),
+        let (one, two) = (Some("2026-11-16T10:00:00"), Some("2026-11-16T08:15:00"));
+        for (last, first, expected) in [
+            (None, None, Err("yet")),
+            (None, one, Err("yet")),
+            (one, one, Err("when it was Deployed")),
+            // Only the change counts: the clock of MAAS may go anywhere.
+            (two, one, Ok("08:15")),
+            (one, None, Ok("10:00")),
         ] {
-            match (sync_health(&machine(last), installed.map(at), at(now)), expected) {
+            match (sync_health(&machine(last), first), expected) {
                 (Ok(message), Ok(words)) | (Err(message), Err(words)) => {
                     assert!(message.contains(words), "{message}");
                 }

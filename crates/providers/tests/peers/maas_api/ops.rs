@@ -2,33 +2,43 @@
 //! MAAS.
 
 use super::state::{MaasState, Machine, USER};
+use super::status::NodeStatus;
 use super::{Call, Reply};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use providers::maas::Status;
 use serde_json::{Value, json};
 
 const POWER_TYPES: [&str; 3] = ["manual", "redfish", "ipmi"];
 const LAYOUTS: [&str; 7] = ["flat", "lvm", "bcache", "vmfs6", "vmfs7", "custom", "blank"];
-const COMMISSIONABLE: [Status; 4] =
-    [Status::New, Status::Ready, Status::FailedCommissioning, Status::Broken];
-const RELEASABLE: [Status; 8] = [
-    Status::Allocated,
-    Status::Reserved,
-    Status::Broken,
-    Status::Deploying,
-    Status::Deployed,
-    Status::FailedDeployment,
-    Status::FailedReleasing,
-    Status::FailedDiskErasing,
+const COMMISSIONABLE: [NodeStatus; 4] =
+    [NodeStatus::New, NodeStatus::Ready, NodeStatus::FailedCommissioning, NodeStatus::Broken];
+const RELEASABLE: [NodeStatus; 8] = [
+    NodeStatus::Allocated,
+    NodeStatus::Reserved,
+    NodeStatus::Broken,
+    NodeStatus::Deploying,
+    NodeStatus::Deployed,
+    NodeStatus::FailedDeployment,
+    NodeStatus::FailedReleasing,
+    NodeStatus::FailedDiskErasing,
 ];
-const WIREABLE: [Status; 3] = [Status::Ready, Status::Allocated, Status::Broken];
+/// The text of netaddr's exception.
+const BROKEN_ADDRESS: &str =
+    "IPAddress() does not support netmasks or subnet prefixes! See documentation for details.";
+const WIREABLE: [NodeStatus; 3] = [NodeStatus::Ready, NodeStatus::Allocated, NodeStatus::Broken];
 
 /// The parameters of an operation. MAAS ignores others; here they are an error.
 fn known(name: &str) -> &'static [&'static str] {
     match name {
-        "commission" => &["enable_ssh", "skip_networking", "skip_storage", "testing_scripts"],
-        "deploy" => &["osystem", "distro_series", "user_data", "enable_hw_sync", "comment"],
+        "commission" => &[
+            "enable_ssh",
+            "skip_bmc_config",
+            "skip_networking",
+            "skip_storage",
+            "commissioning_scripts",
+            "testing_scripts",
+        ],
+        "deploy" => &["distro_series", "hwe_kernel", "user_data", "enable_hw_sync", "comment"],
         "release" => &["comment", "erase", "secure_erase", "quick_erase", "force"],
         "power_off" => &["stop_mode", "comment"],
         "power_on" => &["user_data", "comment"],
@@ -94,7 +104,12 @@ impl MaasState {
             return Reply::field(name, format!("the operation {op} does not know this"));
         }
         let images = self.images.clone();
+        if let Some(message) = self.unselectable(call, op).or_else(|| self.unavailable(id, op)) {
+            return message;
+        }
         let Some(machine) = self.machines.get_mut(id) else { return Reply::Gone };
+        let sent = call.form.pairs().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        machine.requested.insert(op.to_owned(), sent.collect());
         let locked_out =
             machine.locked && !matches!(op, "unlock" | "lock" | "power_on" | "power_off");
         if locked_out {
@@ -120,10 +135,64 @@ impl MaasState {
         let comment = call.form.get("comment").unwrap_or_default();
         let kind = match op {
             "deploy" => "User starting deployment".to_owned(),
+            "commission" => "User starting node commissioning".to_owned(),
+            "release" => "User releasing node".to_owned(),
             op => format!("User {op}"),
         };
-        self.note_event(id, &kind, &format!("({USER}) - {comment}"));
+        // The request of a user is a DEBUG event, the new status an INFO event (run: 3.4.8; read:
+        // 3.4.8 to 3.7.3).
+        self.note(id, "DEBUG", (&kind, &format!("({USER}) - {comment}")));
+        if let Some(status) = self.machines.get(id).map(|machine| machine.status)
+            && matches!(op, "deploy" | "commission" | "release")
+        {
+            self.note_event(id, status.name(), "");
+        }
         self.show(id)
+    }
+
+    /// With no rack connected, or while an image is synced, a machine cannot be started: 400 in
+    /// plain text, and nothing was changed (run: 3.4.8; read: 3.4.8; other words from 3.5 on, read:
+    /// 3.5.13 to 3.7.3).
+    fn unavailable(&self, id: &str, op: &str) -> Option<Reply> {
+        let status = self.machines.get(id)?.status;
+        let old = self.minor_version() < 5;
+        let words = match op {
+            "deploy" if !matches!(status, NodeStatus::Ready | NodeStatus::Allocated) => {
+                return None;
+            }
+            "deploy" if old => "Deployment operating system ubuntu jammy is unavailable.",
+            "deploy" => {
+                "Deployment operating system ubuntu/jammy is unavailable for amd64/generic."
+            }
+            "commission" if !COMMISSIONABLE.contains(&status) => return None,
+            "commission" if old => "Ephemeral operating system ubuntu jammy is unavailable.",
+            "commission" => {
+                "Ephemeral operating system ubuntu/jammy for amd64/generic is unavailable."
+            }
+            _ => return None,
+        };
+        (!self.rack_connected).then(|| Reply::text(400, words))
+    }
+
+    /// The error in the selected scripts or the kernel.
+    fn unselectable(&self, call: &Call, op: &str) -> Option<Reply> {
+        let known = |name: &str| name == "none" || self.scripts.iter().any(|one| one == name);
+        let wrong = |field: &str| {
+            let strange = call.form.get(field)?.split(',').find(|name| !known(name))?;
+            let words =
+                format!("Select a valid choice. {strange} is not one of the available choices.");
+            Some(Reply::field(field, words))
+        };
+        match op {
+            "commission" => wrong("commissioning_scripts").or_else(|| wrong("testing_scripts")),
+            "deploy" => {
+                let kernel = call.form.get("hwe_kernel")?;
+                let fits = kernel.starts_with("ga-") || kernel.starts_with("hwe-");
+                let words = format!("{kernel} is not available for ubuntu/jammy on amd64/generic.");
+                (!fits).then(|| Reply::field("hwe_kernel", words))
+            }
+            _ => None,
+        }
     }
 
     fn create(&mut self, call: &Call) -> Reply {
@@ -188,6 +257,11 @@ impl MaasState {
         if none_of("zone", &self.zones) {
             return Some(Reply::field("zone", choice));
         }
+        // MAAS reads the address as an IP address and fails over a slash (run: 3.4.8; read: 3.4.8
+        // to 3.7.3).
+        if form.get("power_parameters_power_address").is_some_and(|at| at.contains('/')) {
+            return Some(Reply::text(500, BROKEN_ADDRESS));
+        }
         let power = form.get("power_type");
         if power.is_some_and(|power| !POWER_TYPES.contains(&power)) {
             return Some(Reply::field("power_type", choice));
@@ -228,7 +302,7 @@ impl MaasState {
         }
         let id = call.form.get("system_id").unwrap_or_default().to_owned();
         let free = |machine: &&mut Machine| {
-            machine.status == Status::Ready && machine.owner.is_none() && !machine.locked
+            machine.status == NodeStatus::Ready && machine.owner.is_none() && !machine.locked
         };
         let Some(machine) = self.machines.get_mut(&id).filter(free) else {
             let words = format!(
@@ -237,6 +311,8 @@ impl MaasState {
             return wrong_state(words);
         };
         allocate_to_user(machine);
+        let comment = call.form.get("comment").unwrap_or_default();
+        self.note(&id, "DEBUG", ("User acquiring node", &format!("({USER}) - {comment}")));
         self.show(&id)
     }
 
@@ -261,7 +337,7 @@ impl MaasState {
             return Reply::text(404, "No BlockDevice matches the given query.");
         };
         match (call.method.as_str(), call.op.as_deref()) {
-            ("POST", Some("set_boot_disk")) if machine.status == Status::Ready => {
+            ("POST", Some("set_boot_disk")) if machine.status == NodeStatus::Ready => {
                 machine.boot_disk = number;
                 Reply::text(200, "OK")
             }
@@ -336,7 +412,7 @@ fn apply_settings(machine: &mut Machine, call: &Call) {
 }
 
 fn allocate_to_user(machine: &mut Machine) {
-    machine.set_status(Status::Allocated);
+    machine.set_status(NodeStatus::Allocated);
     machine.owner = Some(USER.into());
 }
 
@@ -345,7 +421,7 @@ fn commission(machine: &mut Machine) -> Option<Reply> {
         let words = "Commission is not available because of the current state of the node.";
         return Some(Reply::field("__all__", words));
     }
-    machine.set_status(Status::Commissioning);
+    machine.set_status(NodeStatus::Commissioning);
     machine.owner = Some(USER.into());
     machine.power = "on";
     None
@@ -353,16 +429,17 @@ fn commission(machine: &mut Machine) -> Option<Reply> {
 
 fn abort(machine: &mut Machine) -> Option<Reply> {
     match machine.status {
-        Status::Commissioning | Status::Testing => {
+        NodeStatus::Commissioning | NodeStatus::Testing => {
             let before = machine.before;
             machine.set_status(before);
             machine.owner = None;
         }
-        Status::Deploying => machine.set_status(Status::Allocated),
-        Status::DiskErasing => machine.set_status(Status::FailedDiskErasing),
+        NodeStatus::Deploying => machine.set_status(NodeStatus::Allocated),
+        NodeStatus::DiskErasing => machine.set_status(NodeStatus::FailedDiskErasing),
         other => {
             let id = &machine.system_id;
-            let words = format!("Cannot abort in current state: node {id} is in state {other}.");
+            let words =
+                format!("Cannot abort in current state: node {id} is in state {}.", other.name());
             return Some(wrong_state(words));
         }
     }
@@ -371,12 +448,13 @@ fn abort(machine: &mut Machine) -> Option<Reply> {
 }
 
 fn deploy(machine: &mut Machine, call: &Call, images: &[String]) -> Option<Reply> {
+    // Only `distro_series` counts: `OS/RELEASE`, or a release of any system (read: 3.4.8 to 3.7.3).
     let series = call.form.get("distro_series").unwrap_or("jammy");
-    let osystem = call.form.get("osystem").unwrap_or("ubuntu");
-    let desired =
-        if series.contains('/') { series.to_owned() } else { format!("{osystem}/{series}") };
-    if !matches!(machine.status, Status::Ready | Status::Allocated) {
-        let words = format!("Can't deploy a machine that is in the '{}' state", machine.status);
+    let named = images.iter().find(|name| name.split_once('/').is_some_and(|(_, r)| r == series));
+    let desired = named.cloned().unwrap_or_else(|| series.to_owned());
+    if !matches!(machine.status, NodeStatus::Ready | NodeStatus::Allocated) {
+        let words =
+            format!("Can't deploy a machine that is in the '{}' state", machine.status.name());
         return Some(wrong_state(words));
     }
     if !images.contains(&desired) {
@@ -386,10 +464,11 @@ fn deploy(machine: &mut Machine, call: &Call, images: &[String]) -> Option<Reply
     }
     let data = STANDARD.decode(call.form.get("user_data").unwrap_or_default());
     let Ok(data) = data else { return Some(Reply::text(400, "Failed to decode user_data")) };
-    if machine.status == Status::Ready {
+    if machine.status == NodeStatus::Ready {
         allocate_to_user(machine);
     }
     machine.user_data = String::from_utf8_lossy(&data).into_owned();
+    machine.logs.push(String::new());
     let (osystem, series) = desired.split_once('/').unwrap_or_default();
     (machine.osystem, machine.distro_series) = (osystem.into(), series.into());
     machine.enable_hw_sync = call.form.is_true("enable_hw_sync");
@@ -397,17 +476,19 @@ fn deploy(machine: &mut Machine, call: &Call, images: &[String]) -> Option<Reply
 }
 
 fn release(machine: &mut Machine, call: &Call) -> Option<Reply> {
-    if matches!(machine.status, Status::Releasing | Status::Ready) {
+    if matches!(machine.status, NodeStatus::Releasing | NodeStatus::Ready) {
         return None;
     }
     if !RELEASABLE.contains(&machine.status) {
-        let words =
-            format!("Machine cannot be released in its current state ('{}').", machine.status);
+        let words = format!(
+            "Machine cannot be released in its current state ('{}').",
+            machine.status.name()
+        );
         return Some(wrong_state(words));
     }
     let erases =
         ["erase", "secure_erase", "quick_erase"].iter().any(|name| call.form.is_true(name));
-    machine.set_status(if erases { Status::DiskErasing } else { Status::Releasing });
+    machine.set_status(if erases { NodeStatus::DiskErasing } else { NodeStatus::Releasing });
     machine.power = if erases { "on" } else { "off" };
     None
 }
@@ -417,8 +498,8 @@ fn power_on(machine: &mut Machine) -> Option<Reply> {
     if machine.owner.is_none() {
         return Some(wrong_state("Can't start node: it hasn't been allocated."));
     }
-    if machine.status == Status::Allocated {
-        machine.set_status(Status::Deploying);
+    if machine.status == NodeStatus::Allocated {
+        machine.set_status(NodeStatus::Deploying);
     }
     machine.power = "on";
     None
@@ -433,17 +514,17 @@ fn mark_broken(machine: &mut Machine, call: &Call) -> Option<Reply> {
     if machine.owner.as_deref() != Some(USER) {
         return Some(Reply::text(403, ""));
     }
-    machine.set_status(Status::Broken);
+    machine.set_status(NodeStatus::Broken);
     machine.clear_owner();
     machine.status_message = call.form.get("comment").unwrap_or_default().to_owned();
     None
 }
 
 fn mark_fixed(machine: &mut Machine) -> Option<Reply> {
-    if machine.status != Status::Broken {
+    if machine.status != NodeStatus::Broken {
         return Some(wrong_state("Can't mark a non-broken node as 'Ready'."));
     }
-    machine.set_status(Status::Ready);
+    machine.set_status(NodeStatus::Ready);
     None
 }
 
@@ -451,7 +532,7 @@ fn lock(machine: &mut Machine) -> Option<Reply> {
     if machine.locked {
         return Some(wrong_state("Machine is already locked"));
     }
-    if !matches!(machine.status, Status::Deployed | Status::Deploying) {
+    if !matches!(machine.status, NodeStatus::Deployed | NodeStatus::Deploying) {
         return Some(wrong_state("Can't lock, node is not deployed or deploying"));
     }
     machine.locked = true;
@@ -467,7 +548,7 @@ fn unlock(machine: &mut Machine) -> Option<Reply> {
 }
 
 fn set_layout(machine: &mut Machine, call: &Call) -> Option<Reply> {
-    if machine.status != Status::Ready {
+    if machine.status != NodeStatus::Ready {
         return Some(wrong_state(
             "Cannot change the storage layout on a machine that is not Ready.",
         ));

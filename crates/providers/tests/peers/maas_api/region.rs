@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 const DEFAULT_EVENTS: usize = 100;
 const MAX_EVENTS: usize = 1000;
+/// The levels of events, the lowest first. AUDIT is a level of its own and not modelled.
+const LEVELS: [&str; 5] = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 /// The beginning of every curtin log: it shows its input, including the key of the new system for
 /// MAAS.
 const CURTIN: &str = r"start: cmd-install/stage-curthooks/builtin/cmd-curthooks: curtin command curthooks
@@ -31,7 +33,14 @@ impl MaasState {
             ("GET", ["zones"], None) => named(&self.zones),
             ("GET", ["subnets"], None) => Reply::Json(json!(self.subnets)),
             ("GET", ["boot-resources"], None) => {
-                let image = |(id, name): (usize, &String)| json!({"id": id, "name": name, "architecture": "amd64/ga-22.04", "type": "Synced", "subarches": ""});
+                // An uploaded image is listed without `custom/` (run: 3.4.8; read: 3.4.8 to 3.7.3).
+                let image = |(id, name): (usize, &String)| {
+                    let (name, kind) = match name.strip_prefix("custom/") {
+                        Some(name) => (name, "Uploaded"),
+                        None => (name.as_str(), "Synced"),
+                    };
+                    json!({"id": id, "name": name, "architecture": "amd64/ga-22.04", "type": kind, "subarches": ""})
+                };
                 Reply::Json(self.images.iter().enumerate().map(image).collect())
             }
             ("GET", ["tags"], None) => {
@@ -84,9 +93,10 @@ impl MaasState {
             return Reply::text(400, words);
         }
         let level = query.get("level").unwrap_or("INFO");
-        if !["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "AUDIT"].contains(&level) {
+        let rank = |level: &str| LEVELS.iter().position(|one| *one == level);
+        let Some(least) = rank(level) else {
             return Reply::text(400, format!("Unrecognised log level: {level}"));
-        }
+        };
         let (after, before) = (number("after"), number("before"));
         if after.is_some() && before.is_some() {
             let words =
@@ -96,6 +106,7 @@ impl MaasState {
         let fits = |event: &&Value| {
             let id = event["id"].as_i64().unwrap_or_default();
             query.get("id").is_none_or(|node| event["node"] == node)
+                && event["level"].as_str().and_then(rank) >= Some(least)
                 && after.is_none_or(|after| id > after)
                 && before.is_none_or(|before| id < before)
         };
@@ -116,8 +127,12 @@ impl MaasState {
         let Some(machine) = self.machines.get(id) else {
             return Reply::text(404, "No Node matches the given query.");
         };
-        if call.query.get("type") != Some("installation") {
-            return Reply::Json(json!([]));
+        let planned = &machine.planned;
+        match call.query.get("type") {
+            Some("installation") => {}
+            Some("commissioning") => return scripts("commissioning", &planned.failed_scripts),
+            Some("testing") if planned.tests => return scripts("testing", &planned.failed_tests),
+            _ => return Reply::Json(json!([])),
         }
         let shows = call.query.is_true("include_output");
         let set = |(number, log): (usize, &String)| {
@@ -125,7 +140,10 @@ impl MaasState {
                 true => json!(STANDARD.encode(text)),
                 false => Value::Null,
             };
-            let log = output(&format!("{CURTIN}{log}"));
+            let log = match log.as_str() {
+                "" => output(""),
+                log => output(&format!("{CURTIN}{log}")),
+            };
             let all = output(&format!("install.log\0{CURTIN}cloud-init.log\0no datasource found"));
             json!({"id": number + 1, "system_id": id, "type": 1, "type_name": "Installation", "results": [
                 {"id": 6, "name": "/tmp/curtin-logs.tar", "status": 3, "status_name": "Failed", "exit_status": 1, "output": all},
@@ -133,6 +151,14 @@ impl MaasState {
         };
         Reply::Json(machine.logs.iter().enumerate().map(set).collect())
     }
+}
+
+/// The results of the scripts of a kind: one passed, the named ones failed.
+fn scripts(kind: &str, failed: &[&str]) -> Reply {
+    let passed = json!({"id": 1, "name": "50-maas-01-commissioning", "status": 2, "status_name": "Passed", "exit_status": 0});
+    let failed = failed.iter().map(|name| json!({"id": 2, "name": name, "status": 3, "status_name": "Failed", "exit_status": 1}));
+    let results: Vec<Value> = std::iter::once(passed).chain(failed).collect();
+    Reply::Json(json!([{"id": 1, "type_name": kind, "results": results}]))
 }
 
 fn named(names: &[String]) -> Reply {

@@ -1,8 +1,8 @@
 //! The state of the fake MAAS, how its machines change, and the failures that a test can request.
 
 use super::form::Form;
+use super::status::NodeStatus;
 use super::{Call, Reply};
-use providers::maas::Status;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The user that the valid key belongs to.
 pub const USER: &str = "admin";
+/// How far the local time of the region is ahead of UTC.
+const LOCAL_AHEAD_S: i64 = 2 * 3_600;
 /// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
 
@@ -47,10 +49,16 @@ pub enum Released {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlannedOutcomes {
     pub commissioning: End,
+    /// The commissioning scripts that fail with the outcome `Fails`.
+    pub failed_scripts: Vec<&'static str>,
     /// Tests run after commissioning.
     pub tests: bool,
+    /// The tests that fail.
+    pub failed_tests: Vec<&'static str>,
     pub deployment: End,
     pub release: Released,
+    /// The deployed system reports its hardware at each read.
+    pub reports_hardware: bool,
 }
 
 /// How a request fails.
@@ -82,7 +90,7 @@ pub struct Machine {
     pub hostname: String,
     pub description: String,
     pub architecture: String,
-    pub status: Status,
+    pub status: NodeStatus,
     pub status_message: String,
     pub owner: Option<String>,
     pub power: &'static str,
@@ -106,10 +114,13 @@ pub struct Machine {
     pub sync_interval_s: f64,
     pub annotations: BTreeMap<String, String>,
     pub planned: PlannedOutcomes,
-    /// The logs of the installer, one per deployment.
+    /// The logs of the installer, one per deployment. MAAS makes the set of results when a
+    /// deployment starts (read: 3.4.8 to 3.7.3).
     pub logs: Vec<String>,
+    /// The parameters of the last request, by operation.
+    pub requested: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) looks: u32,
-    pub(super) before: Status,
+    pub(super) before: NodeStatus,
 }
 
 /// How a request loses its answer.
@@ -133,10 +144,15 @@ pub struct MaasState {
     pub operation_time: OperationTime,
     pub version: &'static str,
     pub is_superuser: bool,
+    /// False: no image can be used (see `unavailable` in `ops`).
+    pub rack_connected: bool,
     pub pools: Vec<String>,
     pub zones: Vec<String>,
     pub tags: Vec<(String, String)>,
+    /// By their full names; `custom/NAME` was uploaded.
     pub images: Vec<String>,
+    /// The names of scripts and tests that a request may select.
+    pub scripts: Vec<String>,
     pub subnets: Vec<Value>,
     pub events: Vec<Value>,
     /// Requests in transit whose caller is gone; they are executed nevertheless.
@@ -150,6 +166,8 @@ pub struct MaasState {
     troubles: Vec<(String, Trouble)>,
     nonces: BTreeSet<String>,
     next_id: i64,
+    /// Later by a second with each stamp.
+    stamped_s: i64,
 }
 
 impl Default for MaasState {
@@ -162,12 +180,14 @@ impl Default for MaasState {
             answer_loss: None,
             machines: BTreeMap::new(),
             operation_time: OperationTime::Reads(1),
-            version: "3.4.4",
+            version: "3.4.8",
             is_superuser: true,
+            rack_connected: true,
             pools: vec!["default".into(), "gpu".into()],
             zones: vec!["default".into(), "east".into()],
             tags: Vec::new(),
             images: vec!["ubuntu/jammy".into(), "custom/gpu-node".into()],
+            scripts: vec!["update_firmware".into(), "smartctl-validate".into()],
             subnets: vec![subnet(1, "10.10.0.0/24", true), subnet(2, "192.168.50.0/24", false)],
             events: Vec::new(),
             in_transit: Vec::new(),
@@ -178,6 +198,7 @@ impl Default for MaasState {
             troubles: Vec::new(),
             nonces: BTreeSet::new(),
             next_id: 0,
+            stamped_s: jiff::Timestamp::now().as_second(),
         }
     }
 }
@@ -192,6 +213,11 @@ impl MaasState {
     /// `read`, `create`, `update`, `delete`.
     pub fn trouble(&mut self, name: &str, failure: Trouble, times: usize) {
         self.troubles.extend(std::iter::repeat_n((name.to_owned(), failure), times));
+    }
+
+    /// Forgets the failures that no request has met.
+    pub fn clear_troubles(&mut self) {
+        self.troubles.clear();
     }
 
     /// How often this change was requested on this machine.
@@ -215,7 +241,7 @@ impl MaasState {
             hostname: format!("host-{number}"),
             description: String::new(),
             architecture: "amd64/generic".into(),
-            status: Status::New,
+            status: NodeStatus::New,
             status_message: String::new(),
             owner: None,
             power: "off",
@@ -239,8 +265,9 @@ impl MaasState {
             annotations: BTreeMap::new(),
             planned: PlannedOutcomes::default(),
             logs: Vec::new(),
+            requested: BTreeMap::new(),
             looks: 0,
-            before: Status::New,
+            before: NodeStatus::New,
             system_id: system_id.clone(),
         };
         self.machines.entry(system_id).or_insert(machine)
@@ -262,9 +289,38 @@ impl MaasState {
     }
 
     pub fn note_event(&mut self, system_id: &str, kind: &str, description: &str) {
+        self.note(system_id, "INFO", (kind, description));
+    }
+
+    /// Notes an event: its level, type and description.
+    pub fn note(&mut self, system_id: &str, level: &str, (kind, description): (&str, &str)) {
         let id = self.id();
-        self.events.push(json!({"id": id, "node": system_id, "hostname": "host", "level": "INFO", "username": null,
+        self.events.push(json!({"id": id, "node": system_id, "hostname": "host", "level": level, "username": null,
             "created": "Mon, 16 Nov. 2026 10:00:00", "type": kind, "description": description}));
+    }
+
+    /// The present time as MAAS shows times: naive and local up to 3.5 (run: 3.4.8; read: 3.4.8,
+    /// 3.5.13), UTC with its offset from 3.6 on (read: 3.6.5, 3.7.3).
+    fn stamp(&mut self) -> String {
+        self.stamped_s += 1;
+        let local = self.minor_version() < 6;
+        let shown_s = self.stamped_s + if local { LOCAL_AHEAD_S } else { 0 };
+        let shown = jiff::Timestamp::from_second(shown_s).unwrap_or_default().to_string();
+        if local { shown.trim_end_matches('Z').to_owned() } else { shown }
+    }
+
+    /// 4 of 3.4.8.
+    pub(super) fn minor_version(&self) -> u32 {
+        let minor = self.version.split('.').nth(1).and_then(|minor| minor.parse().ok());
+        minor.unwrap_or_default()
+    }
+
+    /// The deployed system reports its hardware.
+    pub fn report_hardware(&mut self, system_id: &str) {
+        let now = self.stamp();
+        if let Some(machine) = self.machines.get_mut(system_id) {
+            machine.last_sync = Some(now);
+        }
     }
 
     /// Ends the operation in progress on a machine.
@@ -273,12 +329,26 @@ impl MaasState {
         machine.looks = 0;
         let (to, end) = machine.next();
         let Some(to) = to else { return };
+        let deployed = machine.status == NodeStatus::Deploying;
         machine.set_status(to);
-        if let End::Fails { events, log } = end {
-            machine.logs.push(log);
-            for event in events {
-                self.note_event(system_id, "Node installation failure", &event);
+        let syncs = to == NodeStatus::Deployed && machine.enable_hw_sync;
+        let (kind, events) = match end {
+            End::Fails { events, log } if deployed => {
+                machine.logs.pop();
+                machine.logs.push(log);
+                ("Node installation failure", events)
             }
+            End::Fails { events, .. } => ("Node commissioning failure", events),
+            End::Well | End::Stuck => ("", Vec::new()),
+        };
+        for event in events {
+            self.note(system_id, "ERROR", (kind, &event));
+        }
+        self.note_event(system_id, to.name(), "");
+        // MAAS itself stamps the end of a deployment as a report of hardware (run: 3.4.8; read:
+        // 3.4.8 to 3.7.3).
+        if syncs {
+            self.report_hardware(system_id);
         }
     }
 
@@ -289,7 +359,10 @@ impl MaasState {
         else {
             return;
         };
-        if machine.status.in_progress() {
+        if machine.status == NodeStatus::Deployed && machine.planned.reports_hardware {
+            return self.report_hardware(system_id);
+        }
+        if machine.status.transient() {
             machine.looks += 1;
             if machine.looks > most {
                 self.advance(system_id);
@@ -351,7 +424,8 @@ impl MaasState {
         let fits = |machine: &&Machine| {
             let mac = |mac: &str| machine.interfaces.iter().any(|i| i["mac_address"] == mac);
             query.pairs().all(|(name, desired)| match name {
-                "mac_address" => mac(desired),
+                // A name that occurs several times matches any of its values (read: 3.4.8).
+                "mac_address" => query.all("mac_address").any(mac),
                 "hostname" => machine.hostname == desired,
                 "pool" => machine.pool == desired,
                 "zone" => machine.zone == desired,
@@ -364,14 +438,16 @@ impl MaasState {
 }
 
 impl Machine {
-    pub fn set_status(&mut self, status: Status) {
+    pub fn set_status(&mut self, status: NodeStatus) {
         self.before = self.status;
         self.status = status;
         self.looks = 0;
-        self.status_message = status.words().to_owned();
+        self.status_message = status.name().to_owned();
         match status {
-            Status::Ready | Status::New if self.before == Status::Releasing => self.clear_owner(),
-            Status::Ready | Status::FailedCommissioning => {
+            NodeStatus::Ready | NodeStatus::New if self.before == NodeStatus::Releasing => {
+                self.clear_owner()
+            }
+            NodeStatus::Ready | NodeStatus::FailedCommissioning => {
                 self.owner = None;
                 self.power = "off";
             }
@@ -390,25 +466,31 @@ impl Machine {
     }
 
     /// The next status of the operation in progress, and how it ends.
-    fn next(&self) -> (Option<Status>, End) {
-        let ended = |end: &End, well: Status, badly: Status| match end {
+    fn next(&self) -> (Option<NodeStatus>, End) {
+        let ended = |end: &End, well: NodeStatus, badly: NodeStatus| match end {
             End::Well => (Some(well), End::Well),
             End::Fails { .. } => (Some(badly), end.clone()),
             End::Stuck => (None, End::Stuck),
         };
-        let PlannedOutcomes { commissioning, tests, deployment, release } = &self.planned;
+        let PlannedOutcomes { commissioning, tests, failed_tests, deployment, release, .. } =
+            &self.planned;
         match self.status {
-            Status::Commissioning => {
-                let well = if *tests { Status::Testing } else { Status::Ready };
-                ended(commissioning, well, Status::FailedCommissioning)
+            NodeStatus::Commissioning => {
+                let well = if *tests { NodeStatus::Testing } else { NodeStatus::Ready };
+                ended(commissioning, well, NodeStatus::FailedCommissioning)
             }
-            Status::Testing => (Some(Status::Ready), End::Well),
-            Status::Deploying => ended(deployment, Status::Deployed, Status::FailedDeployment),
-            Status::DiskErasing => (Some(Status::Releasing), End::Well),
-            Status::Releasing => match release {
-                Released::Ready => (Some(Status::Ready), End::Well),
-                Released::New => (Some(Status::New), End::Well),
-                Released::Fails => (Some(Status::FailedReleasing), End::Well),
+            NodeStatus::Testing if !failed_tests.is_empty() => {
+                (Some(NodeStatus::FailedTesting), End::Well)
+            }
+            NodeStatus::Testing => (Some(NodeStatus::Ready), End::Well),
+            NodeStatus::Deploying => {
+                ended(deployment, NodeStatus::Deployed, NodeStatus::FailedDeployment)
+            }
+            NodeStatus::DiskErasing => (Some(NodeStatus::Releasing), End::Well),
+            NodeStatus::Releasing => match release {
+                Released::Ready => (Some(NodeStatus::Ready), End::Well),
+                Released::New => (Some(NodeStatus::New), End::Well),
+                Released::Fails => (Some(NodeStatus::FailedReleasing), End::Well),
             },
             _ => (None, End::Well),
         }
@@ -419,17 +501,23 @@ impl Machine {
         let named = |id: i64, name: &str| json!({"id": id, "name": name, "description": ""});
         let boot_disk = self.disks.iter().find(|disk| disk["id"] == self.boot_disk);
         let synced = self.last_sync.as_ref();
+        // Until it was commissioned, MAAS knows nothing of the hardware (read: 3.4.8).
+        let known = self.serial != "Unknown";
+        let fact = |value: &'static str| if known { value } else { "Unknown" };
         json!({
             "system_id": self.system_id, "hostname": self.hostname, "fqdn": format!("{}.maas", self.hostname),
             "description": self.description, "architecture": self.architecture, "status": self.status.number(),
-            "status_name": self.status.words(), "status_message": self.status_message, "status_action": "",
+            "status_name": self.status.name(), "status_message": self.status_message, "status_action": "",
             "owner": self.owner, "power_state": self.power, "power_type": self.power_type, "osystem": self.osystem,
-            "distro_series": self.distro_series, "locked": self.locked, "netboot": self.status != Status::Deployed,
+            "distro_series": self.distro_series, "locked": self.locked, "netboot": self.status != NodeStatus::Deployed,
             "pool": named(1, &self.pool), "zone": named(1, &self.zone), "tag_names": self.tags,
             "interface_set": self.interfaces, "boot_interface": self.interfaces.first(), "ip_addresses": [],
             "blockdevice_set": self.disks, "physicalblockdevice_set": self.disks, "boot_disk": boot_disk,
-            "hardware_uuid": null, "hardware_info": {"system_vendor": "Dell", "system_product": "XE9680",
-                "system_serial": self.serial, "chassis_serial": "Unknown", "cpu_model": "x"},
+            "cpu_count": if known { 128 } else { 0 }, "memory": if known { 2_097_152 } else { 0 },
+            "hardware_uuid": null, "hardware_info": {"system_vendor": fact("Dell"), "system_product": fact("XE9680"),
+                "system_serial": self.serial, "chassis_serial": "Unknown", "cpu_model": fact("Xeon 8480C"),
+                "mainboard_firmware_vendor": fact("Dell Inc."), "mainboard_firmware_version": fact("2.1.7"),
+                "mainboard_firmware_date": fact("05/02/2026")},
             "enable_hw_sync": self.enable_hw_sync, "last_sync": synced, "next_sync": synced,
             "sync_interval": self.enable_hw_sync.then_some(self.sync_interval_s), "workload_annotations": self.annotations,
             "owner_data": self.annotations, "node_type": 0, "node_type_name": "Machine", "pod": null,

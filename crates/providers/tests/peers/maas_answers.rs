@@ -1,0 +1,156 @@
+//! The answers in which MAAS differs from what its documents say, each with the version that the
+//! peer notes: errors that repeat, images, times, secrets, and what a key may do.
+
+use crate::maas_api::{End, NodeStatus, Trouble};
+use crate::maas_fixture::{MaasFixture, NODE, effect};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{EffectOutcome, FaultCode};
+use model::node::{NodeStage, NodeState};
+use std::time::Duration;
+
+/// A 500 that repeats ends each attempt: it is not an answer that was lost, and nothing is open.
+#[tokio::test]
+async fn a_500_ends_the_attempt_and_leaves_nothing_open() {
+    for (stage, status, name) in [
+        (NodeStage::CreateOrFindInMaas, None, "create"),
+        (NodeStage::CreateOrFindInMaas, Some(NodeStatus::Ready), "update"),
+        (NodeStage::CommissionNode, Some(NodeStatus::New), "commission"),
+        (NodeStage::DeployViaMaas, Some(NodeStatus::Ready), "deploy"),
+        (NodeStage::ReleaseMaasNode, Some(NodeStatus::Deployed), "release"),
+    ] {
+        let mut fixture = MaasFixture::new().await;
+        fixture.settings.in_flight_window = Duration::from_secs(3_600);
+        if let Some(status) = status {
+            fixture.add(status);
+        }
+        let says = || Trouble::Says(500, "IPAddress() does not support netmasks".into());
+        fixture.api.state().trouble(name, says(), 1);
+        let fault = fixture.perform_failing(stage, 1).await;
+        assert_eq!(fault.code, FaultCode::MaasFailed, "{stage}: {fault}");
+        assert_eq!(fault.code.effect_outcome(), EffectOutcome::NotApplied);
+        assert!(fault.message.contains("does not support netmasks"), "{stage}: {fault}");
+        // The next attempt works once MAAS does.
+        let next = fixture.call_effect(CallVerb::Perform, &effect(stage, false), 2).await.0;
+        assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{stage}: {next:?}");
+    }
+}
+
+/// Redfish BMCs are named to MAAS by host and port, and only those that speak https.
+#[tokio::test]
+async fn a_bmc_is_given_to_maas_without_its_scheme() {
+    let mut fixture = MaasFixture::new().await;
+    fixture.target.spec.bmc_endpoint = "https://[fe80::5]:8443/redfish/v1/Systems/1".into();
+    fixture.perform(NodeStage::CreateOrFindInMaas).await;
+    let id = fixture.node().await.system_id;
+    let sent = fixture.api.state().machines[&id].power_parameters.clone();
+    assert_eq!((sent["power_address"].as_str(), sent["node_id"].as_str()), ("[fe80::5]:8443", "1"));
+    fixture.target.spec.bmc_endpoint = "http://10.0.0.5:8000".into();
+    fixture
+        .assert_fails(
+            NodeStage::ResolvePowerCredentials,
+            FaultCode::NotSupported,
+            &["http://10.0.0.5:8000", "only https", "farrier machine update m-1 --bmc-endpoint"],
+        )
+        .await;
+}
+
+/// The password of the BMC is masked wherever MAAS quotes it.
+#[tokio::test]
+async fn the_password_of_a_bmc_is_not_shown() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::New);
+    let events = vec!["power off failed: ipmipower -p calvin".to_owned()];
+    {
+        let mut env = fixture.api.state();
+        let machine = env.machines.get_mut(&id).unwrap();
+        machine.planned.commissioning = End::Fails { events, log: String::new() };
+    }
+    fixture.perform(NodeStage::CommissionNode).await;
+    fixture.api.state().advance(&id);
+    fixture.api.state().machines.get_mut(&id).unwrap().status_message = "-p calvin".into();
+    let (answer, log) =
+        fixture.call_effect(CallVerb::Perform, &effect(NodeStage::WaitForReady, false), 1).await;
+    let fault = answer.unwrap_err();
+    assert!(log.contains("ipmipower -p ***") && !log.contains("calvin"), "{log}");
+    assert!(fault.message.contains("-p ***") && !fault.message.contains("calvin"), "{fault}");
+}
+
+/// No rack is connected, or the image is being synced: a retry may help, and nothing was changed.
+#[tokio::test]
+async fn an_unavailable_image_is_retryable() {
+    for version in ["3.4.8", "3.5.13", "3.7.3"] {
+        for (stage, status) in [
+            (NodeStage::CommissionNode, NodeStatus::New),
+            (NodeStage::DeployViaMaas, NodeStatus::Ready),
+        ] {
+            let fixture = MaasFixture::new().await;
+            let id = fixture.add(status);
+            fixture.api.state().version = version;
+            fixture.api.state().rack_connected = false;
+            let fault = fixture.perform_failing(stage, 1).await;
+            assert_eq!(fault.code, FaultCode::MaasBusy, "{fault}");
+            assert!(fault.message.contains("is unavailable"), "{fault}");
+            assert!(fault.message.contains("no rack controller is connected"), "{fault}");
+            fixture.api.state().rack_connected = true;
+            let next = fixture.call_effect(CallVerb::Perform, &effect(stage, false), 2).await.0;
+            assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{stage}: {next:?}");
+            assert_eq!(fixture.count(&id, "allocate"), usize::from(status == NodeStatus::Ready));
+        }
+    }
+}
+
+/// A node that is removed is installed no more, so the site's image may be gone from MAAS.
+#[tokio::test]
+async fn a_removal_does_not_need_the_image_of_the_site() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::Deployed);
+    fixture.change_site(|spec| spec.image = "ubuntu/noble".into()).await;
+    fixture.put_node(NODE, &id, NodeState::Retired);
+    fixture.assert_fails(NodeStage::LoadSiteConfig, FaultCode::SiteUnfit, &["ubuntu/noble"]).await;
+    fixture.put_node(NODE, &id, NodeState::Removing);
+    assert!(fixture.perform(NodeStage::LoadSiteConfig).await.contains("admin may remove it"));
+    fixture.api.state().is_superuser = false;
+    fixture
+        .assert_fails(
+            NodeStage::LoadSiteConfig,
+            FaultCode::SiteUnfit,
+            &["site.spec.maas_credential is the key of admin, who is no administrator"],
+        )
+        .await;
+}
+
+/// MAAS stamps the end of a deployment itself, and up to 3.5 in its local time without an offset:
+/// only a change of what it shows is a report.
+#[tokio::test]
+async fn the_time_of_the_deployment_is_no_report_of_hardware() {
+    for version in ["3.4.8", "3.5.13", "3.6.5", "3.7.3"] {
+        let mut fixture = MaasFixture::new().await;
+        fixture.settings.max_wait = Duration::from_millis(60);
+        fixture.api.state().version = version;
+        let id = fixture.add(NodeStatus::Ready);
+        fixture.perform(NodeStage::DeployViaMaas).await;
+        fixture.perform(NodeStage::WaitForDeployed).await;
+        let stamped = fixture.api.state().machines[&id].last_sync.clone().unwrap();
+        fixture
+            .assert_fails(
+                NodeStage::WaitForHardwareSyncHealthy,
+                FaultCode::StepTimeout,
+                &["Deployed"],
+            )
+            .await;
+        let observe = async || {
+            fixture.call_stage(NodeStage::WaitForHardwareSyncHealthy, CallVerb::Observe).await
+        };
+        let seen = observe().await;
+        assert!(
+            matches!(&seen, Ok(ProviderAnswer::Differs(said)) if said.contains(&stamped)),
+            "{seen:?}"
+        );
+        fixture.api.state().report_hardware(&id);
+        let seen = observe().await;
+        assert!(matches!(seen, Ok(ProviderAnswer::Done(_))), "{version}: {seen:?}");
+        let next = effect(NodeStage::WaitForHardwareSyncHealthy, false);
+        let done = fixture.call_effect(CallVerb::Perform, &next, 2).await.0;
+        assert!(matches!(done, Ok(ProviderAnswer::Done(_))), "{version}: {done:?}");
+    }
+}
