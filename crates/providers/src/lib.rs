@@ -28,4 +28,7 @@ pub mod sim;
 pub mod ssh;
 pub mod state_store;
 
-pub use port::{Journal, LogOutput, Provider, Providers, Stream, Target, UpstreamMachine};
+pub use port::{
+    Journal, LogOutput, Provider, Providers, SiteNode, SiteObservation, Stream, Target,
+    UpstreamMachine,
+};

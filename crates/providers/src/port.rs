@@ -43,6 +43,22 @@ impl Target {
     }
 }
 
+/// A node that a site is polled for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteNode {
+    pub id: NodeId,
+    pub machine: MachineId,
+    /// The machine's id in MAAS; empty until it was found there.
+    pub system_id: String,
+}
+
+/// What the MAAS of a site reports: the machines of its nodes at least, and how many it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteObservation {
+    pub machines: Vec<UpstreamMachine>,
+    pub total: usize,
+}
+
 /// A machine as the MAAS of its site reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamMachine {
@@ -156,12 +172,9 @@ pub trait Provider: Send + Sync {
         Err(Fault::new(FaultCode::NotSupported, message))
     }
 
-    /// Reads all machines of a site with one request; changes nothing. `nodes`: those of the site.
-    async fn observe_site(
-        &self,
-        site: &Site,
-        _nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>> {
+    /// Reads the machines of a site's nodes; changes nothing. Sites with the same MAAS share what
+    /// is read. `nodes`: those of the site.
+    async fn observe_site(&self, site: &Site, _nodes: &[SiteNode]) -> Result<SiteObservation> {
         let message = format!("{} cannot look at {}", self.name(), site.head.id);
         Err(Fault::new(FaultCode::NotSupported, message))
     }

@@ -28,7 +28,7 @@ pub use store::{RamStore, SimStore};
 
 use crate::clock::{Clock, system_clock};
 use crate::inspect::Inspector;
-use crate::port::{Journal, Provider, Target, UpstreamMachine};
+use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, UpstreamMachine};
 use async_trait::async_trait;
 use effect_log::EffectRecord;
 use fault::FaultSubject;
@@ -40,7 +40,7 @@ use model::effect::{
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::filter::Filter;
-use model::id::{MachineId, NodeId};
+use model::id::MachineId;
 use model::node::{MaasObservation, MaasState};
 use model::refusal::{Reason, Refusal};
 use model::site::Site;
@@ -360,20 +360,17 @@ impl Provider for Sim {
         self.with_hardware(machine, |hardware, _| hardware.facts(machine))
     }
 
-    async fn observe_site(
-        &self,
-        _site: &Site,
-        nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>> {
-        let probe = |(node, machine): &(NodeId, MachineId)| {
+    async fn observe_site(&self, _site: &Site, nodes: &[SiteNode]) -> Result<SiteObservation> {
+        let probe = |SiteNode { id, machine, .. }: &SiteNode| {
             self.with_hardware(machine, |hardware, now| UpstreamMachine {
                 system_id: stage::system_id(machine),
-                node: Some(node.clone()),
+                node: Some(id.clone()),
                 upstream: hardware.upstream(now),
                 agent_online: Some(hardware.has_heartbeat()),
             })
         };
-        nodes.iter().map(probe).collect()
+        let machines: Vec<UpstreamMachine> = nodes.iter().map(probe).collect::<Result<_>>()?;
+        Ok(SiteObservation { total: machines.len(), machines })
     }
 
     async fn find_at_site(&self, _site: &Site, target: &Target) -> Result<Option<MaasObservation>> {

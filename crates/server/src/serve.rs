@@ -88,6 +88,7 @@ async fn run_server(
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
     let maas = MaasProvider::new(Arc::new(secrets.clone()), maas_settings(&config, &datacenter));
     let datacenter = Arc::new(Datacenter::new(Arc::new(secrets.clone()), datacenter));
+    let maas = maas.with_hosts(Arc::clone(&datacenter) as Arc<dyn Provider>);
     let mut providers = Providers::default()
         .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
         .with(Arc::new(IpmiOnly(datacenter)))

@@ -17,7 +17,7 @@ use model::run::Run;
 use model::run::actions::{Action, Requester};
 use model::site::{Site, SiteReport};
 use model::time::Timestamp;
-use providers::UpstreamMachine;
+use providers::{SiteNode, SiteObservation, UpstreamMachine};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use store::{Cause, NewEvent, Result, StoreError, Tx};
@@ -49,9 +49,10 @@ impl Nodes {
                 return self.report_site(&site, SiteReport::Unreachable(message), true).await;
             }
         };
-        self.report_site(&site, SiteReport::Answered(observed.len()), true).await?;
-        self.record_heartbeats(&observed).await?;
-        self.take_in(&site, nodes, observed, probe).await?;
+        let SiteObservation { machines, total } = observed;
+        self.report_site(&site, SiteReport::Answered(total), true).await?;
+        self.record_heartbeats(&machines).await?;
+        self.take_in(&site, nodes, machines, probe).await?;
         metrics::histogram!("farrier_reconcile_seconds").record(started.elapsed().as_secs_f64());
         Ok(())
     }
@@ -61,12 +62,16 @@ impl Nodes {
         &self,
         site: &Site,
         nodes: &[Node],
-    ) -> std::result::Result<Vec<UpstreamMachine>, String> {
+    ) -> std::result::Result<SiteObservation, String> {
         let Some(provider) = self.0.providers().get(&site.spec.provider) else {
             return Err(format!("the provider {:?} is not served here", site.spec.provider));
         };
-        let named: Vec<(NodeId, MachineId)> =
-            nodes.iter().map(|node| (node.id(), node.machine.clone())).collect();
+        let named = |node: &Node| SiteNode {
+            id: node.id(),
+            machine: node.machine.clone(),
+            system_id: node.system_id.clone(),
+        };
+        let named: Vec<SiteNode> = nodes.iter().map(named).collect();
         match timeout(SITE_TIMEOUT, provider.observe_site(site, &named)).await {
             Ok(Ok(observed)) => Ok(observed),
             Ok(Err(fault)) => Err(fault.message),

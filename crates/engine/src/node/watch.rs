@@ -32,6 +32,10 @@ pub(super) const PAGE: usize = 1_000;
 /// The most nodes moved in one transaction.
 pub(super) const MOVES_AT_ONCE: usize = 200;
 
+/// After a pass its site rests this many times as long as the pass took, so that a slow MAAS is
+/// read at most a quarter of the time.
+const REST_FACTOR: u32 = 3;
+
 /// The in-memory state of the watch.
 #[derive(Default)]
 pub(crate) struct NodeWatch {
@@ -170,12 +174,15 @@ impl Nodes {
         }
         let nodes = self.clone();
         tokio::spawn(async move {
+            let started = Instant::now();
             let pass = AssertUnwindSafe(nodes.reconcile(&id, probe)).catch_unwind().await;
             match pass {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(site = %id, %error, "reconciling a site failed"),
                 Err(_) => tracing::error!(site = %id, "reconciling panicked; retried"),
             }
+            // Meanwhile the site is left out of the passes.
+            tokio::time::sleep(started.elapsed() * REST_FACTOR).await;
             let mut requested =
                 nodes.0.node_watch().reconciling.lock().unwrap_or_else(PoisonError::into_inner);
             requested.remove(&id);

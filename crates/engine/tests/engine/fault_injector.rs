@@ -11,10 +11,9 @@ use futures_util::future::BoxFuture;
 use model::condition::ConditionObservation;
 use model::effect::{CallVerb, Capability, ProviderAnswer, ProviderCall};
 use model::fault::Fault;
-use model::id::{MachineId, NodeId};
 use model::node::MaasObservation;
 use model::site::Site;
-use providers::{Journal, Provider, Target, UpstreamMachine};
+use providers::{Journal, Provider, SiteNode, SiteObservation, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use store::{Result, StoreError, TransactionHook, TransactionPoint};
@@ -261,8 +260,8 @@ impl Provider for InjectedProvider {
     async fn observe_site(
         &self,
         site: &Site,
-        nodes: &[(NodeId, MachineId)],
-    ) -> std::result::Result<Vec<UpstreamMachine>, Fault> {
+        nodes: &[SiteNode],
+    ) -> std::result::Result<SiteObservation, Fault> {
         self.injector.wait_until_alive().await;
         self.env.sim.observe_site(site, nodes).await
     }

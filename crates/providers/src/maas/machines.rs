@@ -26,10 +26,12 @@ impl Maas {
     /// All matching machines with their details, in one request. An empty filter lists the whole
     /// site, so the request yields to those about single machines.
     pub async fn machines(&self, filter: &MachineFilter) -> Result<Vec<Machine>> {
-        let MachineFilter { ids, mac_address, hostname, pool, zone } = filter;
+        let MachineFilter { ids, macs, hostname, pool, zone } = filter;
         let call = ids.iter().fold(Call::get(ALL).polling(), |call, id| call.query("id", id));
-        let desired =
-            [("mac_address", mac_address), ("hostname", hostname), ("pool", pool), ("zone", zone)];
+        // MAAS writes them in lower case with colons, and compares texts.
+        let macs = macs.iter().map(|mac| mac.to_ascii_lowercase().replace('-', ":"));
+        let call = macs.fold(call, |call, mac| call.query("mac_address", mac));
+        let desired = [("hostname", hostname), ("pool", pool), ("zone", zone)];
         let call = desired.into_iter().fold(call, |call, (name, value)| match value {
             Some(value) => call.query(name, value),
             None => call,

@@ -7,7 +7,8 @@
 //!
 //! `sites` has the clients, `shared_poll` shares polls among waiters, `executor` runs one provider
 //! call, `checkpoint` is its memory, `annotations` marks machines, `masking` hides secrets, `find`
-//! matches machines. `machine` and `power` serve machines that are not nodes.
+//! matches machines, `listing` lists them. `machine`, `power` and `hosts` serve machines that are
+//! not nodes.
 
 mod annotations;
 mod checkpoint;
@@ -16,7 +17,9 @@ mod deploy;
 mod executor;
 mod failure;
 mod find;
+mod hosts;
 mod interfaces;
+mod listing;
 mod machine;
 mod masking;
 mod power;
@@ -35,7 +38,7 @@ use super::Settings as ClientSettings;
 use crate::http_client::Trust;
 use crate::inspect::Inspector;
 use crate::peer_login::TrustPolicy;
-use crate::port::{Journal, Provider, Target, UpstreamMachine};
+use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, UpstreamMachine};
 use crate::power::PowerTimeouts;
 use crate::state_store::ProviderStateStore;
 use async_trait::async_trait;
@@ -44,7 +47,7 @@ use machine::MachineExecutor;
 use model::condition::ConditionObservation;
 use model::effect::{CallResult, Capability, Effect, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
-use model::id::{MachineId, NodeId};
+use model::id::NodeId;
 use model::machine::MachineSpec;
 use model::node::{MaasObservation, NodeStage};
 use model::refusal::Refusal;
@@ -69,9 +72,13 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// The longest wait of one call, if the stage allows more.
     pub max_wait: Duration,
+    /// How old a list of a region may be that a poll of another of its sites shares.
+    pub list_max_age: Duration,
     /// How long a request whose answer was lost may still reach MAAS.
     pub in_flight_window: Duration,
     pub power_timeouts: PowerTimeouts,
+    /// How long a new system may take to answer over SSH before the next step is tried.
+    pub host_wait: Duration,
     /// Defaults of the client; the settings of a site override them.
     pub client: ClientSettings,
 }
@@ -86,8 +93,10 @@ impl Settings {
             bmc_credential: String::new(),
             poll_interval: Duration::from_secs(5),
             max_wait: Duration::MAX,
+            list_max_age: Duration::from_secs(5),
             in_flight_window: client.answer_timeout,
             power_timeouts: PowerTimeouts::default(),
+            host_wait: Duration::from_secs(5 * 60),
             client,
         }
     }
@@ -97,6 +106,8 @@ pub struct MaasProvider {
     store: Arc<dyn ProviderStateStore>,
     settings: Settings,
     sites: SiteClients,
+    /// Reaches the hosts and the clusters of its machines. None: they are not reached.
+    hosts: Option<Arc<dyn Provider>>,
 }
 
 impl MaasProvider {
@@ -104,7 +115,7 @@ impl MaasProvider {
 
     pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
         let sites = SiteClients::new(Arc::clone(&store), settings.clone());
-        Self { store, settings, sites }
+        Self { store, settings, sites, hosts: None }
     }
 
     /// The name of the credential for the BMC of a machine; empty: none is configured.
@@ -119,8 +130,12 @@ impl MaasProvider {
         request: &ProviderCall,
         journal: &Journal,
     ) -> CallResult {
+        if let Some(answer) = self.call_host(target, request, journal).await {
+            return answer;
+        }
         let Effect::Stage { stage, node, site, undo, .. } = &request.effect else {
-            return MachineExecutor::open(self, target, request, journal).await?.execute().await;
+            let work = MachineExecutor::open(self, target, request, journal).await?;
+            return self.meet_new_host(target, request, work.execute().await).await;
         };
         let Some(site) = site else {
             let message = format!("no MAAS manages {node}: it has no site");
@@ -242,13 +257,21 @@ impl Provider for MaasProvider {
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        &[
+        const OF_MAAS: usize = 5;
+        const ALL: [Capability; 7] = [
             Capability::Nodes,
             Capability::PowerControl,
             Capability::Imaging,
             Capability::Netboot,
             Capability::Inspect,
-        ]
+            Capability::RemoteExec,
+            Capability::ClusterJoin,
+        ];
+        if self.hosts.is_some() { &ALL } else { ALL.split_at(OF_MAAS).0 }
+    }
+
+    fn peers(&self, spec: &MachineSpec) -> Vec<String> {
+        self.hosts.as_ref().map(|hosts| hosts.peers(spec)).unwrap_or_default()
     }
 
     fn check(&self, spec: &MachineSpec) -> Result<(), Refusal> {
@@ -269,25 +292,27 @@ impl Provider for MaasProvider {
         self.probe_machine(target).await
     }
 
-    async fn observe_site(
-        &self,
-        site: &Site,
-        nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>> {
-        let machines = self.sites.open(site).await?.list().await?;
-        let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
+    async fn observe_site(&self, site: &Site, nodes: &[SiteNode]) -> Result<SiteObservation> {
+        let client = self.sites.open(site).await?;
+        client.check_administrator().await?;
+        let ids = nodes.iter().map(|node| node.system_id.clone()).filter(|id| !id.is_empty());
+        let max_age = self.settings.list_max_age;
+        let polled = client.list.poll(&client.maas, (&site.id(), ids.collect()), max_age).await?;
+        let known: HashSet<&NodeId> = nodes.iter().map(|node| &node.id).collect();
         let upstream_machine = |one: &find::ListedMachine| UpstreamMachine {
             system_id: one.system_id.clone(),
             node: one.node.clone().filter(|node| known.contains(node)),
             upstream: one.observation.clone(),
             agent_online: None,
         };
-        Ok(machines.iter().map(upstream_machine).collect())
+        let machines = polled.machines.iter().map(upstream_machine).collect();
+        Ok(SiteObservation { machines, total: polled.total })
     }
 
     async fn find_at_site(&self, site: &Site, target: &Target) -> Result<Option<MaasObservation>> {
-        let machines = self.sites.open(site).await?.list().await?;
+        let client = self.sites.open(site).await?;
         let id = machine::system_id_at(&target.spec, &site.id());
+        let machines = client.candidates(&target.spec, id.as_deref()).await?;
         match find::find_machine(&machines, &target.spec, id.as_deref()) {
             find::FindResult::None => Ok(None),
             find::FindResult::One(one) => Ok(Some(one.observation.clone())),

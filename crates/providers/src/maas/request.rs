@@ -12,7 +12,8 @@ use std::fmt;
 pub struct MachineFilter {
     /// System ids; empty: any.
     pub ids: Vec<String>,
-    pub mac_address: Option<String>,
+    /// MAC addresses, as MAAS writes them; empty: any.
+    pub macs: Vec<String>,
     pub hostname: Option<String>,
     pub pool: Option<String>,
     pub zone: Option<String>,
@@ -20,7 +21,7 @@ pub struct MachineFilter {
 
 impl MachineFilter {
     pub fn by_mac(mac: &str) -> Self {
-        Self { mac_address: Some(mac.to_owned()), ..Self::default() }
+        Self { macs: vec![mac.to_owned()], ..Self::default() }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct MaasFixture {
     pub settings: Settings,
     pub target: Target,
     pub run: String,
+    /// Reaches the hosts of machines, if set.
+    pub hosts: Option<Arc<dyn Provider>>,
 }
 
 impl MaasFixture {
@@ -73,6 +75,8 @@ impl MaasFixture {
         settings.agent_binary = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").into();
         settings.poll_interval = Duration::from_millis(2);
         settings.in_flight_window = Duration::ZERO;
+        settings.list_max_age = Duration::ZERO;
+        settings.host_wait = Duration::ZERO;
         settings.client.backoff =
             Backoff { initial: Duration::from_millis(1), max: Duration::from_millis(5) };
         settings.power_timeouts = PowerTimeouts {
@@ -88,8 +92,15 @@ impl MaasFixture {
             ..MachineSpec::default()
         };
         let target = Target { id: TargetId::from(&MachineId::trusted("m-1")), spec };
-        let fixture =
-            Self { api, store, crash_injector: injector, settings, target, run: RUN.into() };
+        let fixture = Self {
+            api,
+            store,
+            crash_injector: injector,
+            settings,
+            target,
+            run: RUN.into(),
+            hosts: None,
+        };
         fixture.put_node(NODE, "", NodeState::Enrolling);
         fixture
     }
@@ -153,7 +164,11 @@ impl MaasFixture {
             inner: Arc::clone(&self.store),
             crash_injector: Arc::clone(&self.crash_injector),
         };
-        MaasProvider::new(Arc::new(store), self.settings.clone())
+        let provider = MaasProvider::new(Arc::new(store), self.settings.clone());
+        match &self.hosts {
+            Some(hosts) => provider.with_hosts(Arc::clone(hosts)),
+            None => provider,
+        }
     }
 
     pub async fn call_effect(

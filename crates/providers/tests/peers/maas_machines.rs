@@ -2,16 +2,21 @@
 
 use crate::maas_api::NodeStatus;
 use crate::maas_fixture::{MaasFixture, NODE, SITE};
-use model::condition::{ConditionType, imaged};
+use async_trait::async_trait;
+use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::effect::{
-    CallVerb, DesiredPower, Effect, NetbootMode, PowerOffPolicy, ProviderAnswer, RebootMode,
-    RmaAction,
+    CallOutcome, CallVerb, Capability, DesiredPower, Effect, NetbootMode, PowerOffPolicy,
+    ProviderAnswer, ProviderCall, RebootMode, RmaAction,
 };
-use model::fault::FaultCode;
+use model::fault::{Fault, FaultCode};
+use model::machine::MachineSpec;
 use model::node::{NodeStage, NodeState};
-use providers::Provider;
 use providers::power::PowerState;
 use providers::redfish::Inventory;
+use providers::state_store::ProviderStateStore;
+use providers::{Journal, Provider, Target};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 const IMAGE: &str = "ubuntu/jammy";
 
@@ -183,7 +188,7 @@ async fn an_image_is_checked_where_it_is_kept() {
 #[tokio::test]
 async fn a_later_deployment_of_another_user_is_kept() {
     use model::effect::EffectKey;
-    use providers::state_store::{Checkpoint, ProviderStateStore};
+    use providers::state_store::Checkpoint;
     let (fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
     let requested = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
@@ -199,6 +204,92 @@ async fn a_later_deployment_of_another_user_is_kept() {
         FaultCode::OutcomeUnknown
     );
     assert_eq!(fixture.api.state().changes(&id), 0);
+}
+
+/// A provider that records what it is asked to do on hosts.
+#[derive(Default)]
+struct RecordingHosts(Mutex<Vec<(&'static str, String)>>);
+
+#[async_trait]
+impl Provider for RecordingHosts {
+    fn name(&self) -> &'static str {
+        "hosts"
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &[Capability::RemoteExec, Capability::ClusterJoin]
+    }
+
+    fn peers(&self, spec: &MachineSpec) -> Vec<String> {
+        vec![format!("ssh://{}", spec.ssh_endpoint)]
+    }
+
+    async fn call(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        _journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let asked = (call.effect.name(), target.spec.ssh_endpoint.clone());
+        self.0.lock().unwrap().push(asked);
+        Ok(ProviderAnswer::Done(CallOutcome::default()))
+    }
+
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+        assert_eq!(
+            (target.spec.bmc_endpoint.as_str(), target.spec.ssh_endpoint.as_str()),
+            ("", "")
+        );
+        Ok(vec![ConditionObservation::new(ConditionType::InCustomerCluster, true, "Ready")])
+    }
+}
+
+/// MAAS has the power, netboot and imaging of a machine; commands and its cluster are reached over
+/// SSH, at its own address or at the one that MAAS reports.
+#[tokio::test]
+async fn hosts_behind_maas_are_reached_over_ssh() {
+    let (mut fixture, id) = machine_behind_maas(NodeStatus::Deployed).await;
+    let capabilities = |fixture: &MaasFixture| fixture.replica().capabilities().to_vec();
+    assert!(!capabilities(&fixture).contains(&Capability::RemoteExec));
+    let hosts = Arc::new(RecordingHosts::default());
+    fixture.hosts = Some(Arc::clone(&hosts) as Arc<dyn Provider>);
+    for needed in [Capability::RemoteExec, Capability::ClusterJoin, Capability::Imaging] {
+        assert!(capabilities(&fixture).contains(&needed), "{needed:?}");
+    }
+    let cluster_ref = || "prod".to_owned();
+    let effects = [
+        Effect::Ssh { command: "true".into(), destructive: false },
+        Effect::Net { document: "network: {}".into() },
+        Effect::Join { cluster_ref: cluster_ref(), labels: BTreeMap::new(), taints: Vec::new() },
+        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Reboot { mode: RebootMode::InBand, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+        Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
+        Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
+    ];
+    let no_address = call_provider(&fixture, CallVerb::Perform, &effects[0]).await.unwrap_err();
+    assert_eq!(no_address.code, FaultCode::NotSupported);
+    assert!(no_address.message.contains("--ssh-endpoint HOST"), "{no_address}");
+    fixture.api.state().machines.get_mut(&id).unwrap().addresses = vec!["fe80::7".into()];
+    for effect in &effects {
+        call_provider(&fixture, CallVerb::Perform, effect).await.unwrap();
+    }
+    let asked = std::mem::take(&mut *hosts.0.lock().unwrap());
+    let names: Vec<_> = asked.iter().map(|(name, at)| (*name, at.as_str())).collect();
+    let host = "[fe80::7]";
+    let over_ssh = ["ssh", "net", "join", "leave", "reboot"].map(|name| (name, host));
+    assert_eq!(names, [&over_ssh[..], &[("drain", ""), ("uncordon", "")]].concat());
+    fixture.target.spec.ssh_endpoint = "127.0.0.1:9".into();
+    call_provider(&fixture, CallVerb::Perform, &effects[0]).await.unwrap();
+    assert_eq!(hosts.0.lock().unwrap().pop(), Some(("ssh", "127.0.0.1:9".into())));
+    // A new system has a new host key; the power stays with MAAS.
+    let peer = "ssh://127.0.0.1:9";
+    fixture.store.pin(peer, Some("old key")).await.unwrap();
+    let repave = Effect::Repave { image: IMAGE.into() };
+    call_provider(&fixture, CallVerb::Perform, &repave).await.unwrap();
+    assert_eq!(fixture.store.identity(peer).await, Ok(None));
+    assert_eq!((fixture.count(&id, "deploy"), hosts.0.lock().unwrap().len()), (1, 0));
+    let observed = fixture.replica().probe(&fixture.target).await.unwrap();
+    assert!(observed.iter().any(|one| one.condition == ConditionType::InCustomerCluster));
 }
 
 #[tokio::test]

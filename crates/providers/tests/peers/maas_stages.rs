@@ -424,17 +424,21 @@ async fn slow_erasing_is_continued_by_the_next_attempt() {
 #[tokio::test]
 async fn one_request_observes_a_site() {
     use model::id::{MachineId, NodeId, SiteId};
-    use providers::Provider;
     use providers::state_store::ProviderStateStore;
+    use providers::{Provider, SiteNode, SiteObservation};
     let fixture = MaasFixture::new().await;
     let id = fixture.add(NodeStatus::Deployed);
     fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
     fixture.api.state().add("aa:bb:cc:00:00:09").power = "on";
     let site = fixture.store.site(&SiteId::trusted("site-east")).await.unwrap();
-    let nodes = [(NodeId::trusted(NODE), MachineId::trusted("m-1"))];
+    let (node, machine) = (NodeId::trusted(NODE), MachineId::trusted("m-1"));
+    let nodes = [SiteNode { id: node, machine, system_id: id.clone() }];
     let replica = fixture.replica();
-    let observed = replica.observe_site(&site, &nodes).await.unwrap();
-    assert_eq!(fixture.api.state().requests.len(), 1, "{:?}", fixture.api.state().requests);
+    let SiteObservation { machines: observed, total } =
+        replica.observe_site(&site, &nodes).await.unwrap();
+    // Its user is asked for once.
+    assert_eq!(fixture.api.state().requests.len(), 2, "{:?}", fixture.api.state().requests);
+    assert_eq!(total, 2);
     let reported: Vec<_> = observed
         .iter()
         .map(|one| (one.upstream.state, one.upstream.powered_on, one.node.is_some()))
@@ -447,7 +451,7 @@ async fn one_request_observes_a_site() {
     assert_eq!(found.map(|observed| observed.state), Some(MaasState::Deployed));
     // The marked node is reported, even if it was not part of the request.
     fixture.mark(&id, "node-2", "op-9/deploy_via_maas/1");
-    let observed = replica.observe_site(&site, &nodes).await.unwrap();
+    let observed = replica.observe_site(&site, &nodes).await.unwrap().machines;
     assert_eq!(
         (observed[0].node.as_ref(), observed[0].upstream.message.as_str()),
         (None, "it is marked as node-2")
@@ -458,13 +462,6 @@ async fn one_request_observes_a_site() {
         fixture.node().await.maas.unwrap().same(&observed[0].upstream),
         "a stage observes the same"
     );
-    // Single-flight: concurrent callers share one answer.
-    let before = fixture.api.state().requests.len();
-    let probes = (0..20).map(|_| replica.find_at_site(&site, &fixture.target));
-    for found in futures_util::future::join_all(probes).await {
-        assert!(found.unwrap().is_some());
-    }
-    assert!(fixture.api.state().requests.len() - before <= 2, "concurrent callers share a list");
     // The machine's name in MAAS from the inventory is enough.
     let mut named = fixture.target.clone();
     named.spec.mac_addresses = vec!["aa:bb:cc:00:00:77".into()];
@@ -475,6 +472,80 @@ async fn one_request_observes_a_site() {
     fixture.api.state().add(MAC);
     let fault = replica.find_at_site(&site, &fixture.target).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::CandidatesConflict);
+}
+
+/// The sites of a region are polled at once: one list serves all of them, whatever their limits.
+#[tokio::test]
+async fn sites_of_one_region_share_one_list() {
+    use model::id::SiteId;
+    use model::site::Site;
+    use providers::Provider;
+    use providers::state_store::ProviderStateStore;
+    let mut fixture = MaasFixture::new().await;
+    fixture.settings.list_max_age = Duration::from_secs(60);
+    fixture.add(NodeStatus::Deployed);
+    let site = fixture.store.site(&SiteId::trusted("site-east")).await.unwrap();
+    let sites: Vec<Site> = ["site-a", "site-b", "site-c"]
+        .map(|id| {
+            let mut spec = site.spec.clone();
+            spec.calls_at_once += id.len() as u32;
+            spec.maas_url.push_str(if id == "site-b" { "/" } else { "" });
+            Site::new(&SiteId::trusted(id), spec, site.head.labels.clone(), site.head.since)
+        })
+        .to_vec();
+    let replica = fixture.replica();
+    for _ in 0..2 {
+        let polls = sites.iter().map(|site| replica.observe_site(site, &[]));
+        for observed in futures_util::future::join_all(polls).await {
+            assert_eq!(observed.unwrap().total, 1);
+        }
+    }
+    let lists = |name: &str| {
+        let env = fixture.api.state();
+        env.requests.iter().filter(|one| one.contains(name)).count()
+    };
+    assert_eq!((lists("/machines/"), lists("op=whoami")), (1, 1));
+    // The key of a user who is no administrator does not see all machines.
+    let other = MaasFixture::new().await;
+    other.api.state().is_superuser = false;
+    let site = other.store.site(&SiteId::trusted("site-east")).await.unwrap();
+    let fault = other.replica().observe_site(&site, &[]).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::MaasRefused);
+    assert!(fault.message.contains("the key of admin, who is no administrator"), "{fault}");
+}
+
+/// Where the nodes are few, MAAS is asked for them alone.
+#[tokio::test]
+async fn a_large_region_is_polled_for_its_nodes_alone() {
+    use model::id::{MachineId, NodeId, SiteId};
+    use providers::state_store::ProviderStateStore;
+    use providers::{Provider, SiteNode};
+    const REGION: usize = 20;
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::Deployed);
+    for number in 1..REGION {
+        fixture.api.state().add(&format!("aa:00:00:00:00:{number:02x}"));
+    }
+    let site = fixture.store.site(&SiteId::trusted("site-east")).await.unwrap();
+    let (node, machine) = (NodeId::trusted(NODE), MachineId::trusted("m-1"));
+    let nodes = [SiteNode { id: node, machine, system_id: id.clone() }];
+    let replica = fixture.replica();
+    let whole = replica.observe_site(&site, &nodes).await.unwrap();
+    assert_eq!((whole.machines.len(), whole.total), (REGION, REGION));
+    let named = replica.observe_site(&site, &nodes).await.unwrap();
+    assert_eq!((named.machines.len(), named.total), (1, REGION));
+    assert_eq!(named.machines[0].system_id, id);
+    let last = fixture.api.state().requests.back().cloned().unwrap();
+    assert!(last.ends_with(&format!("machines/?id={id}")), "{last}");
+    // A machine that is gone is not in the answer.
+    fixture.api.state().machines.remove(&id);
+    assert!(replica.observe_site(&site, &nodes).await.unwrap().machines.is_empty());
+    // Its record is looked for by MAC address, as MAAS writes it.
+    let mut target = fixture.target.clone();
+    target.spec.mac_addresses = vec!["AA-00-00-00-00-07".into()];
+    assert!(replica.find_at_site(&site, &target).await.unwrap().is_some());
+    let last = fixture.api.state().requests.back().cloned().unwrap();
+    assert!(last.contains("mac_address=aa%3A00"), "{last}");
 }
 
 /// Many waits share one request, and a read of one machine does not queue behind them.

@@ -255,8 +255,8 @@ impl StageExecutor<'_> {
 
     /// Finds the machine by hardware or inventory id. Only for stages that find or make its record.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>> {
-        let machines = self.call.site_client.list().await?;
         let id = system_id_at(&target.spec, &self.site.id());
+        let machines = self.call.site_client.candidates(&target.spec, id.as_deref()).await?;
         match find_machine(&machines, &target.spec, id.as_deref()) {
             FindResult::None => Ok(None),
             FindResult::One(one) => self.call.maas().machine(&one.system_id).await.map(Some),

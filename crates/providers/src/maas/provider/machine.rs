@@ -289,7 +289,7 @@ impl MaasProvider {
             .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
     }
 
-    async fn machine_of(
+    pub(super) async fn machine_of(
         &self,
         target: &Target,
     ) -> Result<(std::sync::Arc<super::sites::SiteClient>, Machine)> {
@@ -317,9 +317,10 @@ impl MaasProvider {
 
     /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.
     pub(super) async fn probe_machine(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
-        let (bmc, host) = tokio::join!(
+        let (bmc, host, node) = tokio::join!(
             self.machine_of(target),
-            probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT)
+            probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT),
+            self.probe_cluster(target)
         );
         let condition = ConditionType::BmcReachable;
         let bmc = match bmc {
@@ -335,10 +336,10 @@ impl MaasProvider {
             Err(fault) if fault.code == FaultCode::MaasMachineGone => {
                 Some(ConditionObservation::new(condition, false, fault.code.as_str()))
             }
-            Err(fault) if host.is_none() => return Err(fault),
+            Err(fault) if host.is_none() && node.is_empty() => return Err(fault),
             Err(_) => None,
         };
-        Ok(bmc.into_iter().chain(host).collect())
+        Ok(bmc.into_iter().chain(host).chain(node).collect())
     }
 }
 
