@@ -11,7 +11,7 @@ use crate::time::Clock;
 use crate::update::{Updated, WRITABLE, changes, is_changed};
 use proto::v1::{
     CheckSiteRequest, CreateSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, Site,
-    SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
+    SiteCommissioning, SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
 };
 use proto::words::WireEnum;
 use std::path::Path;
@@ -90,6 +90,9 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Updated<Si
     Ok(Updated { object, is_changed })
 }
 
+/// Empties a list.
+const EMPTY: &str = "-";
+
 /// Overwrites the settings that are given.
 fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<()> {
     let spec = site.spec.get_or_insert_default();
@@ -103,6 +106,8 @@ fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<()> {
         (&mut spec.storage_layout, given.storage_layout),
         (&mut spec.boot_disk_model, given.boot_disk_model),
         (&mut spec.provider, given.provider),
+        (&mut spec.erase_method, given.erase_method),
+        (&mut spec.hwe_kernel, given.hwe_kernel),
         (&mut network.roce_interfaces, given.roce_interfaces),
         (&mut network.roce_subnet, given.roce_subnet),
         (&mut spec.cloud_init, given.cloud_init.as_deref().map(read_cloud_init).transpose()?),
@@ -113,6 +118,19 @@ fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<()> {
         }
     }
     network.roce_mtu = given.roce_mtu.unwrap_or(network.roce_mtu);
+    let commissioning = spec.commissioning.get_or_insert_default();
+    commissioning.skip_bmc_config = given.skip_bmc_config.unwrap_or(commissioning.skip_bmc_config);
+    for (list, names) in [
+        (&mut spec.tags, given.maas_tags),
+        (&mut commissioning.scripts, given.commissioning_scripts),
+        (&mut commissioning.tests, given.test_scripts),
+    ] {
+        match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => {}
+            [EMPTY] => list.clear(),
+            _ => *list = names,
+        }
+    }
     spec.datasource_retries = given.datasource_retries.or(spec.datasource_retries);
     spec.erase_on_release = given.erase_on_release.or(spec.erase_on_release);
     spec.keep_in_maas = given.keep_in_maas.or(spec.keep_in_maas);
@@ -222,6 +240,8 @@ fn describe(site: &Site, clock: &Clock) -> String {
     let status = site.status.clone().unwrap_or_default();
     let SiteNetwork { roce_interfaces, roce_mtu, roce_subnet } =
         spec.network.clone().unwrap_or_default();
+    let SiteCommissioning { skip_bmc_config, scripts, tests } =
+        spec.commissioning.clone().unwrap_or_default();
     let since = clock.ago(status.since.as_ref());
     let mut facts = vec![
         ("Site:", site.site_id.clone()),
@@ -245,6 +265,12 @@ fn describe(site: &Site, clock: &Clock) -> String {
         ("Cloud-init:", cloud_init(&spec)),
         ("Datasource retries:", optional_text(spec.datasource_retries)),
         ("Erase on release:", optional_text(spec.erase_on_release)),
+        ("Erase method:", spec.erase_method.clone()),
+        ("Kernel:", spec.hwe_kernel.clone()),
+        ("MAAS tags:", spec.tags.join(", ")),
+        ("Skip BMC config:", if skip_bmc_config { "true".into() } else { String::new() }),
+        ("Commissioning:", scripts.join(", ")),
+        ("Tests:", tests.join(", ")),
         ("Keep in MAAS:", optional_text(spec.keep_in_maas)),
         ("Calls at once:", optional_text(spec.calls_at_once)),
         ("Calls per second:", optional_text(spec.calls_per_second)),
@@ -315,6 +341,9 @@ mod tests {
             erase_on_release: Some(false),
             keep_in_maas: Some(true),
             cloud_init: Some(file.clone()),
+            hwe_kernel: Some("hwe-22.04".into()),
+            maas_tags: vec!["h100".into(), "lab".into()],
+            test_scripts: vec!["none".into()],
             labels: vec![("env".into(), "lab".into())],
             ..SiteSpecArgs::default()
         };
@@ -327,7 +356,14 @@ mod tests {
         spec.keep_in_maas = Some(true);
         spec.cloud_init = "#cloud-config\n".into();
         spec.network = Some(SiteNetwork { roce_mtu: 9_000, ..SiteNetwork::default() });
+        spec.hwe_kernel = "hwe-22.04".into();
+        spec.tags = vec!["h100".into(), "lab".into()];
+        let tests = vec!["none".into()];
+        spec.commissioning = Some(SiteCommissioning { tests, ..SiteCommissioning::default() });
         assert_eq!(changed, expected);
+        let empty = SiteSpecArgs { maas_tags: vec!["-".into()], ..SiteSpecArgs::default() };
+        apply_spec(&mut changed, empty).unwrap();
+        assert!(changed.spec.as_ref().unwrap().tags.is_empty());
         std::fs::remove_file(&file).unwrap();
         let gone = SiteSpecArgs { cloud_init: Some(file), ..SiteSpecArgs::default() };
         let refused = apply_spec(&mut changed, gone).unwrap_err();

@@ -4,6 +4,10 @@
 //! storage and network layout, and a cloud-init document that installs the agent. Its state shows
 //! whether the MAAS answers and whether the nodes are cut off.
 
+mod options;
+
+pub use options::{Commissioning, EraseMethod};
+
 use crate::id::SiteId;
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::Labels;
@@ -59,6 +63,12 @@ pub struct SiteSpec {
     pub datasource_retries: u32,
     /// True if MAAS erases disks when a machine is released.
     pub erase_on_release: bool,
+    pub erase_method: EraseMethod,
+    /// The kernel of deployments, as MAAS names it, such as `hwe-22.04`. Empty: MAAS's default.
+    pub hwe_kernel: String,
+    /// The tags that every machine of the site gets in MAAS.
+    pub tags: Vec<String>,
+    pub commissioning: Commissioning,
     /// True if the machine's record stays in MAAS when its node is decommissioned.
     pub keep_in_maas: bool,
     /// The limits of the calls to its MAAS: concurrent, and per second.
@@ -81,6 +91,10 @@ impl Default for SiteSpec {
             cloud_init: String::new(),
             datasource_retries: 2,
             erase_on_release: true,
+            erase_method: EraseMethod::Default,
+            hwe_kernel: String::new(),
+            tags: Vec::new(),
+            commissioning: Commissioning::default(),
             keep_in_maas: false,
             calls_at_once: 16,
             calls_per_second: 50,
@@ -122,6 +136,9 @@ impl SiteSpec {
         text::check_short(&field("network.roce_interfaces"), &self.network.roce_interfaces)?;
         text::check_short(&field("network.roce_subnet"), &self.network.roce_subnet)?;
         self.check_image(&field("image"))?;
+        text::check_short(&field("hwe_kernel"), &self.hwe_kernel)?;
+        options::check_tags(&field("tags"), &self.tags)?;
+        self.commissioning.check(&field("commissioning"))?;
         check_template(&field("cloud_init"), &self.cloud_init)?;
         let mtu = self.network.roce_mtu;
         if mtu != 0 && !MTUS.contains(&mtu) {

@@ -35,8 +35,8 @@ pub use machine::{HardwareInfo, MaasPowerState, Machine};
 pub use network::{InterfaceChange, LinkRequest};
 pub use region::{BootResource, Tag, TagChange, Version, Whoami};
 pub use request::{
-    Bmc, DeployRequest, MachineChange, MachineFilter, NewMachine, PowerConfig, ReleaseRequest,
-    StopMode,
+    Bmc, CommissionRequest, DeployRequest, MachineChange, MachineFilter, NewMachine, PowerConfig,
+    ReleaseRequest, StopMode,
 };
 pub use status::Status;
 pub use storage::StorageLayout;

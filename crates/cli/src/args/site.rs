@@ -126,6 +126,24 @@ pub struct SiteSpecArgs {
     /// Whether MAAS erases the disks when it releases a machine (default: true)
     #[arg(long, value_name = "BOOL")]
     pub erase_on_release: Option<bool>,
+    /// How MAAS erases disks: default, secure, secure_or_quick, quick or zeroes
+    #[arg(long, value_name = "METHOD")]
+    pub erase_method: Option<String>,
+    /// Kernel of deployments, by its MAAS name: hwe-22.04 (default: MAAS chooses)
+    #[arg(long, value_name = "KERNEL")]
+    pub hwe_kernel: Option<String>,
+    /// Tag of the machines in MAAS; can be repeated. '-' removes all
+    #[arg(long = "maas-tag", value_name = "TAG", allow_hyphen_values = true)]
+    pub maas_tags: Vec<String>,
+    /// Whether commissioning leaves the BMC without an account of MAAS (default: false)
+    #[arg(long, value_name = "BOOL")]
+    pub skip_bmc_config: Option<bool>,
+    /// Commissioning script by name or tag, or 'none'; can be repeated. '-' lets MAAS choose
+    #[arg(long = "commission-script", value_name = "NAME", allow_hyphen_values = true)]
+    pub commissioning_scripts: Vec<String>,
+    /// Test after commissioning by name or tag, or 'none'; can be repeated. '-' lets MAAS choose
+    #[arg(long = "test-script", value_name = "NAME", allow_hyphen_values = true)]
+    pub test_scripts: Vec<String>,
     /// Whether a decommission keeps the machine's record in MAAS (default: false)
     #[arg(long, value_name = "BOOL")]
     pub keep_in_maas: Option<bool>,

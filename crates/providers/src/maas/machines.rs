@@ -6,7 +6,8 @@ use super::call::Call;
 use super::classify::CallTarget;
 use super::machine::{MaasPowerState, Machine};
 use super::request::{
-    DeployRequest, MachineChange, MachineFilter, NewMachine, ReleaseRequest, StopMode,
+    CommissionRequest, DeployRequest, MachineChange, MachineFilter, NewMachine, ReleaseRequest,
+    StopMode,
 };
 use crate::http_client::form::{Form, encode};
 use model::fault::Result;
@@ -59,8 +60,8 @@ impl Maas {
     }
 
     /// Boots the machine to read its hardware. The requesting user owns it meanwhile.
-    pub async fn commission(&self, system_id: &str) -> Result<Machine> {
-        self.read(op(system_id, "commission").powers()).await
+    pub async fn commission(&self, system_id: &str, how: &CommissionRequest) -> Result<Machine> {
+        self.read(op(system_id, "commission").powers().form(how.form())).await
     }
 
     /// Aborts commissioning, testing, deploying or erasing.

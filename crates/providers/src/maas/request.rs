@@ -137,6 +137,8 @@ pub struct DeployRequest {
     pub image: Option<String>,
     /// For cloud-init; sent in base64. It may hold tokens.
     pub user_data: Option<SecretString>,
+    /// As MAAS names it, `hwe-22.04`. Unset: MAAS's default.
+    pub hwe_kernel: Option<String>,
     /// The deployed system reports its hardware to MAAS periodically.
     pub enable_hw_sync: bool,
     /// For MAAS's event log.
@@ -159,9 +161,30 @@ impl DeployRequest {
         Form::default()
             // MAAS ignores `osystem` and takes a release without one for that of any system.
             .with_optional("distro_series", self.image.as_ref())
+            .with_optional("hwe_kernel", self.hwe_kernel.as_ref())
             .with_optional("user_data", self.user_data.as_ref().map(encoded))
             .with("enable_hw_sync", self.enable_hw_sync)
             .with_optional("comment", self.comment.as_ref())
+    }
+}
+
+/// How to commission a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommissionRequest {
+    /// MAAS makes no account of its own in the BMC.
+    pub skip_bmc_config: bool,
+    /// Names or tags of scripts; empty: MAAS chooses.
+    pub scripts: Vec<String>,
+    pub tests: Vec<String>,
+}
+
+impl CommissionRequest {
+    pub(super) fn form(&self) -> Form {
+        let list = |names: &[String]| (!names.is_empty()).then(|| names.join(","));
+        Form::default()
+            .with_optional("skip_bmc_config", self.skip_bmc_config.then_some(1))
+            .with_optional("commissioning_scripts", list(&self.scripts))
+            .with_optional("testing_scripts", list(&self.tests))
     }
 }
 
@@ -241,6 +264,20 @@ mod tests {
         assert_eq!(plain.form().encoded(), "erase=true");
         let quick = ReleaseRequest { quick_erase: Some(true), ..plain };
         assert_eq!(quick.form().encoded(), "erase=true&quick_erase=true");
+    }
+
+    #[test]
+    fn maas_chooses_what_it_commissions_with_by_default() {
+        assert!(CommissionRequest::default().form().is_empty());
+        let chosen = CommissionRequest {
+            skip_bmc_config: true,
+            scripts: vec!["none".into()],
+            tests: vec!["a".into(), "b".into()],
+        };
+        assert_eq!(
+            chosen.form().encoded(),
+            "skip_bmc_config=1&commissioning_scripts=none&testing_scripts=a%2Cb"
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::retry::Backoff;
 use providers::http_client::Trust;
 use providers::maas::{
-    Address, ApiKey, Bmc, DeployRequest, EventQuery, InterfaceChange, LinkMode, LinkRequest,
-    MAX_EVENT_PAGES, Maas, MaasPowerState, MachineChange, MachineFilter, NewMachine, PowerConfig,
-    ReleaseRequest, ResultKind, Settings, Status, StopMode, StorageLayout, TagChange,
+    Address, ApiKey, Bmc, CommissionRequest, DeployRequest, EventQuery, InterfaceChange, LinkMode,
+    LinkRequest, MAX_EVENT_PAGES, Maas, MaasPowerState, MachineChange, MachineFilter, NewMachine,
+    PowerConfig, ReleaseRequest, ResultKind, Settings, Status, StopMode, StorageLayout, TagChange,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +76,10 @@ fn new_machine(power: PowerConfig) -> NewMachine {
     }
 }
 
+fn plain() -> CommissionRequest {
+    CommissionRequest::default()
+}
+
 fn bmc() -> Bmc {
     let more = [("node_id".to_owned(), "System.Embedded.1".to_owned())].into();
     Bmc {
@@ -89,6 +93,7 @@ fn bmc() -> Bmc {
 fn jammy() -> DeployRequest {
     DeployRequest {
         image: Some("ubuntu/jammy".into()),
+        hwe_kernel: Some("hwe-22.04".into()),
         user_data: Some("#cloud-config\nhostname: é\n".into()),
         enable_hw_sync: true,
         comment: Some("op-1".into()),
@@ -203,7 +208,7 @@ async fn a_machine_from_new_to_released() {
     api.state().machines.get_mut(&id).unwrap().planned =
         PlannedOutcomes { tests: true, ..PlannedOutcomes::default() };
     let status = async || maas.machine(&id).await.unwrap().status;
-    let begun = maas.commission(&id).await.unwrap();
+    let begun = maas.commission(&id, &plain()).await.unwrap();
     assert_eq!((begun.status, begun.owner.as_deref()), (Status::Commissioning, Some("admin")));
     assert_eq!(begun.power_state, MaasPowerState::On);
     let mut observed = Vec::new();
@@ -302,7 +307,7 @@ async fn a_machine_is_marked_broken_fixed_and_aborted() {
     );
     assert_eq!(maas.mark_fixed(&id, "").await.unwrap().status, Status::Ready);
     assert_eq!(code(maas.mark_fixed(&id, "").await), FaultCode::EffectFailed);
-    assert_eq!(maas.commission(&id).await.unwrap().status, Status::Commissioning);
+    assert_eq!(maas.commission(&id, &plain()).await.unwrap().status, Status::Commissioning);
     assert_eq!(maas.abort(&id, "").await.unwrap().status, Status::Ready);
     assert_eq!(code(maas.abort(&id, "").await), FaultCode::EffectFailed);
 }
@@ -428,7 +433,7 @@ async fn commissioning_fails_and_a_deployment_sticks() {
         impact.commissioning = End::Fails { events: Vec::new(), log: String::new() };
         impact.deployment = End::Stuck;
     }
-    maas.commission(&id).await.unwrap();
+    maas.commission(&id, &plain()).await.unwrap();
     api.state().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedCommissioning);
     api.state().machines.get_mut(&id).unwrap().status = NodeStatus::Ready;
@@ -480,7 +485,7 @@ async fn a_wrong_state_is_distinguished_from_an_overload() {
     let id = add(&api, NodeStatus::Commissioning);
     for (done, name) in [
         (code(maas.deploy(&id, &jammy()).await), "deploy"),
-        (code(maas.commission(&id).await), "commission"),
+        (code(maas.commission(&id, &plain()).await), "commission"),
         (code(maas.release(&id, &ReleaseRequest::default()).await), "release"),
     ] {
         assert_eq!((done, api.state().count(&id, name)), (FaultCode::EffectFailed, 1), "{name}");
@@ -550,7 +555,7 @@ async fn a_lost_answer_is_uncertain_only_for_a_change() {
     for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {
         let id = add(&api, NodeStatus::Ready);
         api.state().trouble("commission", lost.clone(), 1);
-        let fault = maas.commission(&id).await.unwrap_err();
+        let fault = maas.commission(&id, &plain()).await.unwrap_err();
         assert_eq!(
             (fault.code, fault.code.effect_outcome()),
             (FaultCode::AnswerLost, EffectOutcome::Unknown),
@@ -598,11 +603,11 @@ async fn every_other_refusal_has_its_fault() {
         api.state().trouble("read", says(), 1);
         assert_eq!(code(maas.machine(&id).await), probe, "{status} {words}");
         api.state().trouble("commission", says(), 1);
-        assert_eq!(code(maas.commission(&id).await), change, "{status} {words}");
+        assert_eq!(code(maas.commission(&id, &plain()).await), change, "{status} {words}");
     }
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "no request had an effect");
     api.state().is_superuser = false;
-    let fault = maas.commission(&id).await.unwrap_err();
+    let fault = maas.commission(&id, &plain()).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::MaasRefused);
     assert!(fault.message.contains("administrators"), "{fault}");
 }
@@ -680,7 +685,7 @@ async fn a_closed_port_is_unreachable() {
                 (FaultCode::MaasUnreachable, true)
             );
             assert_eq!(
-                code(maas.commission("abc").await),
+                code(maas.commission("abc", &plain()).await),
                 FaultCode::MaasUnreachable,
                 "nothing was sent"
             );
@@ -722,7 +727,7 @@ async fn a_deleted_machine_is_gone_for_every_call() {
         code(maas.machine(&id).await),
         code(maas.update(&id, &change).await),
         code(maas.delete(&id).await),
-        code(maas.commission(&id).await),
+        code(maas.commission(&id, &plain()).await),
         code(maas.abort(&id, "").await),
         code(maas.deploy(&id, &jammy()).await),
         code(maas.release(&id, &release).await),

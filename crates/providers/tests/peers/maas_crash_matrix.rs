@@ -7,6 +7,7 @@
 use crate::crash_injector::{CallTarget, CrashInjector, CrashPoint, CrashTiming};
 use crate::maas_api::{AnswerLoss, End as Ends, NodeStatus, PlannedOutcomes};
 use crate::maas_fixture::{MaasFixture, NODE, SITE, effect};
+use crate::maas_machines::RecordingHosts;
 use futures_util::stream::{self, StreamExt};
 use model::effect::{CallVerb, DesiredPower, Effect, PowerOffPolicy, ProviderAnswer, RebootMode};
 use model::fault::EffectOutcome;
@@ -126,8 +127,13 @@ impl Scenario {
         if let Self::Stage(NodeStage::ConfigureStorage) = self {
             maas.change_site(|spec| spec.storage_layout = "lvm".into()).await;
         }
+        if let Self::Find = self {
+            maas.change_site(|spec| spec.tags = vec!["h100".into()]).await;
+        }
         if matches!(self, Self::Machine(_)) {
             maas.target.spec.bmc_endpoint = format!("maas://{SITE}/{id}");
+            maas.target.spec.ssh_endpoint = "127.0.0.1:9".into();
+            maas.hosts = Some(Arc::new(RecordingHosts::default()));
         }
         if matches!(self, Self::Undo(_) | Self::Stage(NodeStage::RecoverForDatasourceRetry)) {
             maas.mark(&id, NODE, "op-1/deploy_via_maas/1");
@@ -185,6 +191,8 @@ impl Scenario {
             let is = (machine.pool.as_str(), machine.zone.as_str());
             assert_eq!(is, ("gpu", "east"), "{message}");
             assert_eq!(machine.power_parameters["power_pass"], "calvin", "{message}");
+            assert!(machine.tags.contains("h100"), "{message}");
+            assert_eq!(env.tags.len(), 1, "the tag was made once: {message}");
         }
         if let (Self::Stage(NodeStage::ConfigureStorage), Some(machine)) =
             (self, env.machines.get(&id))

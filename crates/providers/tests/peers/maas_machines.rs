@@ -2,6 +2,7 @@
 
 use crate::maas_api::NodeStatus;
 use crate::maas_fixture::{MaasFixture, NODE, SITE};
+use crate::sshd::Sshd;
 use async_trait::async_trait;
 use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::effect::{
@@ -11,9 +12,11 @@ use model::effect::{
 use model::fault::{Fault, FaultCode};
 use model::machine::MachineSpec;
 use model::node::{NodeStage, NodeState};
+use providers::datacenter::{self, Datacenter};
 use providers::power::PowerState;
 use providers::redfish::Inventory;
-use providers::state_store::ProviderStateStore;
+use providers::ssh::{Endpoint, LoginSecret};
+use providers::state_store::{ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -208,7 +211,7 @@ async fn a_later_deployment_of_another_user_is_kept() {
 
 /// A provider that records what it is asked to do on hosts.
 #[derive(Default)]
-struct RecordingHosts(Mutex<Vec<(&'static str, String)>>);
+pub struct RecordingHosts(Mutex<Vec<(&'static str, String)>>);
 
 #[async_trait]
 impl Provider for RecordingHosts {
@@ -290,6 +293,40 @@ async fn hosts_behind_maas_are_reached_over_ssh() {
     assert_eq!((fixture.count(&id, "deploy"), hosts.0.lock().unwrap().len()), (1, 0));
     let observed = fixture.replica().probe(&fixture.target).await.unwrap();
     assert!(observed.iter().any(|one| one.condition == ConditionType::InCustomerCluster));
+}
+
+/// A command on the host of a machine behind MAAS, by a real SSH server: before and after its
+/// system is replaced, which changes its host key.
+#[tokio::test]
+async fn a_command_runs_on_a_host_behind_maas() {
+    let Some(sshd) = Sshd::start() else { return };
+    let (mut fixture, _) = machine_behind_maas(NodeStatus::Deployed).await;
+    let login = sshd.login(sshd.key());
+    let LoginSecret::Key { pem, passphrase } = login.proof else { panic!("a key") };
+    fixture.store.set_credential("host", Secret::Key { user: login.user, pem, passphrase });
+    let settings = datacenter::Settings {
+        ssh_credential: "host".into(),
+        ssh: sshd.settings(),
+        ..datacenter::Settings::default()
+    };
+    let store = Arc::clone(&fixture.store) as Arc<dyn ProviderStateStore>;
+    fixture.hosts = Some(Arc::new(Datacenter::new(store, settings)));
+    let Endpoint { host, port, .. } = sshd.endpoint();
+    fixture.target.spec.ssh_endpoint = format!("{host}:{port}");
+    let echo = Effect::Ssh { command: "echo over ssh".into(), destructive: false };
+    let (answer, log) = fixture.call_effect(CallVerb::Perform, &echo, 1).await;
+    assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
+    assert!(log.contains("over ssh"), "{log}");
+    // The system before had another key.
+    let peer = fixture.replica().peers(&fixture.target.spec).pop().unwrap();
+    let other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    fixture.store.pin(&peer, Some(other)).await.unwrap();
+    let refused = fixture.call_effect(CallVerb::Perform, &echo, 2).await.0.unwrap_err();
+    assert_ne!(refused.code, FaultCode::HostUnreachable, "{refused}");
+    let repave = Effect::Repave { image: IMAGE.into() };
+    call_provider(&fixture, CallVerb::Perform, &repave).await.unwrap();
+    let answer = fixture.call_effect(CallVerb::Perform, &echo, 3).await.0;
+    assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
 }
 
 #[tokio::test]

@@ -135,6 +135,56 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     assert_eq!((links.len(), &links[0]["subnet"]["cidr"]), (1, &json!(SUBNET)));
 }
 
+/// What operators set in MAAS beside the image: kernel, tags, commissioning, and how disks are
+/// erased.
+#[tokio::test]
+async fn the_options_of_a_site_reach_maas() {
+    use model::site::{Commissioning, EraseMethod};
+    let fixture = MaasFixture::new().await;
+    fixture
+        .change_site(|spec| {
+            spec.network.roce_interfaces.clear();
+            spec.hwe_kernel = "hwe-22.04".into();
+            spec.tags = vec!["h100".into(), "lab".into()];
+            spec.commissioning = Commissioning {
+                skip_bmc_config: true,
+                scripts: vec!["update_firmware".into()],
+                tests: vec!["none".into()],
+            };
+            spec.erase_method = EraseMethod::SecureOrQuick;
+        })
+        .await;
+    fixture.api.state().tags.push(("lab".into(), "of others".into()));
+    onboard(&fixture).await;
+    let id = fixture.node().await.system_id;
+    fixture.put_node(NODE, &id, NodeState::Retired);
+    fixture.perform(NodeStage::ReleaseMaasNode).await;
+    let machine = fixture.api.state().machines[&id].clone();
+    assert_eq!(machine.tags.iter().collect::<Vec<_>>(), ["h100", "lab"]);
+    for (op, name, value) in [
+        ("commission", "skip_bmc_config", "1"),
+        ("commission", "commissioning_scripts", "update_firmware"),
+        ("commission", "testing_scripts", "none"),
+        ("deploy", "hwe_kernel", "hwe-22.04"),
+        ("release", "secure_erase", "true"),
+        ("release", "quick_erase", "true"),
+    ] {
+        assert_eq!(machine.requested[op][name], value, "{op} {name}");
+    }
+    // A script that MAAS does not have is refused by name, and nothing is started.
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::New);
+    fixture.change_site(|spec| spec.commissioning.scripts = vec!["nothing".into()]).await;
+    fixture
+        .assert_fails(
+            NodeStage::CommissionNode,
+            FaultCode::MaasRefused,
+            &["commissioning_scripts", "nothing"],
+        )
+        .await;
+    assert_eq!(fixture.status(&id), NodeStatus::New);
+}
+
 /// The site's architecture is used for machines that are not amd64.
 #[tokio::test]
 async fn a_record_is_made_for_the_architecture_of_its_site() {

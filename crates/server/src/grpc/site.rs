@@ -11,7 +11,7 @@ use model::id::SiteId;
 use model::machine::Labels;
 use model::order::Selection;
 use model::refusal::Refusal;
-use model::site::{Network, Site, SiteSpec};
+use model::site::{Commissioning, EraseMethod, Network, Site, SiteSpec};
 use proto::{v1, words};
 use tonic::{Request, Response};
 
@@ -103,6 +103,7 @@ fn spec_from(requested: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
     let default = SiteSpec::default();
     let or = |given: String, default: String| if given.is_empty() { default } else { given };
     let network = requested.network.unwrap_or_default();
+    let commissioning = requested.commissioning.unwrap_or_default();
     let count = |field: &str, given: Option<i32>, default: u32| match given {
         None => Ok(default),
         Some(count) => number(field, count),
@@ -131,6 +132,14 @@ fn spec_from(requested: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
             default.datasource_retries,
         )?,
         erase_on_release: requested.erase_on_release.unwrap_or(default.erase_on_release),
+        erase_method: EraseMethod::parse_field(&requested.erase_method, "site.spec.erase_method")?,
+        hwe_kernel: requested.hwe_kernel,
+        tags: requested.tags,
+        commissioning: Commissioning {
+            skip_bmc_config: commissioning.skip_bmc_config,
+            scripts: commissioning.scripts,
+            tests: commissioning.tests,
+        },
         keep_in_maas: requested.keep_in_maas.unwrap_or(default.keep_in_maas),
         calls_at_once: count("calls_at_once", requested.calls_at_once, default.calls_at_once)?,
         calls_per_second: count(
@@ -186,6 +195,14 @@ fn spec(spec: &SiteSpec) -> v1::SiteSpec {
         cloud_init: spec.cloud_init.clone(),
         datasource_retries: Some(number(spec.datasource_retries)),
         erase_on_release: Some(spec.erase_on_release),
+        erase_method: spec.erase_method.as_str().into(),
+        hwe_kernel: spec.hwe_kernel.clone(),
+        tags: spec.tags.clone(),
+        commissioning: Some(v1::SiteCommissioning {
+            skip_bmc_config: spec.commissioning.skip_bmc_config,
+            scripts: spec.commissioning.scripts.clone(),
+            tests: spec.commissioning.tests.clone(),
+        }),
         keep_in_maas: Some(spec.keep_in_maas),
         calls_at_once: Some(number(spec.calls_at_once)),
         calls_per_second: Some(number(spec.calls_per_second)),
@@ -208,6 +225,14 @@ mod tests {
             },
             datasource_retries: 0,
             erase_on_release: false,
+            erase_method: EraseMethod::SecureOrQuick,
+            hwe_kernel: "hwe-22.04".into(),
+            tags: vec!["h100".into()],
+            commissioning: Commissioning {
+                skip_bmc_config: true,
+                scripts: vec!["none".into()],
+                tests: vec!["smartctl-validate".into()],
+            },
             keep_in_maas: true,
             ..SiteSpec::default()
         };

@@ -6,8 +6,8 @@ use model::id::SiteId;
 use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::machine::Labels;
 use model::site::{
-    DEFAULT_TEMPLATE, MAX_CALLS, MAX_TEMPLATE, Network, Site, SiteReport, SiteSpec, TemplateValues,
-    VARIABLES, explain_site, render_template,
+    Commissioning, DEFAULT_TEMPLATE, MAX_CALLS, MAX_TEMPLATE, Network, Site, SiteReport, SiteSpec,
+    TemplateValues, VARIABLES, explain_site, render_template,
 };
 
 fn values() -> TemplateValues<'static> {
@@ -110,6 +110,19 @@ fn what_may_be_written_of_a_site() {
         (SiteSpec { pool: long.clone(), ..maas() }, "pool"),
         (SiteSpec { storage_layout: long.clone(), ..maas() }, "storage_layout"),
         (SiteSpec { boot_disk_model: long, ..maas() }, "boot_disk_model"),
+        (SiteSpec { tags: vec!["a b".into()], ..maas() }, "tags"),
+        (SiteSpec { tags: vec!["x".into(); 65], ..maas() }, "tags"),
+        (SiteSpec { hwe_kernel: "x".repeat(1_000), ..maas() }, "hwe_kernel"),
+        (
+            SiteSpec {
+                commissioning: Commissioning {
+                    scripts: vec!["a,b".into()],
+                    ..Commissioning::default()
+                },
+                ..maas()
+            },
+            "commissioning.scripts",
+        ),
         (SiteSpec { image: "jammy".into(), ..maas() }, "image"),
         (SiteSpec { image: "/jammy".into(), ..maas() }, "image"),
         (SiteSpec { image: "ubuntu/".into(), ..maas() }, "image"),

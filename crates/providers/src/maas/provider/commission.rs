@@ -9,10 +9,11 @@ use super::failure::COMMISSIONING_EVENT;
 use super::masking::masked;
 use super::release_decision::TESTS_FAILED;
 use crate::clock::now;
-use crate::maas::{Machine, ResultKind, ScriptResult, Status};
+use crate::maas::{CommissionRequest, Machine, ResultKind, ScriptResult, Status};
 use model::effect::{CallResult, CallVerb, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
 use model::node::{MaasState, adoption_reason};
+use model::site::Commissioning;
 
 /// How many of the last lines of a failed script are copied.
 const LAST_LINES: usize = 20;
@@ -119,7 +120,10 @@ impl StageExecutor<'_> {
                     OrderCheckpoint::Commission { before: *before, requested_at: Some(now()) };
                 self.call.checkpoints().compare_and_swap(checkpoint, &requested).await?;
                 self.call.journal.write_line(format!("maas: {id} is commissioned")).await;
-                let asked = self.call.maas().commission(id).await;
+                let Commissioning { skip_bmc_config, scripts, tests } =
+                    self.site.spec.commissioning.clone();
+                let how = CommissionRequest { skip_bmc_config, scripts, tests };
+                let asked = self.call.maas().commission(id, &how).await;
                 let machine = self.call.confirm(&machine, asked).await?;
                 match next_step(&machine, found(checkpoint)) {
                     CommissionStep::Done => Ok(done(&machine, describe_state(&machine))),

@@ -177,6 +177,7 @@ impl StageExecutor<'_> {
     pub async fn deploy_request(&self) -> Result<DeployRequest> {
         Ok(DeployRequest {
             image: Some(self.site.spec.image.clone()),
+            hwe_kernel: Some(self.site.spec.hwe_kernel.clone()).filter(|name| !name.is_empty()),
             user_data: Some(self.cloud_init().await?),
             enable_hw_sync: true,
             comment: Some(self.call.key().to_string()),

@@ -1,4 +1,4 @@
-//! The list of a region's machines. MAAS shows all details of each machine and takes long for it, so
+//! The list of a region's machines. MAAS shows all details of each machine and is slow at it, so
 //! there is one list at a time per region, and concurrent callers share it.
 //!
 //! A poll of the sites needs their nodes only. Where these are few, MAAS is asked for them by their

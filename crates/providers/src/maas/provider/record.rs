@@ -4,7 +4,7 @@ use super::annotations::{self, AnnotationOwner};
 use super::checkpoint::OrderCheckpoint;
 use super::executor::{StageExecutor, check_unlocked, done, outcome, upstream_state};
 use crate::clock::now;
-use crate::maas::{Machine, MachineChange, NewMachine, PowerConfig, Status};
+use crate::maas::{Machine, MachineChange, NewMachine, PowerConfig, Status, TagChange};
 use crate::port::{Target, hostname};
 use model::effect::{CallResult, CallVerb, ProviderAnswer};
 use model::fault::{Fault, FaultCode, Result};
@@ -101,7 +101,36 @@ impl StageExecutor<'_> {
             }
         };
         let machine = self.call.maas().machine(&id).await?;
+        let machine = self.add_tags(machine).await?;
         Ok(done(&machine, format!("{id} was {how} in MAAS, which has it as {}", machine.status)))
+    }
+
+    /// Puts the tags of the site on the machine. Those that MAAS does not have are created.
+    async fn add_tags(&self, machine: Machine) -> Result<Machine> {
+        let wanted = &self.site.spec.tags;
+        let missing: Vec<&String> =
+            wanted.iter().filter(|tag| !machine.tags.contains(tag)).collect();
+        if missing.is_empty() {
+            return Ok(machine);
+        }
+        let (maas, id) = (self.call.maas(), machine.system_id.clone());
+        let known: Vec<String> = maas.tags().await?.into_iter().map(|tag| tag.name).collect();
+        let add = TagChange { add: vec![id.clone()], remove: Vec::new() };
+        for tag in missing {
+            if !known.contains(tag) {
+                maas.create_tag(tag, "Made by Farrier").await?;
+            }
+            self.call.journal.write_line(format!("maas: {id} gets the tag {tag}")).await;
+            maas.tag_machines(tag, &add).await?;
+        }
+        let now = maas.machine(&id).await?;
+        match wanted.iter().find(|tag| !now.tags.contains(tag)) {
+            None => Ok(now),
+            Some(tag) => {
+                let message = format!("{id} does not have the tag {tag:?}");
+                Err(Fault::new(FaultCode::ReadBackDiffers, message))
+            }
+        }
     }
 
     async fn create(

@@ -206,7 +206,7 @@ impl CallContext<'_> {
 
     async fn release_and_wait(&self, machine: &Machine) -> Result<()> {
         if !matches!(machine.status, Status::Releasing | Status::DiskErasing) {
-            self.request_release(machine, false).await?;
+            self.request_release(machine, None).await?;
         }
         self.wait_until(&machine.system_id, release::release_result).await.map(drop)
     }

@@ -119,7 +119,9 @@ impl StageExecutor<'_> {
                     progress: ReleaseProgress::Requested { marked, at: now() },
                 };
                 self.call.checkpoints().compare_and_swap(&checkpoint, &requested).await?;
-                self.call.request_release(&machine, self.site.spec.erase_on_release).await?;
+                let spec = &self.site.spec;
+                let erase = spec.erase_on_release.then_some(spec.erase_method);
+                self.call.request_release(&machine, erase).await?;
             }
         }
         let machine = self.call.wait_until(&machine.system_id, release_result).await?;

@@ -8,6 +8,7 @@ use super::executor::{CallContext, MaasOwner, check_unlocked, describe_state, st
 use crate::maas::{Machine, ReleaseRequest, Status};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::NodeId;
+use model::site::EraseMethod;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -186,16 +187,35 @@ impl CallContext<'_> {
         Ok(true)
     }
 
-    pub async fn request_release(&self, machine: &Machine, erase: bool) -> Result<Machine> {
-        let with = if erase { ", and its disks erased" } else { "" };
+    /// `erase`: how its disks are erased; `None`: they are not.
+    pub async fn request_release(
+        &self,
+        machine: &Machine,
+        erase: Option<EraseMethod>,
+    ) -> Result<Machine> {
+        let with = erase.map(|how| format!(", and its disks erased ({})", how.as_str()));
+        let with = with.unwrap_or_default();
         self.journal.write_line(format!("maas: {} is released{with}", machine.system_id)).await;
+        let (secure_erase, quick_erase) = erase.map_or((None, None), erase_flags);
         let release = ReleaseRequest {
             comment: Some(self.key().to_string()),
-            erase,
-            ..ReleaseRequest::default()
+            erase: erase.is_some(),
+            secure_erase,
+            quick_erase,
         };
         let asked = self.maas().release(&machine.system_id, &release).await;
         self.confirm(machine, asked).await
+    }
+}
+
+/// Whether disks erase themselves, and whether only their ends are written.
+const fn erase_flags(how: EraseMethod) -> (Option<bool>, Option<bool>) {
+    match how {
+        EraseMethod::Default => (None, None),
+        EraseMethod::Secure => (Some(true), Some(false)),
+        EraseMethod::SecureOrQuick => (Some(true), Some(true)),
+        EraseMethod::Quick => (Some(false), Some(true)),
+        EraseMethod::Zeroes => (Some(false), Some(false)),
     }
 }
 

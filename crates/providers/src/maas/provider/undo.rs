@@ -167,7 +167,7 @@ impl StageExecutor<'_> {
                     .checkpoints()
                     .compare_and_swap(&checkpoint, &OrderCheckpoint::Requested { at: now() })
                     .await?;
-                self.call.request_release(&machine, false).await?;
+                self.call.request_release(&machine, None).await?;
             }
             ReleaseStep::Released | ReleaseStep::Wait | ReleaseStep::Unknown(_) => {}
             ReleaseStep::Fail(fault) => return Err(fault),
