@@ -138,10 +138,10 @@ pub struct SiteSpecArgs {
     /// Whether commissioning leaves the BMC without an account of MAAS (default: false)
     #[arg(long, value_name = "BOOL")]
     pub skip_bmc_config: Option<bool>,
-    /// Commissioning script by name or tag, or 'none'; can be repeated. '-' lets MAAS choose
+    /// Commissioning script, or 'none'; can be repeated. '-' lets MAAS choose
     #[arg(long = "commission-script", value_name = "NAME", allow_hyphen_values = true)]
     pub commissioning_scripts: Vec<String>,
-    /// Test after commissioning by name or tag, or 'none'; can be repeated. '-' lets MAAS choose
+    /// Test after commissioning, or 'none'; can be repeated. '-' lets MAAS choose
     #[arg(long = "test-script", value_name = "NAME", allow_hyphen_values = true)]
     pub test_scripts: Vec<String>,
     /// Whether a decommission keeps the machine's record in MAAS (default: false)
