@@ -14,8 +14,10 @@ use model::fault::Fault;
 use model::node::MaasObservation;
 use model::site::Site;
 use providers::{Journal, Provider, SiteNode, SiteObservation, Target};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 use store::{Result, StoreError, TransactionHook, TransactionPoint};
 
 /// Background writes, independent of the runs: a crash there adds nothing to the other points.
@@ -73,6 +75,14 @@ pub struct FaultInjector {
     stop_at: Mutex<Option<(usize, StopScope)>>,
     stopped_at: SharedValue<Option<CrashPoint>>,
     decision: SharedValue<Option<StopDecision>>,
+    site_reads: SiteReads,
+}
+
+/// How slow the MAAS of a site is, and how often it was read.
+#[derive(Default)]
+pub struct SiteReads {
+    pub delay_seconds: AtomicU64,
+    pub count: AtomicU64,
 }
 
 impl FaultInjector {
@@ -84,7 +94,12 @@ impl FaultInjector {
             stop_at: Mutex::default(),
             stopped_at: SharedValue::new(None),
             decision: SharedValue::new(None),
+            site_reads: SiteReads::default(),
         })
+    }
+
+    pub fn site_reads(&self) -> &SiteReads {
+        &self.site_reads
     }
 
     /// Forgets the passed points, and stops at the point with this index.
@@ -263,6 +278,12 @@ impl Provider for InjectedProvider {
         nodes: &[SiteNode],
     ) -> std::result::Result<SiteObservation, Fault> {
         self.injector.wait_until_alive().await;
+        let SiteReads { delay_seconds, count } = self.injector.site_reads();
+        count.fetch_add(1, Ordering::Relaxed);
+        let delay = Duration::from_secs(delay_seconds.load(Ordering::Relaxed));
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         self.env.sim.observe_site(site, nodes).await
     }
 

@@ -13,6 +13,7 @@ use model::node::{MaasState, Node, NodeStage, NodeState, Quarantine, TransitionO
 use model::site::{Site, SiteState};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Result, Tx};
 use tokio::time::sleep;
@@ -251,6 +252,27 @@ fn an_unchanged_site_is_not_written() {
         let before = lengths().await;
         sleep(Duration::from_secs(3_600)).await;
         assert_eq!(lengths().await, before);
+    });
+}
+
+/// A MAAS that needs a minute for a list is read for a quarter of the time, and its nodes stay.
+#[test]
+fn a_slow_maas_is_read_less_often() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let reads = fixture.process.injector.site_reads();
+        let in_an_hour = || async {
+            let before = reads.count.load(Ordering::Relaxed);
+            sleep(Duration::from_secs(3_600)).await;
+            reads.count.load(Ordering::Relaxed) - before
+        };
+        let usual = in_an_hour().await;
+        assert!(usual > 60, "{usual} reads in an hour");
+        reads.delay_seconds.store(60, Ordering::Relaxed);
+        let slow = in_an_hour().await;
+        assert!((12..=16).contains(&slow), "{slow} reads in an hour");
+        assert_eq!(fixture.states().await, [NodeState::Active]);
+        assert_eq!(fixture.site().await.state(), SiteState::Connected);
     });
 }
 
