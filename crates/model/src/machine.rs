@@ -71,7 +71,8 @@ pub struct MachineSpec {
     /// The disk that images are written to: `serial:…`, `wwn:…` or `path:…`. Empty means the only
     /// disk.
     pub root_disk: String,
-    /// Its name in its Kubernetes cluster. Empty means its id.
+    /// Its name in its Kubernetes cluster. Empty means its id, or its host name if its id cannot
+    /// be the name of a node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
     /// Its height in rack units; None means unknown.
@@ -95,6 +96,15 @@ pub const MAX_SLOT: u32 = 64;
 pub const MAX_MACS: usize = 64;
 
 impl MachineSpec {
+    /// The name in its cluster of the machine with this id.
+    pub fn node_name_of(&self, id: &str) -> String {
+        match self.node_name.as_str() {
+            "" if text::check_node_name("id", id).is_ok() => id.into(),
+            "" => text::hostname(id),
+            name => name.into(),
+        }
+    }
+
     /// Checks every field and normalizes the MAC addresses.
     pub fn checked(mut self) -> Result<Self, Refusal> {
         text::check_endpoint("machine.spec.ssh_endpoint", &self.ssh_endpoint)?;
@@ -182,13 +192,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Its name in its cluster, which is its id unless the spec has one; none outside of clusters.
+    /// Its name in its cluster; none outside of clusters.
     pub fn node_name(&self) -> Option<NodeName> {
         let cluster = self.spec.target_cluster_ref.clone();
-        let name = match self.spec.node_name.as_str() {
-            "" => self.id.to_string(),
-            name => name.to_string(),
-        };
+        let name = self.spec.node_name_of(self.id.as_str());
         (!cluster.is_empty()).then_some(NodeName { cluster, name })
     }
 

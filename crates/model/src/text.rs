@@ -20,6 +20,8 @@ pub const MAX_REQUEST_ID: usize = 128;
 pub const MAX_NAME: usize = 63;
 /// The length limit of the name of a Kubernetes node, in bytes.
 pub const MAX_NODE_NAME: usize = 253;
+/// The longest label of a DNS name.
+const MAX_HOSTNAME: usize = 63;
 
 fn check_length(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
     let length = value.len();
@@ -81,6 +83,13 @@ pub fn check_node_name(field: &str, value: &str) -> Result<(), Refusal> {
     }
     let instead = "use lower-case letters, digits, dashes and dots, as in node-7.example";
     Err(Refusal::invalid(field, format!("is {value:?}"), instead))
+}
+
+/// The host name of a machine: its id, with the characters that a host name may have.
+pub fn hostname(machine: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
+    name.trim_matches('-').to_owned()
 }
 
 /// The kinds of objects whose histories are named KIND/NAME.

@@ -9,9 +9,9 @@
 //! `controller` is a BMC of either protocol, `power_sequence` follows a power sequence,
 //! `provider_calls` routes calls and stores their checkpoints, `exec` runs commands on the host,
 //! `net` configures its network, `imaging` installs its disk, `devices` handles switches and power
-//! shelves, `firmware` installs firmware, `fabric` configures a switch, `cluster` and `drain`
-//! handle the Kubernetes node, `record` is the RMA record, `probe` observes a machine, `node_cache`
-//! shares the node list of a cluster, `inspect` reads a machine for an operator, `bmc_discovery`
+//! shelves, `firmware` installs firmware, `fabric` configures a switch, `cluster`, `drain`
+//! and `node_state` handle the Kubernetes node, `record` is the RMA record, `probe` observes a
+//! machine, `node_cache` shares the node list of a cluster, `inspect` reads a machine for an operator, `bmc_discovery`
 //! and `bmc_test` read BMCs without a machine, and `ipmi_only` is the same provider for BMCs
 //! without Redfish.
 
@@ -31,6 +31,7 @@ mod inspect;
 mod ipmi_only;
 mod net;
 mod node_cache;
+mod node_state;
 mod power_sequence;
 mod probe;
 mod provider_calls;
@@ -41,6 +42,7 @@ use crate::bmc_discovery::BmcDiscovery;
 use crate::fetch::Fetcher;
 use crate::governor::{self, BmcStatus};
 use crate::inspect::Inspector;
+use crate::kubernetes;
 use crate::peer_login::{PeerLogin, TrustPolicy};
 use crate::port::{Journal, Provider, Target};
 use crate::power::PowerTimeouts;
@@ -82,6 +84,8 @@ pub struct Settings {
     pub call_timeout: Duration,
     /// The same for a probe.
     pub poll_timeout: Duration,
+    /// The time limits of requests to the API servers of clusters.
+    pub cluster: kubernetes::Settings,
     /// The maximum age of a cluster's node list that probes share.
     pub node_cache_max_age: Duration,
     pub governor: governor::Settings,
@@ -108,6 +112,7 @@ impl Default for Settings {
             power_timeouts: PowerTimeouts::default(),
             call_timeout: Duration::from_secs(90),
             poll_timeout: Duration::from_secs(12),
+            cluster: kubernetes::Settings::default(),
             node_cache_max_age: Duration::from_secs(50),
             governor: governor::Settings::default(),
             redfish: redfish::Settings::default(),

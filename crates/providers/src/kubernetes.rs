@@ -1,12 +1,14 @@
 //! The Kubernetes API of a customer's cluster: its nodes, how a machine joins, and how it leaves.
 //!
 //! A [`Cluster`] is made from a kubeconfig and sends one request per call, each with a deadline. It
-//! keeps no state and never retries: it returns an answer, or a fault with the address, the request
-//! and what the server said. Every change is idempotent: a second call finds it done.
+//! keeps no state: it returns an answer, or a fault with the address, the request and what the
+//! server said. Every change is idempotent: a second call finds it done. Only a refused login is
+//! repeated, because an API server that has just started refuses everyone (`access`).
 //!
 //! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the API
-//! types, `fault` classifies failures; `node`, `join` and `evict` are the requests.
+//! types, `fault` classifies failures; `access`, `node`, `join` and `evict` are the requests.
 
+mod access;
 mod client;
 mod config;
 mod evict;
@@ -28,7 +30,6 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
 /// The longest name that Kubernetes allows for an object.
@@ -38,11 +39,13 @@ const MAX_NAME_BYTES: usize = 253;
 pub struct Settings {
     /// How long one request may take, the connection included.
     pub deadline: Duration,
+    /// How long a refused login is repeated before it counts, if the server says that it is ready.
+    pub refusal_grace: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(15) }
+        Self { deadline: Duration::from_secs(15), refusal_grace: Duration::from_secs(20) }
     }
 }
 
@@ -73,33 +76,49 @@ impl Cluster {
         &self.address
     }
 
-    /// Waits for one request, no longer than the deadline.
-    async fn call<T>(
-        &self,
-        call: &ApiCall<'_>,
-        request: impl Future<Output = Result<T, RequestError>>,
-    ) -> Result<T> {
-        match tokio::time::timeout(self.settings.deadline, request).await {
-            Ok(Ok(answer)) => Ok(answer),
+    /// Sends a request once, and waits no longer than the deadline.
+    async fn send_once(&self, call: &ApiCall<'_>, request: &ApiRequest) -> Result<Answer> {
+        let sent = self.client.send(request);
+        match tokio::time::timeout(self.settings.deadline, sent).await {
+            Ok(Ok(text)) => Ok(Ok(text)),
+            Ok(Err(RequestError::Refused(status))) => Ok(Err(status)),
             Ok(Err(error)) => Err(fault::classify(&self.address, call, &error)),
             Err(_) => Err(fault::late(&self.address, call, self.settings.deadline)),
         }
     }
 
-    /// The same, with `None` when the object does not exist.
-    async fn call_opt<T>(
+    /// Sends a request and reads its answer as JSON.
+    async fn send<T: DeserializeOwned>(
         &self,
         call: &ApiCall<'_>,
-        request: impl Future<Output = Result<T, RequestError>>,
+        request: &ApiRequest,
+    ) -> Result<T> {
+        match self.exchange(call, request).await? {
+            Ok(text) => self.decode(call, &text),
+            Err(status) => Err(self.refused(call, status)),
+        }
+    }
+
+    /// The same, with `None` when the object does not exist.
+    async fn send_opt<T: DeserializeOwned>(
+        &self,
+        call: &ApiCall<'_>,
+        request: &ApiRequest,
     ) -> Result<Option<T>> {
-        let found = async {
-            match request.await {
-                Ok(answer) => Ok(Some(answer)),
-                Err(error) if fault::is_absent(&error) => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        self.call(call, found).await
+        match self.exchange(call, request).await? {
+            Ok(text) => self.decode(call, &text).map(Some),
+            Err(status) if status.is_not_found() => Ok(None),
+            Err(status) => Err(self.refused(call, status)),
+        }
+    }
+
+    fn decode<T: DeserializeOwned>(&self, call: &ApiCall<'_>, text: &str) -> Result<T> {
+        serde_json::from_str(text)
+            .map_err(|error| fault::classify(&self.address, call, &RequestError::NotJson(error)))
+    }
+
+    fn refused(&self, call: &ApiCall<'_>, status: Status) -> Fault {
+        fault::classify(&self.address, call, &RequestError::Refused(status))
     }
 
     async fn list<T: DeserializeOwned>(
@@ -111,7 +130,7 @@ impl Cluster {
         let (mut items, mut next) = (Vec::new(), None::<String>);
         for _ in 0..max_pages {
             let request = ApiRequest::list(path, selector, page_size, next.as_deref());
-            let page: Page<T> = self.call(call, self.client.send(request)).await?;
+            let page: Page<T> = self.send(call, &request).await?;
             items.extend(page.items);
             next = page.metadata.next.filter(|token| !token.is_empty());
             if next.is_none() {
@@ -124,8 +143,7 @@ impl Cluster {
     /// Deletes an object. One that is absent counts as deleted.
     async fn delete(&self, collection: &str, call: &ApiCall<'_>) -> Result<()> {
         let request = ApiRequest::delete(format!("{collection}/{}", call.name));
-        let sent = self.client.send::<Value>(request);
-        let Some(answer) = self.call_opt(call, sent).await? else { return Ok(()) };
+        let Some(answer) = self.send_opt::<Value>(call, &request).await? else { return Ok(()) };
         if confirms_deletion(answer, call.name)
             .map_err(|error| fault::classify(&self.address, call, &RequestError::NotJson(error)))?
         {
@@ -134,6 +152,9 @@ impl Cluster {
         Err(fault::garbled(&self.address, call, "something that was not asked about"))
     }
 }
+
+/// The text of an answer, or the server's refusal.
+type Answer = Result<String, Status>;
 
 /// A complete list, or the number of items read when the page limit was reached.
 enum ListResult<T> {

@@ -35,11 +35,17 @@ impl Target {
     }
 
     /// The name under which Farrier joins the machine to its cluster.
-    pub(crate) fn node_name(&self) -> &str {
-        match self.spec.node_name.as_str() {
-            "" => self.id.as_str(),
-            name => name,
-        }
+    pub(crate) fn node_name(&self) -> String {
+        self.spec.node_name_of(self.id.as_str())
+    }
+
+    /// The names to look for in the cluster: the one above, and its host name if it was installed
+    /// by other means and its id is a name with dots.
+    pub(crate) fn node_names(&self) -> Vec<String> {
+        let name = self.node_name();
+        let host = hostname(self.id.as_str());
+        let other = self.spec.node_name.is_empty() && host != name;
+        [name].into_iter().chain(other.then_some(host)).collect()
     }
 }
 
@@ -223,14 +229,7 @@ pub trait Provider: Send + Sync {
     }
 }
 
-const MAX_HOSTNAME: usize = 63;
-
-/// The host name of a machine: its id, with the characters that a host name may have.
-pub(crate) fn hostname(machine: &str) -> String {
-    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
-    name.trim_matches('-').to_owned()
-}
+pub(crate) use model::text::hostname;
 
 /// The providers of this process, by name.
 #[derive(Clone, Default)]

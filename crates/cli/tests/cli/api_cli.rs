@@ -655,7 +655,7 @@ fn power(person: &Terminal) {
     person.line("reimage csv-1", 0);
     let reported = person.line("machine enter-maintenance csv-1 --drain", 0);
     assert!(reported.contains("✓ Node drained"), "{reported}");
-    assert_eq!(drained("csv-1"), (true, "Cordoned".into()));
+    assert_eq!(drained("csv-1"), (true, "Evicted".into()));
     let reported = person.line("machine rma csv-1", 0);
     assert!(reported.contains("✓ SUCCEEDED") && reported.contains("serial SIM"), "{reported}");
     assert!(person.line("machine power csv-1 on", 2).contains("flagged RMA"));

@@ -1,6 +1,6 @@
 //! Checked texts: endpoints, MAC addresses, labels, reasons.
 
-use model::machine::Labels;
+use model::machine::{Labels, MachineSpec};
 use model::text::{
     check_endpoint, check_labels, check_node_name, check_reason, check_request_id, normalize_mac,
 };
@@ -13,6 +13,21 @@ fn node_names_are_dns_names_in_lower_case() {
     let long = format!("{}a", "a.".repeat(127));
     for bad in ["Node", "-a", "a-", "a..b", ".a", "a.", "a b", "a;id", "ä", "a_b", long.as_str()] {
         assert_eq!(check_node_name("f", bad).unwrap_err().field.as_deref(), Some("f"), "{bad}");
+    }
+}
+
+#[test]
+fn a_machine_has_one_name_in_its_cluster() {
+    let named = |name: &str| MachineSpec { node_name: name.into(), ..MachineSpec::default() };
+    for (id, spec, name) in [
+        ("gpu-07", named(""), "gpu-07"),
+        ("n1.example", named(""), "n1.example"),
+        ("GPU_07", named(""), "gpu-07"),
+        ("GPU_07.A", named(""), "gpu-07-a"),
+        ("tray-1", named("node-1"), "node-1"),
+        ("GPU_07", named("worker-7"), "worker-7"),
+    ] {
+        assert_eq!(spec.node_name_of(id), name, "{id}");
     }
 }
 

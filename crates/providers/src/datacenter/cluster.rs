@@ -1,9 +1,10 @@
 //! Joins a machine to a customer's cluster, removes it, and reads its node.
 //!
-//! The kubeconfig of a cluster is the credential with the cluster's name. The node has the
-//! machine's name. Each join gets its own token, which is deleted when the join has ended.
+//! The kubeconfig of a cluster is the credential with the cluster's name. Each join gets its own
+//! token, which is deleted when the join has ended.
 
 use super::exec::{follow_job, stopped_before_start};
+use super::node_state::{find_node, node_outcome, not_in_cluster, observe_node};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
@@ -12,10 +13,10 @@ use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
-use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
+use model::condition::ConditionType;
 use model::effect::{
-    self, CallOutcome, CallResult, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer,
-    ProviderCall, TaintEffect,
+    self, CallResult, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer, ProviderCall,
+    TaintEffect,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
@@ -39,14 +40,18 @@ pub(super) struct JoinRequest<'a> {
 
 impl Datacenter {
     pub(super) async fn cluster(&self, name: &str) -> Result<Cluster> {
-        self.cluster_within(name, Settings::default().deadline).await
+        self.cluster_with(name, self.settings.cluster.clone()).await
     }
 
-    /// The client of a cluster, with this timeout for each request.
+    /// The client of a cluster for a probe: with this timeout, and without repeating anything.
     pub(super) async fn cluster_within(&self, name: &str, deadline: Duration) -> Result<Cluster> {
+        self.cluster_with(name, Settings { deadline, refusal_grace: Duration::ZERO }).await
+    }
+
+    async fn cluster_with(&self, name: &str, settings: Settings) -> Result<Cluster> {
         let credential = self.store.credential(name).await?;
         match &credential.secret {
-            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
+            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, settings),
             Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
                 Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
             }
@@ -68,13 +73,16 @@ impl Datacenter {
         if cluster.is_empty() {
             return Ok(ProviderAnswer::Done(not_in_cluster("the machine belongs to no cluster")));
         }
-        let observed = self.cluster(cluster).await?.node(target.node_name()).await?;
-        let outcome = node_outcome(cluster, observed.as_ref());
+        let api = self.cluster(cluster).await?;
+        let (_, observed) = find_node(&api, target).await?;
+        let outcome = observe_node(&api, cluster, observed.as_ref()).await?;
         let holds = match (expect, &observed) {
             (ClusterExpectation::Ready, Some(node)) => node.ready && node.schedulable,
-            (ClusterExpectation::Drained, Some(node)) => !node.schedulable,
             (ClusterExpectation::Ready, None) => false,
-            (ClusterExpectation::Drained, None) => true,
+            (ClusterExpectation::Drained, _) => outcome
+                .evidence
+                .iter()
+                .any(|one| one.condition == ConditionType::Drained && one.status),
         };
         match (holds || advisory, call.verb) {
             (true, _) => Ok(ProviderAnswer::Done(outcome)),
@@ -113,8 +121,8 @@ impl Datacenter {
                 self.join_status(target, call).await
             }
             (CallVerb::Observe, _) => {
-                let node = api.node(target.node_name()).await?;
-                let observed = node_outcome(joining.cluster, node.as_ref());
+                let (_, node) = find_node(&api, target).await?;
+                let observed = observe_node(&api, joining.cluster, node.as_ref()).await?;
                 Ok(match node {
                     Some(node) => match joining.missing(&node) {
                         None => ProviderAnswer::Done(observed),
@@ -209,13 +217,14 @@ impl Datacenter {
         }
         // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
-            let node = api.node(target.node_name()).await.map_err(possibly_happened)?;
+            let (_, node) = find_node(api, target).await.map_err(possibly_happened)?;
             if let Some(node) = node {
                 let node = joining
                     .apply_labels_and_taints(api, node, journal)
                     .await
                     .map_err(possibly_happened)?;
-                return Ok(ProviderAnswer::Done(node_outcome(joining.cluster, Some(&node))));
+                let observed = observe_node(api, joining.cluster, Some(&node)).await;
+                return Ok(ProviderAnswer::Done(observed.map_err(possibly_happened)?));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -224,25 +233,29 @@ impl Datacenter {
     pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
         let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
-        let name = target.node_name();
         match call.verb {
-            CallVerb::Observe => Ok(match api.node(name).await? {
-                None => ProviderAnswer::Done(node_outcome(cluster, None)),
-                Some(node) => ProviderAnswer::Differs(node_outcome(cluster, Some(&node)).message),
-            }),
+            CallVerb::Observe => {
+                let (_, node) = find_node(&api, target).await?;
+                let observed = node_outcome(cluster, node.as_ref(), None);
+                Ok(match node {
+                    None => ProviderAnswer::Done(observed),
+                    Some(_) => ProviderAnswer::Differs(observed.message),
+                })
+            }
             CallVerb::Perform | CallVerb::Follow => {
                 let answer = self.command(request, RESET).await?;
                 if !matches!(answer, ProviderAnswer::Done(_)) {
                     return Ok(answer);
                 }
-                api.remove_node(name).await?;
-                Ok(ProviderAnswer::Done(node_outcome(cluster, None)))
+                let (name, _) = find_node(&api, target).await?;
+                api.remove_node(&name).await?;
+                Ok(ProviderAnswer::Done(node_outcome(cluster, None, None)))
             }
             CallVerb::GetStatus => {
                 let answer = self.command(request, RESET).await?;
                 let left = matches!(answer, ProviderAnswer::Done(_));
                 // The host has left; `Follow` deletes the Node object.
-                let under_way = left && api.node(name).await?.is_some();
+                let under_way = left && find_node(&api, target).await?.1.is_some();
                 Ok(if under_way { ProviderAnswer::UnderWay } else { answer })
             }
             CallVerb::Stop => self.command(request, RESET).await,
@@ -282,7 +295,8 @@ impl JoinRequest<'_> {
                 Some(missing) => Err(Fault::new(FaultCode::ReadBackDiffers, missing)),
             },
             None => {
-                Err(Fault::new(FaultCode::NotInCluster, node_outcome(self.cluster, None).message))
+                let message = node_outcome(self.cluster, None, None).message;
+                Err(Fault::new(FaultCode::NotInCluster, message))
             }
         }
     }
@@ -315,48 +329,4 @@ fn taint(desired: &effect::Taint) -> Taint {
             TaintEffect::NoExecute => NodeTaintEffect::NoExecute,
         },
     }
-}
-
-/// The evidence that the node, or its absence, gives about its machine.
-pub(super) fn node_evidence(cluster: &str, node: Option<&Node>) -> Vec<ConditionObservation> {
-    node_outcome(cluster, node).evidence
-}
-
-/// The outcome and evidence of reading a node.
-pub(super) fn node_outcome(cluster: &str, node: Option<&Node>) -> CallOutcome {
-    let Some(node) = node else {
-        return not_in_cluster(&format!("it is no node of {cluster}"));
-    };
-    let bad: Vec<String> =
-        node.bad_conditions.iter().map(|one| format!("{} {}", one.kind, one.reason)).collect();
-    let health = match (node.ready, bad.is_empty()) {
-        (true, true) => "ready".to_string(),
-        (true, false) => format!("ready, with {}", bad.join(", ")),
-        (false, true) => "not ready".to_string(),
-        (false, false) => format!("not ready: {}", bad.join(", ")),
-    };
-    let drained = if node.schedulable { "Schedulable" } else { "Cordoned" };
-    let cordoned = if node.schedulable { "" } else { ", cordoned" };
-    let joined = match node.bad_conditions.iter().find(|bad| bad.kind == "Ready") {
-        Some(bad) => format!("NotReady:{}", bad.reason),
-        None => format!("Joined:{cluster}"),
-    };
-    let evidence = vec![
-        ConditionObservation::new(ConditionType::InCustomerCluster, node.ready, joined),
-        ConditionObservation::new(ConditionType::Drained, !node.schedulable, drained),
-    ];
-    CallOutcome {
-        message: format!("its node in {cluster} is {health}{cordoned}"),
-        evidence,
-        facts: None,
-    }
-}
-
-/// Without a node there is nothing to drain.
-pub(super) fn not_in_cluster(text: &str) -> CallOutcome {
-    let evidence = vec![
-        ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined"),
-        ConditionObservation::new(ConditionType::Drained, true, NOT_IN_CLUSTER),
-    ];
-    CallOutcome { message: text.into(), evidence, facts: None }
 }

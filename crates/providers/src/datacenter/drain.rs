@@ -5,14 +5,13 @@
 //! The cordon carries the id of the run: a cancelled run removes its own cordon only, never one
 //! that existed before.
 
-use super::cluster::{node_outcome, not_in_cluster};
 use super::exec::stopped_before_start;
+use super::node_state::{find_node, is_waited_for, node_outcome, not_in_cluster, observe_node};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use super::{Datacenter, TargetCall};
-use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
-use crate::port::{Journal, Target, hostname};
+use crate::kubernetes::{Cluster, Node, PodEviction, PodName};
+use crate::port::{Journal, Target};
 use crate::state_store::Checkpoint;
-use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{CallOutcome, CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
 use serde::{Deserialize, Serialize};
@@ -22,8 +21,6 @@ use tokio::time::Instant;
 
 /// Between two passes over the pods.
 const PASS_INTERVAL: Duration = Duration::from_secs(2);
-/// After this many seconds past its deadline a pod on a node that is not ready counts as gone.
-const LOST_AFTER_S: u64 = 30;
 /// For a call without a deadline; the calls of runs have one.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 
@@ -39,7 +36,7 @@ pub(super) enum DrainStage {
 
 struct Drain<'a> {
     api: &'a Cluster,
-    node: &'a str,
+    target: &'a Target,
     cluster: &'a str,
     key: &'a EffectKey,
     until: Instant,
@@ -92,13 +89,8 @@ impl Datacenter {
                 let desired =
                     deadline_seconds.map_or(DEFAULT_DEADLINE, |s| Duration::from_secs(s.into()));
                 let api = &self.cluster(cluster).await?;
-                let drain = Drain {
-                    api,
-                    node: &node_name(api, target).await?,
-                    cluster,
-                    key: &call.key,
-                    until: Instant::now() + desired,
-                };
+                let until = Instant::now() + desired;
+                let drain = Drain { api, target, cluster, key: &call.key, until };
                 self.evict_until_empty(&drain, journal).await
             }
         }
@@ -143,18 +135,15 @@ impl Datacenter {
     /// The present state of a completed drain.
     async fn completed_drain(&self, target: &Target, cluster: &str) -> CallResult {
         let api = self.cluster(cluster).await?;
-        let node = api.node(&node_name(&api, target).await?).await?;
-        Ok(ProviderAnswer::Done(match node {
-            Some(node) => empty_outcome(cluster, &node),
-            None => node_outcome(cluster, None),
-        }))
+        let (_, node) = find_node(&api, target).await?;
+        Ok(ProviderAnswer::Done(observe_node(&api, cluster, node.as_ref()).await?))
     }
 
     async fn observe_drain(&self, target: &Target, cluster: &str) -> CallResult {
         let api = self.cluster(cluster).await?;
-        let name = node_name(&api, target).await?;
-        let Some(node) = api.node(&name).await? else {
-            return Ok(ProviderAnswer::Done(node_outcome(cluster, None)));
+        let (name, node) = find_node(&api, target).await?;
+        let Some(node) = node else {
+            return Ok(ProviderAnswer::Done(node_outcome(cluster, None, None)));
         };
         if node.schedulable {
             return Ok(ProviderAnswer::Differs(format!("its node in {cluster} takes work")));
@@ -162,7 +151,7 @@ impl Datacenter {
         let mut left = api.occupants(&name).await?;
         left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
-            None => ProviderAnswer::Done(empty_outcome(cluster, &node)),
+            None => ProviderAnswer::Done(node_outcome(cluster, Some(&node), Some(0))),
             Some(first) => {
                 let count = left.len();
                 let message = format!("pods on its node in {cluster} that must go: {count}");
@@ -223,33 +212,21 @@ impl Datacenter {
             }
             CallVerb::Observe => {
                 let api = self.cluster(cluster).await?;
-                let node = api.node(&node_name(&api, target).await?).await?;
-                return Ok(match node {
+                let (_, node) = find_node(&api, target).await?;
+                return match node {
                     Some(node) if !node.schedulable && !node.is_left_alone(owner) => {
-                        ProviderAnswer::Differs(format!("its node in {cluster} is cordoned"))
+                        let message = format!("its node in {cluster} is cordoned");
+                        Ok(ProviderAnswer::Differs(message))
                     }
-                    Some(_) | None => {
-                        ProviderAnswer::Done(uncordon_outcome(cluster, node.as_ref()))
-                    }
-                });
+                    Some(_) | None => uncordon_outcome(&api, cluster, node.as_ref()).await,
+                };
             }
         }
         let api = self.cluster(cluster).await?;
-        let node = api.uncordon(&node_name(&api, target).await?, owner).await?;
-        Ok(ProviderAnswer::Done(uncordon_outcome(cluster, node.as_ref())))
+        let (name, _) = find_node(&api, target).await?;
+        let node = api.uncordon(&name, owner).await?;
+        uncordon_outcome(&api, cluster, node.as_ref()).await
     }
-}
-
-/// The node name of a machine: that of its spec, otherwise its id, under which Farrier joins it, or
-/// its host name, if it was installed otherwise and its id is not a valid host name.
-async fn node_name(api: &Cluster, target: &Target) -> Result<String> {
-    let id = target.id.as_str();
-    if !target.spec.node_name.is_empty() {
-        return Ok(target.spec.node_name.clone());
-    }
-    let host = hostname(id);
-    let by_host = host != id && api.node(&host).await?.is_some();
-    Ok(if by_host { host } else { id.into() })
 }
 
 const STOPPED: &str = "the drain was stopped; its node is cordoned, and may be half empty";
@@ -267,15 +244,16 @@ impl Drain<'_> {
         message: &mut BTreeMap<PodName, String>,
         journal: &Journal,
     ) -> Result<PassResult> {
-        let Some(node) = self.api.node(self.node).await? else {
-            return Ok(PassResult::Empty(node_outcome(self.cluster, None)));
+        let (name, node) = find_node(self.api, self.target).await?;
+        let Some(node) = node else {
+            return Ok(PassResult::Empty(node_outcome(self.cluster, None, None)));
         };
         if node.schedulable {
-            journal.write_line(format!("drain: cordoning {} in {}", self.node, self.cluster)).await;
-            self.api.cordon(self.node, self.key.run()).await?;
+            journal.write_line(format!("drain: cordoning {name} in {}", self.cluster)).await;
+            self.api.cordon(&name, self.key.run()).await?;
         }
         let mut evictions = Vec::new();
-        let pass = self.api.evict_all(self.node, |one| evictions.push(one.clone())).await;
+        let pass = self.api.evict_all(&name, |one| evictions.push(one.clone())).await;
         for eviction in evictions {
             let (pod, words) = describe_eviction(eviction);
             if message.get(&pod) != Some(&words) {
@@ -285,29 +263,23 @@ impl Drain<'_> {
         }
         let mut pass = pass?;
         pass.waiting.retain(|waiting| is_waited_for(&node, waiting));
-        if let Some(fault) = pass.fault(self.node) {
+        if let Some(fault) = pass.fault(&name) {
             return Ok(PassResult::Occupied(fault));
         }
         // An operator may have uncordoned the node meanwhile.
-        match self.api.node(self.node).await? {
+        match self.api.node(&name).await? {
             Some(node) if node.schedulable => {
-                let message =
-                    format!("an operator uncordoned node `{}` while it was drained", self.node);
+                let message = format!("an operator uncordoned node `{name}` while it was drained");
                 Ok(PassResult::Occupied(Fault::new(FaultCode::EvictionBlocked, message)))
             }
-            Some(node) => Ok(PassResult::Empty(empty_outcome(self.cluster, &node))),
-            None => Ok(PassResult::Empty(node_outcome(self.cluster, None))),
+            Some(node) => Ok(PassResult::Empty(node_outcome(self.cluster, Some(&node), Some(0)))),
+            None => Ok(PassResult::Empty(node_outcome(self.cluster, None, None))),
         }
     }
 }
 
 const fn drain_checkpoint(stage: DrainStage) -> CallCheckpoint {
     CallCheckpoint::Drain { stage }
-}
-
-/// A node that is not ready never confirms that a pod has ended: an overdue pod counts as gone.
-fn is_waited_for(node: &Node, waiting: &TerminatingPod) -> bool {
-    node.ready || waiting.overdue_s < LOST_AFTER_S
 }
 
 fn describe_eviction(eviction: PodEviction) -> (PodName, String) {
@@ -335,21 +307,13 @@ fn nothing_to_do(verb: CallVerb) -> ProviderAnswer {
     }
 }
 
-/// The node is cordoned, and only pods that may stay are left.
-fn empty_outcome(cluster: &str, node: &Node) -> CallOutcome {
-    let mut observed = node_outcome(cluster, Some(node));
-    observed.evidence.retain(|one| one.condition != ConditionType::Drained);
-    observed.evidence.push(ConditionObservation::new(ConditionType::Drained, true, "Evicted"));
-    CallOutcome { message: format!("{}, and empty of what must go", observed.message), ..observed }
-}
-
-fn uncordon_outcome(cluster: &str, node: Option<&Node>) -> CallOutcome {
-    let observed = node_outcome(cluster, node);
-    match node {
+async fn uncordon_outcome(api: &Cluster, cluster: &str, node: Option<&Node>) -> CallResult {
+    let observed = observe_node(api, cluster, node).await?;
+    Ok(ProviderAnswer::Done(match node {
         Some(node) if !node.schedulable => CallOutcome {
             message: format!("{}: it was so before this operation", observed.message),
             ..observed
         },
         Some(_) | None => observed,
-    }
+    }))
 }

@@ -1,10 +1,11 @@
 //! Probes a machine: its BMC, its host, its node, and less often its hardware.
 
 use super::Datacenter;
-use super::cluster::node_evidence;
 use super::devices::power_to;
 use super::node_cache::Nodes;
+use super::node_state::{count_occupants, node_outcome};
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
+use crate::kubernetes::Node;
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
@@ -73,10 +74,25 @@ impl Datacenter {
         // Half of the time, so that callers that wait for another caller's list still get it.
         let limit = self.settings.poll_timeout / 2;
         let list = self.list_nodes(cluster, limit);
-        match self.node_caches.nodes(cluster, limit, list).await {
-            Ok(nodes) => node_evidence(cluster, nodes.get(target.node_name())),
-            Err(_) => Vec::new(),
-        }
+        let Ok(nodes) = self.node_caches.nodes(cluster, limit, list).await else {
+            return Vec::new();
+        };
+        let node = target.node_names().iter().find_map(|name| nodes.get(name));
+        let pods_left = match node {
+            Some(node) if !node.schedulable => self.pods_left(cluster, node, limit).await,
+            Some(_) | None => None,
+        };
+        node_outcome(cluster, node, pods_left).evidence
+    }
+
+    /// How many pods a cordoned node has that must go. Few nodes are cordoned at a time, so each is
+    /// asked about by itself. None: the cluster did not say.
+    async fn pods_left(&self, cluster: &str, node: &Node, limit: Duration) -> Option<usize> {
+        let count = async {
+            let api = self.cluster_within(cluster, limit).await?;
+            count_occupants(&api, node).await
+        };
+        tokio::time::timeout(limit, count).await.ok()?.ok()
     }
 
     async fn list_nodes(&self, cluster: &str, limit: Duration) -> Result<Nodes> {

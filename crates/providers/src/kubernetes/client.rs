@@ -16,7 +16,6 @@ use model::fault::{Fault, FaultCode, Result};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::error::Error;
 use std::sync::Arc;
@@ -31,11 +30,12 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const JSON: &str = "application/json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 /// The API server records our fields under this name.
-const FIELD_MANAGER: &str = "farrier";
+pub const FIELD_MANAGER: &str = "farrier";
 
 type Pool = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// One request to the API, below the address of the cluster.
+#[derive(Clone)]
 pub struct ApiRequest {
     method: Method,
     path: String,
@@ -115,15 +115,9 @@ impl Client {
         Ok(Self { pool, base, authorization })
     }
 
-    /// Sends a request and reads its answer as JSON.
-    pub async fn send<T: DeserializeOwned>(&self, request: ApiRequest) -> Result<T, RequestError> {
-        let text = self.send_text(request).await?;
-        serde_json::from_str(&text).map_err(RequestError::NotJson)
-    }
-
-    /// Sends a request whose answer is the caller's to read.
-    pub async fn send_text(&self, request: ApiRequest) -> Result<String, RequestError> {
-        let request = self.request(request).map_err(RequestError::Unbuildable)?;
+    /// Sends a request and returns the text of its answer.
+    pub async fn send(&self, request: &ApiRequest) -> Result<String, RequestError> {
+        let request = self.request(request.clone()).map_err(RequestError::Unbuildable)?;
         let (head, body) = self.pool.request(request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let bytes = body.map_err(RequestError::Broken)?.to_bytes();

@@ -5,7 +5,8 @@
 //! Pods are evicted and never deleted, so that disruption budgets hold. Left alone are pods of a
 //! DaemonSet and mirror pods, which come back at once, and finished ones.
 
-use super::client::{ApiRequest, RequestError};
+use super::access::Right;
+use super::client::ApiRequest;
 use super::fault::{self, ApiCall};
 use super::object::{PodObject, Status};
 use super::{Cluster, ListResult, check_name};
@@ -183,21 +184,31 @@ impl Cluster {
         let call = ApiCall::new("create", "pods/eviction", &full_name);
         let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", of.namespace, of.name);
         let request = ApiRequest::create(path, &eviction(&of, pod.metadata.uid.as_deref()));
-        let sent = async {
-            match self.client.send::<Status>(request).await {
-                Ok(status) if status.is_success() => Ok(Some(PodEviction::Evicted(of.clone()))),
-                Ok(_) => Ok(None),
-                Err(RequestError::Refused(status)) => match refusal(&of, &status) {
-                    Some(eviction) => Ok(Some(eviction)),
-                    None => Err(RequestError::Refused(status)),
-                },
-                Err(error) => Err(error),
+        let mut answer = self.send_once(&call, &request).await?;
+        if matches!(&answer, Err(status) if status.is_access_refused()) {
+            // A webhook that denies this eviction answers as an authorizer does.
+            let right = Right { namespace: &of.namespace, ..EVICT };
+            if !self.may(right).await? {
+                answer = self.exchange(&call, &request).await?;
+                if let Err(status) = answer.as_ref()
+                    && status.is_access_refused()
+                {
+                    return Err(self.refused(&call, status.clone()));
+                }
             }
-        };
-        let eviction = self.call(&call, sent).await?;
-        eviction.ok_or_else(|| fault::garbled(&self.address, &call, "something else than success"))
+        }
+        match answer {
+            Ok(text) if self.decode::<Status>(&call, &text)?.is_success() => {
+                Ok(PodEviction::Evicted(of))
+            }
+            Ok(_) => Err(fault::garbled(&self.address, &call, "something else than success")),
+            Err(status) => refusal(&of, &status).ok_or_else(|| self.refused(&call, status)),
+        }
     }
 }
+
+const EVICT: Right<'static> =
+    Right { verb: "create", group: "", resource: "pods/eviction", namespace: "" };
 
 /// With the pod's uid as a precondition: a pod that replaced it under the same name is not evicted.
 fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
@@ -213,27 +224,30 @@ fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
     })
 }
 
-/// The result for this pod. `None` when the refusal concerns our user or the whole API server.
+/// The result for this pod. `None` when the refusal does not concern the pod.
 fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
     match status.code {
         404 if status.is_not_found() => Some(PodEviction::Gone(pod.clone())),
+        // A page of a proxy.
+        404 | 405 => None,
         // Another pod has the name now, or another client changed it. The next pass reads it again.
         409 => Some(PodEviction::Waiting(TerminatingPod { pod: pod.clone(), overdue_s: 0 })),
-        // Two budgets for one pod are answered as an internal error of the server.
-        429 | 500 => Some(PodEviction::Blocked(BlockedPod {
-            pod: pod.clone(),
-            message: budget_message(status),
-        })),
+        // A budget, an admission rule, a namespace that is being deleted. Two budgets for one pod,
+        // and a webhook that cannot be called, are an internal error of the server; a budget that
+        // is changed all the time is a timeout with a reason.
+        400..=499 | 500 => Some(blocked(pod, status)),
+        504 if status.reason == "Timeout" => Some(blocked(pod, status)),
         _ => None,
     }
 }
 
-/// The message of the API server and of the disruption budget, if any.
-fn budget_message(status: &Status) -> String {
-    let causes = status.details.iter().flat_map(|details| details.causes.iter());
-    let budget = causes.filter(|cause| cause.reason == BUDGET).map(|cause| cause.message.clone());
-    let message: Vec<String> = std::iter::once(status.message.clone()).chain(budget).collect();
-    message.join(" ")
+/// The message of the API server, and of the disruption budget, if any.
+fn blocked(pod: &PodName, status: &Status) -> PodEviction {
+    let budget = status.causes().filter(|cause| cause.reason == BUDGET);
+    let message: Vec<&str> = std::iter::once(status.message.as_str())
+        .chain(budget.map(|cause| cause.message.as_str()))
+        .collect();
+    PodEviction::Blocked(BlockedPod { pod: pod.clone(), message: message.join(" ") })
 }
 
 fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
@@ -329,11 +343,20 @@ mod tests {
             |code: u16, reason: &str| Status { code, reason: reason.into(), ..Status::default() };
         assert_eq!(refusal(&pod, &status(404, "NotFound")), Some(PodEviction::Gone(pod.clone())));
         assert!(matches!(refusal(&pod, &status(409, "Conflict")), Some(PodEviction::Waiting(_))));
-        for code in [429, 500] {
-            assert!(matches!(refusal(&pod, &status(code, "R")), Some(PodEviction::Blocked(_))));
+        for (code, reason) in [
+            (400, ""),
+            (401, "Unauthorized"),
+            (403, "Forbidden"),
+            (422, "Invalid"),
+            (429, "TooManyRequests"),
+            (500, ""),
+            (504, "Timeout"),
+        ] {
+            let refused = refusal(&pod, &status(code, reason));
+            assert!(matches!(refused, Some(PodEviction::Blocked(_))), "{code}");
         }
-        for code in [400, 401, 403, 404, 422, 503] {
-            assert_eq!(refusal(&pod, &status(code, "R")), None, "{code}");
+        for code in [404, 405, 502, 503, 504] {
+            assert_eq!(refusal(&pod, &status(code, "")), None, "{code}");
         }
     }
 }

@@ -54,6 +54,16 @@ pub fn garbled(address: &str, call: &ApiCall<'_>, what: &str) -> Fault {
     )
 }
 
+/// A refused login of a server that is not ready: it has just started, and does not know its users.
+pub fn not_ready(address: &str, call: &ApiCall<'_>, status: &Status, readiness: &str) -> Fault {
+    let (what, message) = (call.describe(address), short(&status.message));
+    let message = format!(
+        "{what}; it answered {}: {message}, which does not count yet: {readiness}",
+        status.code
+    );
+    Fault::new(FaultCode::ClusterUnreachable, message)
+}
+
 pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Fault {
     let (code, rest) = match error {
         RequestError::Refused(status) => refusal(call, status),
@@ -71,12 +81,6 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
         RequestError::Broken(error) => broken(call, error.as_ref()),
     };
     Fault::new(code, format!("{}; it {rest}", call.describe(address)))
-}
-
-/// Whether the API server said that the object does not exist. A 404 without its reason comes from
-/// a proxy that does not know the path, and proves nothing about the object.
-pub fn is_absent(error: &RequestError) -> bool {
-    matches!(error, RequestError::Refused(status) if status.is_not_found())
 }
 
 fn refusal(call: &ApiCall<'_>, status: &Status) -> (FaultCode, String) {
@@ -223,12 +227,5 @@ mod tests {
         }
         let forbidden = classify("https://k", &CHANGE, &status(403, "Forbidden"));
         assert!(forbidden.message.contains("patch nodes `n`"), "{forbidden}");
-    }
-
-    #[test]
-    fn only_the_api_server_can_say_that_something_is_not_there() {
-        assert!(is_absent(&status(404, "NotFound")));
-        assert!(!is_absent(&status(404, "")));
-        assert!(!is_absent(&status(403, "Forbidden")));
     }
 }

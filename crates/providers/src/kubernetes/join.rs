@@ -5,7 +5,7 @@
 //! first, so that the caller can store its id, and created last, after everything else that can
 //! fail.
 
-use super::client::{ApiRequest, RequestError};
+use super::client::ApiRequest;
 use super::fault::ApiCall;
 use super::kubeconfig::Kubeconfig;
 use super::object::{ConfigMap, Object};
@@ -117,12 +117,12 @@ impl Cluster {
     async fn cluster_info(&self) -> Result<Info> {
         let call = ApiCall::new("get", "configmaps in kube-public", INFO);
         let path = format!("/api/v1/namespaces/{INFO_NAMESPACE}/configmaps/{INFO}");
-        let request = self.client.send::<ConfigMap>(ApiRequest::get(path));
         let odd = |why: &str| {
             let message = format!("{} has a {INFO} in {INFO_NAMESPACE} that {why}", self.address);
             Fault::new(FaultCode::NotSupported, message)
         };
-        let Some(map) = self.call_opt(&call, request).await? else {
+        let found = self.send_opt::<ConfigMap>(&call, &ApiRequest::get(path)).await?;
+        let Some(map) = found else {
             let message = format!(
                 "{} has no {INFO} in {INFO_NAMESPACE}; only a cluster made with kubeadm can be joined this way",
                 self.address
@@ -147,18 +147,12 @@ impl Cluster {
         let name = format!("{TOKEN_PREFIX}{id}");
         let call = ApiCall::new("create", "secrets in kube-system", &name);
         let body = token_secret(&name, id, secret, expires_at);
-        let request = async {
-            // As text: a decoding error would quote the secret.
-            match self.client.send_text(ApiRequest::create(TOKEN_SECRETS, &body)).await {
-                Ok(answer) => Ok(Some(answer)),
-                Err(RequestError::Refused(status)) if status.is_already_exists() => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        match self.call(&call, request).await? {
-            None => Ok(false),
-            Some(answer) if is_secret(&answer, &name) => Ok(true),
-            Some(_) => Err(fault::garbled(&self.address, &call, "something else than that secret")),
+        match self.exchange(&call, &ApiRequest::create(TOKEN_SECRETS, &body)).await? {
+            Err(status) if status.is_already_exists() => Ok(false),
+            Err(status) => Err(self.refused(&call, status)),
+            // The text is not quoted: it has the secret in it.
+            Ok(answer) if is_secret(&answer, &name) => Ok(true),
+            Ok(_) => Err(fault::garbled(&self.address, &call, "something else than that secret")),
         }
     }
 

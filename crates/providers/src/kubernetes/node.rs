@@ -2,9 +2,9 @@
 //! replaces the list of taints as a whole, and a cordon has an owner, so both are read, changed and
 //! written under the version that was read.
 
-use super::client::{ApiRequest, RequestError};
+use super::client::{ApiRequest, FIELD_MANAGER};
 use super::fault::{self, ApiCall};
-use super::object::{NodeCondition, NodeObject, TaintObject};
+use super::object::{Metadata, NodeCondition, NodeObject, TaintObject};
 use super::{Cluster, ListResult, check_name};
 use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub struct Node {
     pub uid: String,
     pub ready: bool,
     pub schedulable: bool,
-    /// The run that cordoned it, where it was one of ours.
+    /// The run that cordoned it, where it was one of ours and the cordon is still the one it set.
     pub cordoned_by: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -175,9 +175,13 @@ impl Cluster {
             let Some(node) = self.raw_node(name).await? else { return Ok(None) };
             let Some(mut patch) = change(&node) else { return Ok(Some(read(node))) };
             patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
-            match self.call(&call, conflict(self.send_patch(name, &patch))).await? {
-                Some(node) => return self.check_node_name(&call, node).map(read).map(Some),
-                None => tokio::task::yield_now().await,
+            match self.exchange(&call, &node_patch(name, &patch)).await? {
+                Ok(text) => {
+                    let node = self.decode(&call, &text)?;
+                    return self.check_node_name(&call, node).map(read).map(Some);
+                }
+                Err(status) if status.code == 409 => tokio::task::yield_now().await,
+                Err(status) => return Err(self.refused(&call, status)),
             }
         }
         let message = format!(
@@ -197,15 +201,15 @@ impl Cluster {
     async fn raw_node(&self, name: &str) -> Result<Option<NodeObject>> {
         check_name("node", name)?;
         let call = ApiCall::new("get", "nodes", name);
-        let request = self.client.send(ApiRequest::get(format!("{NODES}/{name}")));
-        let found = self.call_opt(&call, request).await?;
+        let request = ApiRequest::get(format!("{NODES}/{name}"));
+        let found = self.send_opt(&call, &request).await?;
         found.map(|node| self.check_node_name(&call, node)).transpose()
     }
 
     async fn patch_node(&self, name: &str, patch: Value) -> Result<Node> {
         check_name("node", name)?;
         let call = ApiCall::new("patch", "nodes", name);
-        let node = self.call(&call, self.send_patch(name, &patch)).await?;
+        let node = self.send(&call, &node_patch(name, &patch)).await?;
         self.check_node_name(&call, node).map(read)
     }
 
@@ -215,10 +219,6 @@ impl Cluster {
             return Ok(node);
         }
         Err(fault::garbled(&self.address, call, "something else than that node"))
-    }
-
-    async fn send_patch(&self, name: &str, patch: &Value) -> Result<NodeObject, RequestError> {
-        self.client.send(ApiRequest::patch(format!("{NODES}/{name}"), patch)).await
     }
 
     /// Checks that the answer to a patch shows the requested change.
@@ -238,15 +238,18 @@ impl Cluster {
     }
 }
 
-/// Turns a version conflict into `None`.
-async fn conflict(
-    request: impl Future<Output = Result<NodeObject, RequestError>>,
-) -> Result<Option<NodeObject>, RequestError> {
-    match request.await {
-        Ok(node) => Ok(Some(node)),
-        Err(RequestError::Refused(status)) if status.code == 409 => Ok(None),
-        Err(error) => Err(error),
-    }
+fn node_patch(name: &str, patch: &Value) -> ApiRequest {
+    ApiRequest::patch(format!("{NODES}/{name}"), patch)
+}
+
+/// The run in our annotation. An annotation outlives an uncordon by `kubectl`, so it counts only
+/// while the API server records that the field of the cordon was last set by us.
+fn cordon_owner(metadata: &Metadata) -> Option<String> {
+    let mut managers = metadata.managed_fields.iter().flatten();
+    let ours = managers.any(|entry| {
+        entry.manager == FIELD_MANAGER && entry.fields.pointer("/f:spec/f:unschedulable").is_some()
+    });
+    metadata.annotations.as_ref().filter(|_| ours)?.get(CORDONED_BY).cloned()
 }
 
 fn retaint(had: &[TaintObject], set: &[Taint], remove: &[Taint]) -> Vec<TaintObject> {
@@ -274,6 +277,7 @@ fn read(node: NodeObject) -> Node {
         status.conditions.unwrap_or_default().into_iter().map(condition).collect();
     let taints = spec.taints.unwrap_or_default();
     let addresses = status.addresses.unwrap_or_default();
+    let cordoned_by = cordon_owner(&node.metadata);
     Node {
         name: node.metadata.name.unwrap_or_default(),
         uid: node.metadata.uid.unwrap_or_default(),
@@ -281,7 +285,7 @@ fn read(node: NodeObject) -> Node {
             .iter()
             .any(|condition| condition.kind == "Ready" && condition.status == "True"),
         schedulable: !spec.unschedulable.unwrap_or(false),
-        cordoned_by: node.metadata.annotations.and_then(|mut all| all.remove(CORDONED_BY)),
+        cordoned_by,
         labels: node.metadata.labels.unwrap_or_default(),
         taints: taints
             .into_iter()

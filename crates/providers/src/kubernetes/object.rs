@@ -21,6 +21,16 @@ pub struct Metadata {
     #[serde(deserialize_with = "timestamp")]
     pub deletion_timestamp: Option<Timestamp>,
     pub owner_references: Option<Vec<OwnerReference>>,
+    pub managed_fields: Option<Vec<ManagedFields>>,
+}
+
+/// The fields that one client has set, as the API server records them.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ManagedFields {
+    pub manager: String,
+    #[serde(rename = "fieldsV1")]
+    pub fields: Value,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -165,6 +175,16 @@ impl Status {
 
     pub fn is_already_exists(&self) -> bool {
         self.reason == "AlreadyExists"
+    }
+
+    /// Whether the server refused our user, and not what the request was about: an authorizer
+    /// names no cause. Admission rules without a cause look the same.
+    pub fn is_access_refused(&self) -> bool {
+        matches!(self.code, 401 | 403) && self.causes().next().is_none()
+    }
+
+    pub fn causes(&self) -> impl Iterator<Item = &StatusCause> {
+        self.details.iter().flat_map(|details| details.causes.iter())
     }
 
     pub fn is_success(&self) -> bool {

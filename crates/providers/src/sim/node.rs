@@ -109,11 +109,11 @@ impl Hardware {
         cluster_ref: &str,
         own: bool,
     ) -> Result<CallOutcome, String> {
-        let (drained, observed) = self.observe_drained(cluster_ref);
+        let (_, observed) = self.observe_drained(cluster_ref);
         if !self.member_of(cluster_ref) {
             return Ok(observed);
         }
-        if !drained {
+        if !self.cordoned {
             let observed = ConditionObservation::new(ConditionType::Drained, false, "Schedulable");
             return Ok(outcome("The node takes work again", Some(observed)));
         }
@@ -156,8 +156,12 @@ impl Hardware {
     fn observe_drained(&self, cluster_ref: &str) -> (bool, CallOutcome) {
         let (holds, reason, message) = if !self.member_of(cluster_ref) {
             (true, NOT_IN_CLUSTER, "the machine is in no cluster, so nothing is left to drain")
+        } else if self.cordoned && self.node.pods == 0 {
+            (true, "Evicted", "the node is cordoned and drained")
         } else if self.cordoned {
-            (true, "Cordoned", "the node is cordoned and drained")
+            let message = "the node is cordoned, and pods are still on it; draining is its owner's to do: \
+                 `kubectl drain <node>`";
+            (false, "PodsLeft", message)
         } else {
             let message =
                 "the node still takes work; draining is its owner's to do: `kubectl drain <node>`";

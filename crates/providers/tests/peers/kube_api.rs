@@ -7,8 +7,9 @@
 //! to fail.
 
 use crate::crash_injector::{CallTarget, CrashInjector};
+use crate::kube_access::{Admission, Attributes, record_field_manager};
 use crate::kube_pki::Pki;
-use crate::kube_schema::{DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
+use crate::kube_schema::{ACCESS_REVIEW, DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -43,6 +44,8 @@ pub enum Trouble {
     /// A concurrent writer is faster: nodes are changed, and pods are replaced under the same
     /// names.
     Race,
+    /// The authorizer refuses it, as one of several API servers does that has just started.
+    Forbidden,
 }
 
 /// How many pods of an application may be evicted.
@@ -64,8 +67,14 @@ pub struct ClusterState {
     pub stubborn: BTreeSet<String>,
     /// `METHOD path?query`, in order.
     pub requests: Vec<String>,
-    /// Verb and resource that are forbidden.
-    pub forbidden: Vec<(Method, &'static str)>,
+    /// Verb and resource that the user has no right to.
+    pub forbidden: Vec<(&'static str, &'static str)>,
+    /// The server has just started, and its caches are empty.
+    pub starting: bool,
+    /// Namespaces that are being deleted.
+    pub terminating: BTreeSet<String>,
+    /// Applications whose evictions an admission rule denies.
+    pub admission: Vec<(&'static str, Admission)>,
     /// Counts the requests and crashes at one of them.
     pub crash_injector: Option<Arc<CrashInjector>>,
     troubles: Vec<(Method, Trouble)>,
@@ -159,18 +168,21 @@ impl Listener for Tls {
 }
 
 /// A refusal, as the API server writes it.
-pub struct ApiError(StatusCode, Value);
+pub struct ApiError(pub StatusCode, pub Value);
 
-fn api_error(code: u16, reason: &str, message: impl Into<String>) -> ApiError {
+pub fn api_error(code: u16, reason: &str, message: impl Into<String>) -> ApiError {
     let message = message.into();
-    let status = json!({
+    let mut status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": code,
+        "message": message, "code": code,
     });
+    if !reason.is_empty() {
+        status["reason"] = json!(reason);
+    }
     ApiError(StatusCode::from_u16(code).unwrap(), status)
 }
 
-fn json_response(code: StatusCode, value: &Value) -> Response {
+pub fn json_response(code: StatusCode, value: &Value) -> Response {
     (code, [("content-type", "application/json")], value.to_string()).into_response()
 }
 
@@ -222,6 +234,13 @@ async fn answer_with_trouble(shared: SharedState, request: Request) -> Response 
         Some(Trouble::Race) => {
             shared.lock().race();
             execute(&shared, request).await
+        }
+        Some(Trouble::Forbidden) => {
+            let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+            match Attributes::of(request.method(), &path) {
+                Some(attributes) => attributes.forbidden().into_response(),
+                None => unknown_path().into_response(),
+            }
         }
         Some(Trouble::Cut) => {
             let _ = execute(&shared, request).await;
@@ -326,32 +345,29 @@ impl ClusterState {
     fn execute(&mut self, call: &Call) -> Result<Response, ApiError> {
         self.remove_ended_pods();
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
-        let Some(position) = path.strip_prefix(&["api", "v1"]) else { return Err(unknown_path()) };
-        let resource =
-            position.iter().rfind(|label| RESOURCES.contains(label)).copied().unwrap_or_default();
-        if self.forbidden.iter().any(|(method, named)| *method == call.method && *named == resource)
-        {
-            let message = format!(
-                "{resource} is forbidden: User \"farrier\" cannot {} resource \"{resource}\"",
-                call.method
-            );
-            return Err(api_error(403, "Forbidden", message));
+        if path == ["readyz"] {
+            return Ok(self.readyz());
         }
-        match (call.method.as_str(), position) {
-            ("GET", ["nodes"]) => self.list_nodes(call),
-            ("GET", ["nodes", name]) => found(self.nodes.get(*name), "nodes", name),
-            ("PATCH", ["nodes", name]) => self.patch_node(name, call),
-            ("DELETE", ["nodes", name]) => delete(&mut self.nodes, "nodes", name, call),
-            ("GET", ["pods"]) => self.list_pods(call),
-            ("POST", ["namespaces", namespace, "pods", name, "eviction"]) => {
-                self.evict(namespace, name, call)
-            }
-            ("POST", ["namespaces", "kube-system", "secrets"]) => self.create_secret(call),
-            ("DELETE", ["namespaces", "kube-system", "secrets", name]) => {
+        let attributes = Attributes::of(&call.method, &path).ok_or_else(unknown_path)?;
+        self.authorize(&attributes)?;
+        let Attributes { verb, namespace, resource, name, .. } = attributes;
+        match (verb, namespace, resource.as_str()) {
+            ("list", "", "nodes") => self.list_nodes(call),
+            ("get", "", "nodes") => found(self.nodes.get(name), "nodes", name),
+            ("patch", "", "nodes") => self.patch_node(name, call),
+            ("delete", "", "nodes") => delete(&mut self.nodes, "nodes", name, call),
+            ("list", "", "pods") => self.list_pods(call),
+            ("create", namespace, "pods/eviction") => self.evict(namespace, name, call),
+            ("create", "kube-system", "secrets") => self.create_secret(call),
+            ("delete", "kube-system", "secrets") => {
                 delete(&mut self.secrets, "secrets", name, call)
             }
-            ("GET", ["namespaces", "kube-public", "configmaps", name]) => {
-                found(self.config_maps.get(*name), "configmaps", name)
+            ("get", "kube-public", "configmaps") => {
+                found(self.config_maps.get(name), "configmaps", name)
+            }
+            ("create", "", "selfsubjectaccessreviews") => {
+                let kind = ("authorization.k8s.io/v1", "SelfSubjectAccessReview");
+                Ok(self.review_access(call.object(&ACCESS_REVIEW, kind.0, kind.1)?))
             }
             _ => Err(unknown_path()),
         }
@@ -361,6 +377,17 @@ impl ClusterState {
         self.version += 1;
         node["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.nodes.insert(node["metadata"]["name"].as_str().unwrap().to_owned(), node);
+    }
+
+    /// The owner of the cluster cordons or uncordons a node, as `kubectl` 1.35 does: it patches the
+    /// one field and leaves the annotations of others.
+    pub fn kubectl_cordon(&mut self, name: &str, cordoned: bool) {
+        let before = self.nodes[name].clone();
+        let mut node = before.clone();
+        let desired = if cordoned { json!(true) } else { Value::Null };
+        merge(&mut node, &json!({ "spec": { "unschedulable": desired } }));
+        record_field_manager(&before, &mut node, "kubectl");
+        self.add_node(node);
     }
 
     pub fn add_pod(&mut self, name: &str, more: Value) {
@@ -420,6 +447,8 @@ impl ClusterState {
         let mut patched = node.clone();
         merge(&mut patched, &patch);
         check_fields(&NODE, &patched)?;
+        let manager = call.query.get("fieldManager").map_or("unknown", String::as_str);
+        record_field_manager(node, &mut patched, manager);
         self.add_node(patched);
         found(self.nodes.get(name), "nodes", name)
     }
@@ -455,6 +484,8 @@ impl ClusterState {
             ));
         }
         let full = format!("{namespace}/{name}");
+        let Some(pod) = self.pods.get(&full) else { return Err(absent("pods", name)) };
+        self.admit_eviction(namespace, name, pod)?;
         let Some(pod) = self.pods.get_mut(&full) else { return Err(absent("pods", name)) };
         let uid = body["deleteOptions"]["preconditions"].get("uid");
         if uid.is_some_and(|uid| *uid != pod["metadata"]["uid"]) {
@@ -465,18 +496,24 @@ impl ClusterState {
             ));
         }
         let app = pod["metadata"]["labels"]["app"].clone();
+        // A pod that runs nothing yet, or nothing any more, needs no budget. Read in 1.35.
+        let guarded = pod["status"]["phase"] == "Running"
+            && pod["metadata"].get("deletionTimestamp").is_none();
         let mut budgets: Vec<&mut Budget> =
-            self.budgets.iter_mut().filter(|budget| app == budget.app).collect();
+            self.budgets.iter_mut().filter(|budget| guarded && app == budget.app).collect();
         match budgets.as_mut_slice() {
             [] => {}
             [budget] if budget.allowed > 0 => budget.allowed -= 1,
             [budget] => return Err(blocked(budget)),
             _ => {
                 let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-                return Err(api_error(500, "InternalError", message));
+                // Without a reason. Run with 1.35.
+                return Err(api_error(500, "", message));
             }
         }
-        let grace = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+        let grace = body["deleteOptions"]["gracePeriodSeconds"].as_i64();
+        let grace =
+            grace.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
         pod["metadata"]["deletionTimestamp"] = json!(format!("{due:.0}"));
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
@@ -508,8 +545,6 @@ impl ClusterState {
         Ok(json_response(StatusCode::CREATED, &body))
     }
 }
-
-const RESOURCES: [&str; 5] = ["nodes", "pods", "eviction", "secrets", "configmaps"];
 
 fn blocked(budget: &Budget) -> ApiError {
     let mut refusal = api_error(

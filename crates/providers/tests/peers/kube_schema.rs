@@ -85,6 +85,27 @@ pub const EVICTION: Schema = Object(&[
     ("metadata", METADATA),
 ]);
 
+pub const ACCESS_REVIEW: Schema = Object(&[
+    ("apiVersion", Text),
+    ("kind", Text),
+    ("metadata", METADATA),
+    (
+        "spec",
+        Object(&[(
+            "resourceAttributes",
+            Object(&[
+                ("group", Text),
+                ("name", Text),
+                ("namespace", Text),
+                ("resource", Text),
+                ("subresource", Text),
+                ("verb", Text),
+                ("version", Text),
+            ]),
+        )]),
+    ),
+]);
+
 /// The path of the first field that is unknown or of another type. A null is no field.
 pub fn mismatch(schema: &Schema, value: &Value, position: &str) -> Option<String> {
     if value.is_null() {

@@ -2,6 +2,7 @@
 //! failure.
 
 use crate::DEADLINE;
+use crate::kube_access::Admission;
 use crate::kube_api::{Api, Budget, SharedState, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
@@ -23,7 +24,7 @@ async fn start() -> (Api, Cluster) {
 }
 
 fn connect(pki: &Pki, api: &Api, user: &str) -> Cluster {
-    let settings = Settings { deadline: Duration::from_secs(10) };
+    let settings = Settings { deadline: Duration::from_secs(10), refusal_grace: Duration::ZERO };
     Cluster::from_kubeconfig(&pki.kubeconfig(api.address, user), settings).unwrap()
 }
 
@@ -447,7 +448,7 @@ async fn a_success_with_a_wrong_body_is_garbled() {
 async fn a_server_that_hangs_is_left_at_the_deadline() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let settings = Settings { deadline: Duration::from_secs(2) };
+    let settings = Settings { deadline: Duration::from_secs(2), refusal_grace: Duration::ZERO };
     let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
     let cluster = Cluster::from_kubeconfig(&config, settings).unwrap();
     api.trouble(Method::GET, Trouble::Hang, 1);
@@ -475,10 +476,10 @@ async fn a_closed_port_is_unreachable_even_for_a_change() {
 async fn a_missing_permission_is_named() {
     let (api, cluster) = start().await;
     api.state.lock().forbidden =
-        vec![(Method::PATCH, "nodes"), (Method::POST, "eviction"), (Method::POST, "secrets")];
+        vec![("patch", "nodes"), ("create", "pods/eviction"), ("create", "secrets")];
     let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
     assert_eq!(
-        code_of(&fault, &["patch nodes `n1`", "403", "cannot PATCH"]),
+        code_of(&fault, &["patch nodes `n1`", "403", "cannot patch"]),
         FaultCode::LoginRefused
     );
     api.state.lock().add_pod("shop/web", json!({}));
@@ -524,6 +525,76 @@ async fn a_client_certificate_is_taken_while_it_holds() {
     assert!(good.node("n1").await.unwrap().is_some());
 }
 
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// A server that has just started refuses everyone until its caches are filled. That is no answer.
+#[tokio::test]
+async fn a_refusal_counts_once_the_server_is_ready_and_repeats_it() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    api.state.lock().add_node(node("n1"));
+    api.state.lock().starting = true;
+    let hasty = connect(&pki, &api, &format!("token: {TOKEN}"));
+    for fault in
+        [hasty.node("n1").await.unwrap_err(), hasty.cordon("n1", "op-1").await.unwrap_err()]
+    {
+        let words = ["403", "/readyz answered 500", "does not count yet"];
+        assert_eq!(code_of(&fault, &words), FaultCode::ClusterUnreachable, "{fault}");
+    }
+    api.state.lock().starting = false;
+    // Of several servers behind one address, another one has just started.
+    let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    let patient = Settings { refusal_grace: DEADLINE, ..Settings::default() };
+    let patient = Cluster::from_kubeconfig(&config, patient).unwrap();
+    api.trouble(Method::GET, Trouble::Forbidden, 1);
+    assert!(patient.node("n1").await.unwrap().is_some());
+    api.trouble(Method::PATCH, Trouble::Forbidden, 1);
+    assert!(!patient.cordon("n1", "op-1").await.unwrap().schedulable);
+    // A server that is ready and goes on refusing means it.
+    api.state.lock().forbidden = vec![("get", "nodes")];
+    let fault = hasty.node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["cannot get resource"]), FaultCode::LoginRefused);
+}
+
+#[tokio::test]
+async fn a_refused_pod_blocks_itself_alone() {
+    let (api, cluster) = start().await;
+    let denied = [
+        ("policy", Admission::Policy),
+        ("forbidden", Admission::ForbiddingPolicy),
+        ("webhook", Admission::Webhook(403)),
+        ("careless", Admission::Webhook(400)),
+    ];
+    {
+        let mut env = api.state.lock();
+        env.admission = denied.to_vec();
+        for (name, _) in denied {
+            env.add_pod(&format!("shop/{name}-0"), app(name));
+        }
+        env.terminating.insert("old".into());
+        env.add_pod("old/job-0", json!({}));
+        env.add_pod("shop/web-0", json!({}));
+    }
+    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let blocked: BTreeMap<String, String> =
+        pass.blocked.iter().map(|one| (one.pod.to_string(), one.message.clone())).collect();
+    for (pod, why) in [
+        ("shop/policy-0", "ValidatingAdmissionPolicy 'keep'"),
+        ("shop/forbidden-0", "ValidatingAdmissionPolicy 'keep'"),
+        ("shop/webhook-0", "admission webhook \"keep.example\" denied the request"),
+        ("shop/careless-0", "admission webhook \"keep.example\" denied the request"),
+        ("old/job-0", "namespace old because it is being terminated"),
+    ] {
+        assert!(blocked[pod].contains(why), "{pod}: {}", blocked[pod]);
+    }
+    assert_eq!((blocked.len(), pass.waiting.len()), (5, 1), "{pass:?}");
+    // The namespace's own deletion ends its pods, and the rules are lifted.
+    api.state.lock().terminating.clear();
+    api.state.lock().admission.clear();
+    empty(&cluster).await;
+    assert!(api.state.lock().pods.is_empty());
+}
+
 /// The server must be able to refuse, or the tests above prove nothing about the requests.
 #[tokio::test]
 async fn the_server_is_strict() {
@@ -532,6 +603,7 @@ async fn the_server_is_strict() {
     shared.lock().add_pod("shop/web", json!({}));
     let eviction = "/api/v1/namespaces/shop/pods/web/eviction";
     let (json_type, patch_type) = ("application/json", "application/strategic-merge-patch+json");
+    let review = r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get"}}}"#;
     let good = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"web","namespace":"shop"}}"#;
     let cases = [
         ("POST", eviction, "text/plain", good, 415),
@@ -550,6 +622,10 @@ async fn the_server_is_strict() {
         ("GET", "/api/v1/pods?fieldselector=spec.nodeName%3Dn1", "", "", 400),
         ("DELETE", "/api/v1/nodes/n1", json_type, r#"{"gracePeriod":1}"#, 400),
         ("GET", "/api/v1/node/n1", "", "", 404),
+        ("GET", "/readyz", "", "", 200),
+        ("POST", ACCESS_REVIEWS, json_type, r#"{"spec":{}}"#, 400),
+        ("POST", ACCESS_REVIEWS, json_type, &review.replace("verb", "word"), 400),
+        ("POST", ACCESS_REVIEWS, json_type, review, 201),
         ("POST", eviction, json_type, good, 201),
     ];
     for (method, uri, content_type, body, desired) in cases {

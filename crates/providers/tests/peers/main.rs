@@ -25,6 +25,7 @@ mod imaging;
 mod inspection;
 mod ipmi_sim;
 mod jobs;
+mod kube_access;
 mod kube_api;
 mod kube_pki;
 mod kube_schema;

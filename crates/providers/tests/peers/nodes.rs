@@ -188,32 +188,139 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     assert_eq!(site.evictions(), evicted);
 }
 
-/// The node was installed by other means, and the machine's id is not its host name.
+/// The ids of machines, and the names of their nodes: every call on the cluster uses the same.
 #[tokio::test]
-async fn a_node_is_drained_and_removed_by_its_host_name() {
+async fn every_call_finds_the_node_of_a_machine_by_one_name() {
+    let named = |name: &str| MachineSpec { node_name: name.into(), ..MachineSpec::default() };
+    for (id, spec, node_name) in [
+        ("GPU_07.A", named(""), "gpu-07-a"),
+        ("GPU_07", named(""), "gpu-07"),
+        ("n7.example", named(""), "n7.example"),
+        // Installed by other means: host names have no dots.
+        ("n8.example", named(""), "n8-example"),
+        // The ids of machines do not begin so, and most names of nodes do.
+        ("tray-1", named("node-1"), "node-1"),
+        ("GPU_08", named("gpu-9"), "gpu-9"),
+    ] {
+        let site = NodeFixture::start().await;
+        {
+            let mut env = site.api.state.lock();
+            let mut other = node(json!({}));
+            other["metadata"] = json!({ "name": node_name, "uid": "u-2" });
+            env.add_node(other);
+            env.add_pod("shop/web-0", json!({}));
+            env.add_pod("shop/web-1", json!({ "spec": { "nodeName": node_name } }));
+        }
+        let one = site.replica();
+        let spec = MachineSpec { target_cluster_ref: "c1".into(), ..spec };
+        let ask = async |verb, step, effect: &Effect| {
+            let target = machine(id, spec.clone());
+            done(call_provider_for(&one, verb, step, effect, target).await.0)
+        };
+        let unschedulable =
+            || site.api.state.lock().nodes[node_name]["spec"]["unschedulable"] == json!(true);
+        let joined = (InCustomerCluster, true, "Joined:c1");
+        let ready = ask(CallVerb::Perform, "ready", &verify(ClusterExpectation::Ready)).await;
+        assert_eq!(evidence(&ready)[0], joined, "{id}: {ready:?}");
+        let drained = ask(CallVerb::Perform, "drain", &drain(30)).await;
+        assert_eq!(evidence(&drained)[0], joined, "{id}: {drained:?}");
+        assert_eq!((unschedulable(), site.is_cordoned()), (true, false), "{id}");
+        assert_eq!(site.pods(), ["shop/web-0"], "{id}");
+        ask(CallVerb::Perform, "drained", &verify(ClusterExpectation::Drained)).await;
+        let probed = one.probe(&machine(id, spec.clone())).await.unwrap();
+        let probed = CallOutcome { evidence: probed, ..CallOutcome::default() };
+        assert_eq!(evidence(&probed), [joined, (Drained, true, "Evicted")], "{id}");
+        let nothing = Effect::Join {
+            cluster_ref: "c1".into(),
+            labels: NodeLabels::new(),
+            taints: Vec::new(),
+        };
+        ask(CallVerb::Observe, "join", &nothing).await;
+        ask(CallVerb::Perform, "uncordon", &uncordon(false)).await;
+        assert!(!unschedulable(), "{id}");
+        let leave = Effect::Leave { cluster_ref: "c1".into() };
+        let target = machine(id, spec.clone());
+        let stays = call_provider_for(&one, CallVerb::Observe, "leave", &leave, target).await.0;
+        assert!(matches!(stays, Ok(ProviderAnswer::Differs(_))), "{id}: {stays:?}");
+    }
+}
+
+fn verify(expect: ClusterExpectation) -> Effect {
+    Effect::Verify { cluster_ref: "c1".into(), expect, advisory: false }
+}
+
+/// A cordoned node with pods is not drained, whoever cordoned it.
+#[tokio::test]
+async fn a_cordoned_node_with_pods_is_not_drained() {
     let site = NodeFixture::start().await;
+    site.add_pods();
+    site.allow(0);
+    site.api.state.lock().kubectl_cordon("n1", true);
+    let one = site.replica();
+    let check = verify(ClusterExpectation::Drained);
+    let fault = call_provider(&one, CallVerb::Perform, "check", &check).await.0.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NotInCluster, "{fault}");
+    assert!(fault.message.contains("cordoned, with pods that must go: 2"), "{fault}");
+    let advisory = Effect::Verify {
+        cluster_ref: "c1".into(),
+        expect: ClusterExpectation::Drained,
+        advisory: true,
+    };
+    let outcome = done(call_provider(&one, CallVerb::Perform, "look", &advisory).await.0);
+    assert!(evidence(&outcome).contains(&(Drained, false, "PodsLeft")), "{outcome:?}");
+    // A drain that fails leaves pods behind, and the next probe says so.
+    let (answer, _) = call_provider(&one, CallVerb::Perform, "drain", &drain(3)).await;
+    assert_eq!(answer.unwrap_err().code, FaultCode::EvictionBlocked);
+    let spec = MachineSpec { target_cluster_ref: "c1".into(), ..MachineSpec::default() };
+    let probed = one.probe(&machine("n1", spec)).await.unwrap();
+    let probed = CallOutcome { evidence: probed, ..CallOutcome::default() };
+    assert!(evidence(&probed).contains(&(Drained, false, "PodsLeft")), "{probed:?}");
+}
+
+/// The API server is restarted during a drain, and refuses everyone while it starts.
+#[tokio::test]
+async fn a_drain_outlives_a_restart_of_the_api_server() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    site.allow(0);
+    let one = site.replica();
+    let drained =
+        tokio::spawn(
+            async move { call_provider(&one, CallVerb::Perform, "drain", &drain(60)).await },
+        );
+    until("pods were evicted", async || site.evictions() >= 2).await;
+    site.api.state.lock().starting = true;
+    let readyz = async || site.api.state.lock().requests.iter().any(|one| one.contains("/readyz"));
+    until("the drain was refused", readyz).await;
+    site.allow(1);
+    site.api.state.lock().starting = false;
+    let (answer, log) = drained.await.unwrap();
+    done(answer);
+    assert!(log.contains("does not count yet"), "{log}");
+}
+
+/// After a failed drain the owner uncordons the node, and cordons it again for another reason.
+#[tokio::test]
+async fn a_cordon_of_the_owner_is_not_inherited() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    site.allow(0);
+    let one = site.replica();
+    let (answer, _) = call_provider(&one, CallVerb::Perform, "drain", &drain(3)).await;
+    assert_eq!(answer.unwrap_err().code, FaultCode::EvictionBlocked);
+    assert_eq!(site.cordoned_by(), "op-1");
     {
         let mut env = site.api.state.lock();
-        let mut other = node(json!({}));
-        other["metadata"] = json!({ "name": "gpu-07-a", "uid": "u-2" });
-        env.add_node(other);
-        env.add_pod("shop/web-0", json!({}));
-        env.add_pod("shop/web-1", json!({ "spec": { "nodeName": "gpu-07-a" } }));
+        env.kubectl_cordon("n1", false);
+        env.kubectl_cordon("n1", true);
     }
-    let one = site.replica();
-    let request = |verb, step, effect| {
-        let target = machine("GPU_07.A", MachineSpec::default());
-        let one = &one;
-        async move { done(call_provider_for(one, verb, step, &effect, target).await.0) }
-    };
-    let unschedulable =
-        || site.api.state.lock().nodes["gpu-07-a"]["spec"]["unschedulable"] == json!(true);
-    let drained = request(CallVerb::Perform, "drain", drain(30)).await;
-    assert_eq!(evidence(&drained)[0], (InCustomerCluster, true, "Joined:c1"), "{drained:?}");
-    assert_eq!((unschedulable(), site.is_cordoned()), (true, false));
-    assert_eq!(site.pods(), ["shop/web-0"]);
-    request(CallVerb::Perform, "uncordon", uncordon(false)).await;
-    assert!(!unschedulable());
+    assert_eq!(site.cordoned_by(), "op-1", "kubectl leaves the annotation");
+    site.allow(1);
+    done(call_provider(&one, CallVerb::Perform, "drain-again", &drain(30)).await.0);
+    let undone =
+        done(call_provider(&one, CallVerb::Perform, "undo-drain", &uncordon(true)).await.0);
+    assert!(undone.message.contains("it was so before this operation"), "{undone:?}");
+    assert!(site.is_cordoned(), "it belongs to the owner");
 }
 
 #[tokio::test]
@@ -527,7 +634,6 @@ async fn a_machine_with_a_node_name_is_that_node() {
     let env = NodeFixture::start().await;
     let provider = env.replica();
     let spec = MachineSpec { node_name: "n1".into(), ..MachineSpec::default() };
-    let verify = |expect| Effect::Verify { cluster_ref: "c1".into(), expect, advisory: false };
     for (step, effect, cordoned) in [
         ("ready", verify(ClusterExpectation::Ready), false),
         ("drain", drain(5), true),

@@ -208,6 +208,13 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
         let mut cordoned = node("m-7");
         cordoned["spec"]["unschedulable"] = json!(true);
         env.add_node(cordoned);
+        let mut busy = node("m-9");
+        busy["spec"]["unschedulable"] = json!(true);
+        env.add_node(busy);
+        env.add_pod("shop/web-0", json!({ "spec": { "nodeName": "m-9" } }));
+        let mut silent = node("m-10");
+        silent["status"]["conditions"] = json!([]);
+        env.add_node(silent);
         let mut ill = node("m-8");
         ill["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]);
@@ -227,7 +234,12 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     use ConditionType::{Drained, InCustomerCluster};
     assert_eq!(condition_of(&observed[0], InCustomerCluster), Some((true, "Joined:cluster-a")));
     assert_eq!(condition_of(&observed[0], Drained), Some((false, "Schedulable")));
-    assert_eq!(condition_of(&observed[7], Drained), Some((true, "Cordoned")));
+    assert_eq!(condition_of(&observed[7], Drained), Some((true, "Evicted")));
+    assert_eq!(condition_of(&observed[9], Drained), Some((false, "PodsLeft")));
+    assert_eq!(
+        condition_of(&observed[10], InCustomerCluster),
+        Some((false, "NotReady:NoReadyCondition"))
+    );
     assert_eq!(
         condition_of(&observed[8], InCustomerCluster),
         Some((false, "NotReady:KubeletNotReady"))
@@ -237,9 +249,12 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     assert_eq!(condition_of(&stranger, Drained), Some((true, "NotInCluster")));
     let named = MachineSpec { node_name: "m-7".into(), ..spec.clone() };
     let renamed = provider.probe(&target("m-x", named)).await.unwrap();
-    assert_eq!(condition_of(&renamed, Drained), Some((true, "Cordoned")));
-    let pages = api.state.lock().requests.clone();
+    assert_eq!(condition_of(&renamed, Drained), Some((true, "Evicted")));
+    let requests = api.state.lock().requests.clone();
+    let (pods, pages): (Vec<&String>, Vec<&String>) =
+        requests.iter().partition(|request| request.contains("/pods?"));
     assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
+    assert_eq!(pods.len(), 3, "one list of pods for each probe of a cordoned node: {pods:?}");
     // A machine without a cluster causes no request.
     let loose = provider.probe(&target("m-0", MachineSpec::default())).await.unwrap();
     assert_eq!(condition_of(&loose, InCustomerCluster), Some((false, "NotJoined")));

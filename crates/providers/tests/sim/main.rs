@@ -198,7 +198,7 @@ fn effects_in_order() -> Vec<(&'static str, Effect, Proof)> {
         ),
         ("busy", verify(ClusterExpectation::Drained, true), vec![(Drained, false, "NotDrained")]),
         ("drain", ssh("kubectl drain m-1"), vec![]),
-        ("drained", verify(ClusterExpectation::Drained, false), vec![(Drained, true, "Cordoned")]),
+        ("drained", verify(ClusterExpectation::Drained, false), vec![(Drained, true, "Evicted")]),
         ("uncordon", uncordon(false), vec![(Drained, false, "Schedulable")]),
         ("empty", drain(), vec![(Drained, true, "Evicted")]),
         (
@@ -372,7 +372,7 @@ async fn a_cordon_of_another_run_is_not_undone() {
     perform(&sim, "drain", drain()).await.unwrap();
     let stored = perform(&sim, "undo-drain", uncordon(true)).await.unwrap();
     assert!(stored.message.contains("stays cordoned"), "{stored:?}");
-    assert_eq!(evidence(&stored), [(Drained, true, "Cordoned")]);
+    assert_eq!(evidence(&stored), [(Drained, true, "Evicted")]);
     perform(&sim, "exit", uncordon(false)).await.unwrap();
     perform(&sim, "drain-2", drain()).await.unwrap();
     let released = perform(&sim, "undo-drain-2", uncordon(true)).await.unwrap();
