@@ -3,8 +3,9 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     "farrier/v1/admin.proto",
+    "farrier/v1/clusters.proto",
     "farrier/v1/common.proto",
     "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",

@@ -5,7 +5,8 @@
 //! The generators read text: the protos, the configuration structs, the descriptions of metrics and
 //! the table of faults are laid out by rustfmt or by convention. The command line is the exception:
 //! clap knows it best, so a test of the `farrier` package writes and compares its page. In the same
-//! way a test of the model writes the tables of docs/api-errors.md.
+//! way a test of the model writes the tables of docs/api-errors.md, and one of the providers writes
+//! deploy/kubernetes-rbac.yaml.
 
 mod api;
 mod configuration;
@@ -16,7 +17,8 @@ use crate::shell::{self, Failure};
 use crate::tidy;
 use std::fs;
 
-/// Read by the tests that write docs/reference/cli.md and the tables of docs/api-errors.md.
+/// Read by the tests that write docs/reference/cli.md, the tables of docs/api-errors.md, and
+/// deploy/kubernetes-rbac.yaml.
 const REWRITE: &str = "FARRIER_REWRITE_REFERENCE";
 
 /// A file of the repository, by its path from the top.
@@ -42,6 +44,9 @@ pub fn run() -> Result<(), Failure> {
     let mut test = shell::cargo(["test", "--quiet", "--locked", "-p", "farrier-model"]);
     test.args(["--test", "model", "pages::"]).env(REWRITE, "1");
     shell::run(&mut test, "the lines above say why docs/api-errors.md cannot be written")?;
+    let mut test = shell::cargo(["test", "--quiet", "--locked", "-p", "farrier-providers"]);
+    test.args(["--lib", "rights::"]).env(REWRITE, "1");
+    shell::run(&mut test, "the lines above say why deploy/kubernetes-rbac.yaml cannot be written")?;
     let mut test = shell::cargo(["test", "--quiet", "--locked", "-p", "farrier", "--bin"]);
     test.args(["farrier", "args::reference::"]).env(REWRITE, "1");
     shell::run(&mut test, "the lines above say why docs/reference/cli.md cannot be written")

@@ -14,6 +14,7 @@ use std::time::Duration;
 mod admin;
 mod agent;
 mod bmc;
+mod cluster;
 mod component;
 mod credential;
 mod db;
@@ -42,6 +43,7 @@ mod version;
 pub use admin::*;
 pub use agent::*;
 pub use bmc::*;
+pub use cluster::*;
 pub use component::*;
 pub use credential::*;
 pub use db::*;
@@ -106,8 +108,8 @@ const OPERATION_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
   type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
-                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; on racks and their devices:
-                                   RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
+                                   NET_RECONFIG, RMA, POWER, EXIT_RMA, JOIN; on racks and their
+                                   devices: RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
                                    ONBOARD, DECOMMISSION, NODE_DRAIN
   workflow_state=failed_retryable  the eight workflow states
   target_id=rack-7                 a machine, rack, switch or power shelf
@@ -227,6 +229,9 @@ pub enum ClientCommand {
     /// Test a BMC, or allow a refused login to be tried again
     #[command(subcommand)]
     Bmc(BmcCommand),
+    /// Check the access to a Kubernetes cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Find machines by probing BMCs at the given addresses
     Discover(DiscoverArgs),
     /// Show and report health alerts of machines, racks, switches and power shelves

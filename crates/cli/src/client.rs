@@ -8,7 +8,8 @@ use crate::dry_run::DryRunGuard;
 use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use model::time::format_duration;
 use proto::v1::{
-    admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
+    admin_service_client::AdminServiceClient, cluster_service_client::ClusterServiceClient,
+    component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
@@ -105,6 +106,7 @@ impl Client {
         runs: RunServiceClient;
         racks: RackServiceClient;
         admin: AdminServiceClient;
+        clusters: ClusterServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
         components: ComponentServiceClient;

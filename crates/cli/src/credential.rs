@@ -98,7 +98,14 @@ fn update_request(
 
 fn print_change(screen: &mut Screen, credential: &Credential, what: &str) -> Result<()> {
     screen.print_record(credential, |one| {
-        format!("credential {} {what}, {}\n", one_line(&one.name), one.kind().word())
+        let expiry = match one.expires_at.as_ref() {
+            None => String::new(),
+            at => match Clock::system().expiry(at) {
+                past if past.starts_with("expired") => format!(", {past}"),
+                future => format!(", expires {future}"),
+            },
+        };
+        format!("credential {} {what}, {}{expiry}\n", one_line(&one.name), one.kind().word())
     })
 }
 
@@ -110,6 +117,9 @@ fn describe(one: &Credential) -> String {
         ("Version:", one.version.to_string()),
         ("Changed:", Clock::system().ago(one.updated_at.as_ref())),
     ];
+    if one.expires_at.is_some() {
+        facts.push(("Expires:", Clock::system().expiry(one.expires_at.as_ref())));
+    }
     facts.retain(|(_, value)| !value.is_empty());
     format_pairs(&facts)
 }
@@ -195,7 +205,7 @@ fn describe_identity(one: &Identity) -> String {
 
 fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
     let clock = Clock::system();
-    let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED"]);
+    let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED", "EXPIRES"]);
     for one in credentials {
         table.add_row(vec![
             (&one.name).into(),
@@ -203,6 +213,7 @@ fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
             (&one.user).into(),
             one.version.to_string().into(),
             clock.ago(one.updated_at.as_ref()).into(),
+            clock.expiry(one.expires_at.as_ref()).into(),
         ]);
     }
     table

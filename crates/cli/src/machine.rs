@@ -1,11 +1,12 @@
 //! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterMaintenanceArgs, ExitMaintenanceArgs, MachineCommand, MachineDeleteArgs, MachineListArgs,
-    MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs,
-    SubmitArgs,
+    DrainArgs, EnterMaintenanceArgs, ExitMaintenanceArgs, MachineCommand, MachineDeleteArgs,
+    MachineListArgs, MachineOperationArgs, MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs,
+    ReimageArgs, SubmitArgs,
 };
 use crate::client::{Client, build_id_filter, fetch_pages};
+use crate::cluster;
 use crate::device;
 use crate::exit::{Exit, Result};
 use crate::hardware;
@@ -23,7 +24,7 @@ use crate::time::Clock;
 use crate::update::{Updated, WRITABLE, changes, is_changed};
 use crate::watch;
 use proto::v1::{
-    Condition, DeleteMachineRequest, EffectiveState, EnterMaintenanceRequest,
+    Condition, DeleteMachineRequest, DrainOptions, EffectiveState, EnterMaintenanceRequest,
     ExitMaintenanceRequest, GetMachineRequest, LifecycleState, ListMachinesRequest, Machine,
     MachineSpec, Operation, RebootMachineRequest, RegisterMachineRequest, ReimageMachineRequest,
     Run, UpdateMachineRequest, machine_status::Phase,
@@ -242,13 +243,35 @@ pub async fn enter_maintenance(
     args: &EnterMaintenanceArgs,
 ) -> Result<Exit> {
     let call = async |machine_id, request_id| {
-        let (drain, gate_override) = (args.drain, args.overrides.to_message());
-        let dry_run = client.is_dry_run();
-        let request =
-            EnterMaintenanceRequest { machine_id, request_id, drain, gate_override, dry_run };
+        let request = EnterMaintenanceRequest {
+            machine_id,
+            request_id,
+            drain: args.drain,
+            drain_options: drain_options(&args.drain_options),
+            gate_override: args.overrides.to_message(),
+            dry_run: client.is_dry_run(),
+        };
         client.call(client.machines().enter_maintenance(request)).await
     };
-    start_operation(client, screen, &args.machine_id, &args.submit, call).await
+    let exit = start_operation(client, screen, &args.machine_id, &args.submit, call).await?;
+    if args.drain && client.is_dry_run() {
+        let options = drain_options(&args.drain_options);
+        cluster::preview_drain(client, screen, &args.machine_id, options).await?;
+    }
+    Ok(exit)
+}
+
+/// None where every option has its default.
+fn drain_options(args: &DrainArgs) -> Option<DrainOptions> {
+    let grace_seconds =
+        args.drain_grace.map(|grace| grace.as_secs().try_into().unwrap_or(i32::MAX));
+    let options = DrainOptions {
+        unmanaged_pods: args.drain_unmanaged_pods,
+        emptydir: args.drain_emptydir,
+        grace_seconds,
+        selector: args.drain_selector.clone(),
+    };
+    (options != DrainOptions::default()).then_some(options)
 }
 
 pub async fn exit_maintenance(

@@ -8,6 +8,7 @@ mod agent;
 mod args;
 mod bmc;
 mod client;
+mod cluster;
 mod component;
 mod credential;
 mod db;
@@ -134,6 +135,7 @@ async fn run_client_command(
         ClientCommand::Credential(command) => credential::run(client, screen, command).await,
         ClientCommand::Trust(command) => credential::run_trust(client, screen, command).await,
         ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
+        ClientCommand::Cluster(command) => cluster::run(client, screen, command).await,
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,

@@ -47,6 +47,17 @@ impl Clock {
         }
     }
 
+    /// `in 12d`, `expired 4m 32s ago`, or a dash.
+    pub fn expiry(&self, at: Option<&Timestamp>) -> String {
+        match at.and_then(to_jiff) {
+            Some(at) if at <= self.now => {
+                format!("expired {} ago", format_duration(duration_between(at, self.now)))
+            }
+            Some(at) => format!("in {}", format_duration(duration_between(self.now, at))),
+            None => "-".into(),
+        }
+    }
+
     /// The time from `from` to `to`, or to now if `to` is missing; a dash if it has not begun.
     pub fn elapsed(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
         match from.and_then(to_jiff) {

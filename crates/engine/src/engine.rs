@@ -1,6 +1,7 @@
 //! The engine: the shared context, and one service for each kind.
 
 use crate::clock::Clock;
+use crate::cluster::Clusters;
 use crate::component::Components;
 use crate::device::Devices;
 use crate::fan_out::FanOut;
@@ -126,6 +127,10 @@ impl Engine {
 
     pub fn nodes(&self) -> Nodes {
         Nodes(self.clone())
+    }
+
+    pub fn clusters(&self) -> Clusters {
+        Clusters(self.clone())
     }
 
     pub fn sites(&self) -> Sites {

@@ -9,6 +9,7 @@
 pub mod admission;
 mod change;
 pub mod clock;
+pub mod cluster;
 pub mod component;
 pub mod database;
 mod device;

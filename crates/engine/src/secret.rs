@@ -31,6 +31,7 @@ use model::site::Site;
 use model::text;
 use model::time::Timestamp;
 use model::version::check_version;
+use providers::kubernetes;
 use providers::state_store::{
     Checkpoint, Credential, Lockout, ProviderStateStore, Secret, no_credential, no_image, no_node,
     no_site,
@@ -57,13 +58,8 @@ pub struct CredentialInfo {
     pub login: String,
     pub version: i64,
     pub updated_at: Timestamp,
-}
-
-impl From<CredentialRow> for CredentialInfo {
-    fn from(row: CredentialRow) -> Self {
-        let CredentialRow { name, kind, login, version, updated_at, sealed: _ } = row;
-        Self { name, kind, login, version, updated_at }
-    }
+    /// When a kubeconfig expires, where it says so.
+    pub expires_at: Option<Timestamp>,
 }
 
 impl SecretStore {
@@ -75,6 +71,18 @@ impl SecretStore {
     #[must_use]
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
         Self { store: self.store.with_dry_run(dry_run), ..self.clone() }
+    }
+
+    /// A credential as it is shown. Its expiry is read from the secret itself.
+    fn describe(&self, row: CredentialRow) -> CredentialInfo {
+        let expires_at = match self.cipher.open(&row.name, &row.sealed) {
+            Ok(Secret::Kubeconfig { text }) => kubernetes::expiry(&text),
+            Ok(Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. }) | Err(_) => {
+                None
+            }
+        };
+        let CredentialRow { name, kind, login, version, updated_at, sealed: _ } = row;
+        CredentialInfo { name, kind, login, version, updated_at, expires_at }
     }
 
     /// The secret of an enrollment token; it is derived from the key of this installation.
@@ -97,16 +105,19 @@ impl SecretStore {
         let (name, kind, login) = (name.to_string(), kind.to_string(), login.to_string());
         let now = (self.clock)();
         let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
-        self.store
+        let written = self
+            .store
             .retry_write("write_credential", (row, write, who), |(row, write, who), tx| {
                 Box::pin(write_credential(tx, row, *write, who))
             })
-            .await
+            .await?;
+        Ok(self.describe(written))
     }
 
     pub async fn get(&self, name: &str) -> Result<CredentialInfo> {
         let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
-        Ok(found.await?.map(CredentialInfo::from).ok_or_else(|| unknown_credential(name))?)
+        let row = found.await?.ok_or_else(|| unknown_credential(name))?;
+        Ok(self.describe(row))
     }
 
     /// A page of credentials in the order of their names, after the name `after`.
@@ -122,7 +133,7 @@ impl SecretStore {
         });
         let page = rows.await?;
         self.store.unreadable().record(&page.unreadable);
-        Ok(page.map(CredentialInfo::from))
+        Ok(page.map(|row| self.describe(row)))
     }
 
     /// Deletes a credential, at this version if one is named.
@@ -133,11 +144,13 @@ impl SecretStore {
         who: Requester,
     ) -> Result<CredentialInfo> {
         let input = (name.to_string(), version, who, (self.clock)());
-        self.store
+        let gone = self
+            .store
             .retry_write("delete_credential", input, |(name, version, who, now), tx| {
                 Box::pin(delete_credential(tx, name, *version, who, *now))
             })
-            .await
+            .await?;
+        Ok(self.describe(gone))
     }
 
     /// Removes the lockout of a peer, so that a refused login is tried again.
@@ -168,7 +181,7 @@ async fn write_credential(
     row: &CredentialRow,
     write: CredentialWrite,
     who: &Requester,
-) -> Result<CredentialInfo> {
+) -> Result<CredentialRow> {
     let known = tx.credential(&row.name).await?.map(|known| known.version);
     write.admit(&row.name, known)?;
     let last = tx.last_credential_version(&row.name).await?;
@@ -176,7 +189,7 @@ async fn write_credential(
     let message = format!("{} of {:?} set", row.kind, row.login);
     let event = request_event(who, message, here!(), row.updated_at);
     tx.put_credential(&row, known, &event).await?;
-    Ok(row.into())
+    Ok(row)
 }
 
 async fn delete_credential(
@@ -185,13 +198,13 @@ async fn delete_credential(
     version: Option<i64>,
     who: &Requester,
     now: Timestamp,
-) -> Result<CredentialInfo> {
+) -> Result<CredentialRow> {
     let known = tx.credential(name).await?.ok_or_else(|| unknown_credential(name))?;
     let next = format!("farrier credential get {name}");
     check_version(format!("the credential {name}"), known.version, version, next)?;
     let event = request_event(who, "deleted".into(), here!(), now);
     tx.delete_credential(name, known.version, &event).await?;
-    Ok(known.into())
+    Ok(known)
 }
 
 /// The unused enrollment token of a node if at least half of its lifetime is left, or a new one.

@@ -7,13 +7,17 @@
 
 mod child_runs;
 mod device;
+mod drain;
 mod facts;
+mod kubeadm;
 mod node;
 mod power_off;
 
 pub use child_runs::{ChildRunGroup, ChildRunSpec};
 pub use device::{DeviceFacts, DeviceWork, FabricGoal, MAX_FACT, MaasFacts};
+pub use drain::DrainOptions;
 pub use facts::{DiskContent, EffectFacts, Executor};
+pub use kubeadm::KubeadmOptions;
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
 pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
@@ -54,6 +58,8 @@ pub enum Effect {
         labels: NodeLabels,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         taints: Vec<Taint>,
+        #[serde(default, skip_serializing_if = "KubeadmOptions::is_default")]
+        kubeadm: KubeadmOptions,
     },
     /// Leaves the cluster; used only as the undo of `Join`.
     Leave {
@@ -84,6 +90,8 @@ pub enum Effect {
         /// and use the step's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_seconds: Option<u32>,
+        #[serde(default, skip_serializing_if = "DrainOptions::is_default")]
+        options: DrainOptions,
     },
     /// Makes the node schedulable again.
     Uncordon {

@@ -10,7 +10,8 @@ pub use catalogue::{
     Maintenance, PowerChange, built_in, default_plan, node_plan_id, node_plans, variants,
 };
 pub use resolve::{
-    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
+    DRAIN_EMPTYDIR, DRAIN_GRACE_SECONDS, DRAIN_SELECTOR, DRAIN_UNMANAGED_PODS, Defaults, FORCE,
+    GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
 };
 
 use crate::effect::{
@@ -34,6 +35,8 @@ pub enum RunType {
     Power,
     /// Brings a machine back from RMA.
     ExitRma,
+    /// Joins an installed machine to its cluster.
+    Join,
     /// On a rack: takes its devices through a maintenance.
     RackMaintenance,
     /// On one device, started by a rack's maintenance or by the device's own lifecycle: install
@@ -50,7 +53,7 @@ pub enum RunType {
 
 impl RunType {
     /// The types that a plan can have and that a request can start on a machine.
-    pub const PLANNED: [RunType; 9] = [
+    pub const PLANNED: [RunType; 10] = [
         Self::Reboot,
         Self::Reimage,
         Self::EnterMaintenance,
@@ -60,9 +63,10 @@ impl RunType {
         Self::Rma,
         Self::Power,
         Self::ExitRma,
+        Self::Join,
     ];
 
-    pub const ALL: [RunType; 17] = [
+    pub const ALL: [RunType; 18] = [
         Self::Reboot,
         Self::Reimage,
         Self::EnterMaintenance,
@@ -72,6 +76,7 @@ impl RunType {
         Self::Rma,
         Self::Power,
         Self::ExitRma,
+        Self::Join,
         Self::RackMaintenance,
         Self::Firmware,
         Self::Fabric,
@@ -102,6 +107,7 @@ impl RunType {
             Self::Rma => "RMA",
             Self::Power => "POWER",
             Self::ExitRma => "EXIT_RMA",
+            Self::Join => "JOIN",
             Self::RackMaintenance => "RACK_MAINTENANCE",
             Self::Firmware => "FIRMWARE",
             Self::Fabric => "FABRIC",
@@ -243,13 +249,16 @@ impl Step {
             }
             Effect::Net { document } => check_document(&format!("{field}.net.document"), document),
             Effect::Repave { image } => text::check_short(&format!("{field}.repave.image"), image),
-            Effect::Join { cluster_ref, labels, taints } => {
+            Effect::Join { cluster_ref, labels, taints, kubeadm } => {
+                check_document(&format!("{field}.join.kubeadm.config"), &kubeadm.config)?;
+                kubeadm.check(&format!("{field}.join.kubeadm"))?;
                 text::check_short(&format!("{field}.join.cluster_ref"), cluster_ref)?;
                 check_node_labels(&format!("{field}.join.labels"), labels)?;
                 check_taints(&format!("{field}.join.taints"), taints)
             }
-            Effect::Drain { cluster_ref, deadline_seconds } => {
+            Effect::Drain { cluster_ref, deadline_seconds, options } => {
                 text::check_short(&format!("{field}.drain.cluster_ref"), cluster_ref)?;
+                options.check(|name| format!("{field}.drain.options.{name}"))?;
                 let field = format!("{field}.drain.deadline_seconds");
                 match deadline_seconds {
                     Some(0) => Err(Refusal::invalid(&field, "is 0", "use at least 1")),

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 const FIELD: &str = "dry_run";
 
 /// The calls that act and have no dry run, each with the reason.
-pub const WITHOUT_DRY_RUN: [(&str, &str); 7] = [
+pub const WITHOUT_DRY_RUN: [(&str, &str); 8] = [
+    ("farrier.v1.ClusterService/CheckCluster", "it only reads the cluster"),
     ("farrier.v1.HardwareService/Discover", "without --import it registers nothing"),
     ("farrier.v1.HardwareService/InspectMachine", "it only reads the BMC and records the result"),
     ("farrier.v1.HardwareService/TestBmc", "it only reads the BMC"),

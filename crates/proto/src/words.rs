@@ -74,6 +74,7 @@ words! {
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site";
+    PodDecision: "evict" "stay" "terminating" "blocked" "refused";
     PowerSequence: "on" "off" "reset";
     PowerState: "ON" "OFF" "CHANGING";
     ProviderVerb: "perform" "follow" "get_status" "observe" "stop";

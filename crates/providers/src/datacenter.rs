@@ -9,16 +9,17 @@
 //! `controller` is a BMC of either protocol, `power_sequence` follows a power sequence,
 //! `provider_calls` routes calls and stores their checkpoints, `exec` runs commands on the host,
 //! `net` configures its network, `imaging` installs its disk, `devices` handles switches and power
-//! shelves, `firmware` installs firmware, `fabric` configures a switch, `cluster`, `drain`
-//! and `node_state` handle the Kubernetes node, `record` is the RMA record, `probe` observes a
-//! machine, `node_cache` shares the node list of a cluster, `inspect` reads a machine for an operator, `bmc_discovery`
-//! and `bmc_test` read BMCs without a machine, and `ipmi_only` is the same provider for BMCs
-//! without Redfish.
+//! shelves, `firmware` installs firmware, `fabric` configures a switch, `cluster`, `cluster_check`,
+//! `drain` and `node_state` handle the Kubernetes node, `record` is the RMA record, `probe`
+//! observes a machine, `node_cache` shares the node list of a cluster, `inspect` reads a machine
+//! for an operator, `bmc_discovery` and `bmc_test` read BMCs without a machine, and `ipmi_only` is
+//! the same provider for BMCs without Redfish.
 
 mod bmc_discovery;
 mod bmc_test;
 mod bmcs;
 mod cluster;
+mod cluster_check;
 mod controller;
 mod devices;
 mod drain;
@@ -39,6 +40,7 @@ mod record;
 mod session_cache;
 
 use crate::bmc_discovery::BmcDiscovery;
+use crate::cluster_check::ClusterInspector;
 use crate::fetch::Fetcher;
 use crate::governor::{self, BmcStatus};
 use crate::inspect::Inspector;
@@ -206,6 +208,10 @@ impl Provider for Datacenter {
     }
 
     fn bmc_discovery(&self) -> Option<&dyn BmcDiscovery> {
+        Some(self)
+    }
+
+    fn cluster_inspector(&self) -> Option<&dyn ClusterInspector> {
         Some(self)
     }
 

@@ -6,30 +6,45 @@
 //! repeated, because an API server that has just started refuses everyone (`access`).
 //!
 //! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the API
-//! types, `fault` classifies failures; `access`, `node`, `join` and `evict` are the requests.
+//! types, `fault` classifies failures; `access`, `node`, `join`, `evict`, `preview`,
+//! `event` and `inspect` are the
+//! requests, and `rights` are the rights that they need.
 
 mod access;
 mod client;
 mod config;
+mod event;
 mod evict;
 mod fault;
+mod inspect;
 mod join;
+mod kubeadm;
 mod kubeconfig;
 mod node;
 mod object;
+mod preview;
+mod rights;
 
+pub use access::Right;
+pub use event::NodeEvent;
 pub use evict::{BlockedPod, EvictionPass, PodEviction, PodName, TerminatingPod};
+pub use inspect::ServerVersion;
 pub use join::{JoinMaterial, Token};
+pub use kubeadm::{PRELUDE, join_script};
 pub use node::{Condition, Node, NodeTaintEffect, Taint};
+pub use preview::{DisruptionBudget, PodDecision, PodPreview};
+pub use rights::{RIGHTS, RightsRule, manifest};
 
 use client::{ApiRequest, Client, RequestError};
 use fault::ApiCall;
 use model::fault::{Fault, FaultCode, Result};
+use model::time::Timestamp;
 use object::{Object, Page, Status};
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The longest name that Kubernetes allows for an object.
@@ -41,11 +56,17 @@ pub struct Settings {
     pub deadline: Duration,
     /// How long a refused login is repeated before it counts, if the server says that it is ready.
     pub refusal_grace: Duration,
+    /// The folder of tokens that are renewed by other means. None: no kubeconfig may name a file.
+    pub token_folder: Option<PathBuf>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(15), refusal_grace: Duration::from_secs(20) }
+        Self {
+            deadline: Duration::from_secs(15),
+            refusal_grace: Duration::from_secs(20),
+            token_folder: None,
+        }
     }
 }
 
@@ -54,6 +75,9 @@ impl Default for Settings {
 pub struct Cluster {
     client: Client,
     address: String,
+    /// The name of the credential with the kubeconfig, for faults.
+    credential: Option<String>,
+    expires_at: Option<Timestamp>,
     settings: Settings,
 }
 
@@ -66,10 +90,31 @@ impl fmt::Debug for Cluster {
 impl Cluster {
     /// Reads a kubeconfig and prepares the client; sends nothing. Needs a tokio runtime.
     pub fn from_kubeconfig(text: &SecretString, settings: Settings) -> Result<Self> {
-        let access = config::read(text)?;
-        let address = access.address.clone();
+        let access = config::read(text, settings.token_folder.as_deref())?;
+        let (address, expires_at) = (access.address.clone(), access.expires_at);
         let client = Client::new(access)?;
-        Ok(Self { client, address, settings })
+        Ok(Self { client, address, credential: None, expires_at, settings })
+    }
+
+    /// The same, of a credential that faults name.
+    pub fn from_credential(name: &str, text: &SecretString, settings: Settings) -> Result<Self> {
+        let made = Self::from_kubeconfig(text, settings).map_err(|fault| {
+            let message = format!("the credential {name:?} cannot be used: {}", fault.message);
+            Fault { message, ..fault }.with(|facts| facts.credential = Some(name.into()))
+        })?;
+        Ok(Self { credential: Some(name.into()), ..made })
+    }
+
+    /// When the token or the client certificate of the kubeconfig expires, where it says so.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.expires_at
+    }
+
+    fn of_credential(&self, fault: Fault) -> Fault {
+        match &self.credential {
+            Some(name) => fault.with(|facts| facts.credential = Some(name.clone())),
+            None => fault,
+        }
     }
 
     pub fn address(&self) -> &str {
@@ -82,7 +127,7 @@ impl Cluster {
         match tokio::time::timeout(self.settings.deadline, sent).await {
             Ok(Ok(text)) => Ok(Ok(text)),
             Ok(Err(RequestError::Refused(status))) => Ok(Err(status)),
-            Ok(Err(error)) => Err(fault::classify(&self.address, call, &error)),
+            Ok(Err(error)) => Err(self.of_credential(fault::classify(&self.address, call, &error))),
             Err(_) => Err(fault::late(&self.address, call, self.settings.deadline)),
         }
     }
@@ -118,18 +163,18 @@ impl Cluster {
     }
 
     fn refused(&self, call: &ApiCall<'_>, status: Status) -> Fault {
-        fault::classify(&self.address, call, &RequestError::Refused(status))
+        self.of_credential(fault::classify(&self.address, call, &RequestError::Refused(status)))
     }
 
     async fn list<T: DeserializeOwned>(
         &self,
         call: &ApiCall<'_>,
-        (path, selector): (&str, Option<&str>),
+        (path, select): (&str, &[(&str, &str)]),
         (page_size, max_pages): (u32, usize),
     ) -> Result<ListResult<T>> {
         let (mut items, mut next) = (Vec::new(), None::<String>);
         for _ in 0..max_pages {
-            let request = ApiRequest::list(path, selector, page_size, next.as_deref());
+            let request = ApiRequest::list(path, select, page_size, next.as_deref());
             let page: Page<T> = self.send(call, &request).await?;
             items.extend(page.items);
             next = page.metadata.next.filter(|token| !token.is_empty());
@@ -155,6 +200,19 @@ impl Cluster {
 
 /// The text of an answer, or the server's refusal.
 type Answer = Result<String, Status>;
+
+/// Checks a kubeconfig before it is stored. Sends nothing. Returns when it expires.
+pub fn check_kubeconfig(
+    text: &SecretString,
+    token_folder: Option<&Path>,
+) -> Result<Option<Timestamp>> {
+    Ok(config::read(text, token_folder)?.expires_at)
+}
+
+/// When a stored kubeconfig expires, where it says so.
+pub fn expiry(text: &SecretString) -> Option<Timestamp> {
+    config::expiry(text)
+}
 
 /// A complete list, or the number of items read when the page limit was reached.
 enum ListResult<T> {

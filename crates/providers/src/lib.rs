@@ -7,6 +7,7 @@
 
 pub mod bmc_discovery;
 pub mod clock;
+pub mod cluster_check;
 pub mod datacenter;
 pub mod fabric;
 mod fault;

@@ -1,6 +1,7 @@
 //! The interface between the engine and the providers.
 
 use crate::bmc_discovery::BmcDiscovery;
+use crate::cluster_check::ClusterInspector;
 use crate::datacenter::Datacenter;
 use crate::inspect::Inspector;
 use crate::secret_mask::SecretMask;
@@ -220,6 +221,11 @@ pub trait Provider: Send + Sync {
 
     /// Finds and tests BMCs, where its machines have any.
     fn bmc_discovery(&self) -> Option<&dyn BmcDiscovery> {
+        None
+    }
+
+    /// Checks clusters, where it reaches them.
+    fn cluster_inspector(&self) -> Option<&dyn ClusterInspector> {
         None
     }
 

@@ -2,6 +2,7 @@
 //! file for each service.
 
 mod admin;
+mod cluster;
 mod component;
 mod convert;
 mod credential;
@@ -36,6 +37,7 @@ use engine::node::Agents;
 use engine::secret::SecretStore;
 use proto::v1;
 use providers::sim::Sim;
+use std::path::PathBuf;
 use tonic::service::Routes;
 use tonic::{Response, Status};
 
@@ -55,6 +57,8 @@ pub(crate) struct GrpcServices {
     pub agents: Agents,
     /// The URLs under which agents reach this server, separated by commas; empty: they cannot.
     pub agents_url: String,
+    /// The folder of tokens that kubeconfigs may name; None: they may name no file.
+    pub token_folder: Option<PathBuf>,
 }
 
 impl GrpcServices {
@@ -90,6 +94,7 @@ pub(crate) async fn routes(
         .add_service(v1::run_service_server::RunServiceServer::new(services.clone()))
         .add_service(v1::admin_service_server::AdminServiceServer::new(services.clone()))
         .add_service(v1::credential_service_server::CredentialServiceServer::new(services.clone()))
+        .add_service(v1::cluster_service_server::ClusterServiceServer::new(services.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(services.clone()))
         .add_service(v1::health_service_server::HealthServiceServer::new(services.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(services.clone()))
@@ -110,13 +115,14 @@ pub(crate) async fn routes(
 }
 
 /// The services whose health is reported by name.
-const SERVICES: [&str; 19] = [
+const SERVICES: [&str; 20] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
     "farrier.v1.RunService",
     "farrier.v1.RackService",
     "farrier.v1.AdminService",
+    "farrier.v1.ClusterService",
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",

@@ -117,6 +117,7 @@ async fn run_server(
         secrets,
         netboot_url: config.netboot.listen.map(|_| config.netboot.url()),
         agents_url: config.nodes.urls(),
+        token_folder: config.datacenter.token_folder(),
     };
     let others = [
         listen_for_machines(&config, services.secrets.clone(), services.artifacts.clone()).await?,

@@ -177,6 +177,29 @@ pub struct ReimageArgs {
     pub submit: SubmitArgs,
 }
 
+/// Which pods a drain takes.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Evict pods that no controller replaces; otherwise one of them stops the drain
+    #[arg(long, requires = "drain")]
+    pub drain_unmanaged_pods: bool,
+    /// Evict pods whose emptyDir data is lost; otherwise one of them stops the drain
+    #[arg(long, requires = "drain")]
+    pub drain_emptydir: bool,
+    /// Grace period of evicted pods: 30s, 5m (default: their own)
+    #[arg(long, requires = "drain", value_name = "DURATION", value_parser = parse_duration)]
+    pub drain_grace: Option<Duration>,
+    /// Evict only pods with these labels, e.g. app=web
+    #[arg(
+        long,
+        requires = "drain",
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub drain_selector: String,
+}
+
 #[derive(Debug, Args)]
 pub struct EnterMaintenanceArgs {
     /// ID of the machine, from `farrier list`
@@ -184,6 +207,8 @@ pub struct EnterMaintenanceArgs {
     /// Drain the Kubernetes node first; without this flag the owner must drain it
     #[arg(long)]
     pub drain: bool,
+    #[command(flatten)]
+    pub drain_options: DrainArgs,
     #[command(flatten)]
     pub overrides: MachineOverrideArgs,
     #[command(flatten)]

@@ -147,6 +147,8 @@ pub enum OperationTypeArg {
     /// Switches on, unless --plan is plan-power-off-v1 or plan-power-cycle-v1
     Power,
     ExitRma,
+    /// Joins an installed machine to its cluster
+    Join,
 }
 
 impl OperationTypeArg {
@@ -161,6 +163,7 @@ impl OperationTypeArg {
             OperationTypeArg::Rma => "RMA",
             OperationTypeArg::Power => "POWER",
             OperationTypeArg::ExitRma => "EXIT_RMA",
+            OperationTypeArg::Join => "JOIN",
         }
     }
 }

@@ -653,6 +653,10 @@ fn power(person: &Terminal) {
     };
     person.line("enter-maintenance csv-1", 0);
     person.line("reimage csv-1", 0);
+    let options = "--drain-emptydir --drain-unmanaged-pods --drain-grace 30s --drain-selector a=b";
+    let dry = person.line(&format!("enter-maintenance csv-1 --drain {options} --dry-run"), 0);
+    assert!(dry.contains("drain"), "{dry}");
+    person.line("enter-maintenance csv-1 --drain-emptydir", 2);
     let reported = person.line("machine enter-maintenance csv-1 --drain", 0);
     assert!(reported.contains("✓ Node drained"), "{reported}");
     assert_eq!(drained("csv-1"), (true, "Evicted".into()));

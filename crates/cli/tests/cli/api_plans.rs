@@ -33,7 +33,7 @@ fn power(to: i32, graceful_seconds: Option<i32>, force: Option<bool>) -> Kind {
 }
 
 fn drain(deadline_seconds: Option<i32>) -> Kind {
-    Kind::Drain(v1::DrainNode { cluster_ref: String::new(), deadline_seconds })
+    Kind::Drain(v1::DrainNode { deadline_seconds, ..v1::DrainNode::default() })
 }
 
 /// Plans that are invalid in one field, and the name of that field.
@@ -157,6 +157,11 @@ async fn immutable(_world: &TestServer, mut api: Clients) {
             cluster_ref: "cluster-b".into(),
             labels: params(&[("example.com/zone", "a")]),
             taints: vec![taint("gpu", "NoSchedule")],
+            kubeadm: Some(v1::KubeadmOptions {
+                config: "kind: JoinConfiguration\n".into(),
+                arguments: vec!["--v=5".into()],
+                ignore_preflight_errors: vec!["Swap".into()],
+            }),
         }),
         Kind::Verify(v1::VerifyInCluster {
             cluster_ref: "cluster-b".into(),
@@ -258,6 +263,7 @@ async fn every_type_has_a_default_plan_that_runs() {
         "RMA",
         "EXIT_RMA",
         "POWER",
+        "JOIN",
     ] {
         let plan = plans.plans.iter().find(|plan| plan.default_for == kind).unwrap();
         let runs = api.list_runs("").await.len();

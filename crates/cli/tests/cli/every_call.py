@@ -170,6 +170,13 @@ def administration(caller):
     check("the deleted identity", deleted.peer, pin["peer"])
 
 
+def clusters(caller):
+    report = caller.ok("Cluster.CheckCluster", name="cluster-a")
+    check("a cluster without a credential", report.usable, False)
+    preview = caller.ok("Cluster.PreviewDrain", machine_id="m-1", options={"emptydir": True})
+    check("a simulated machine", preview.cluster, "")
+
+
 def hardware(caller):
     caller.ok("Hardware.GetPower", machine_id="m-1")
     for call in ("InspectMachine", "GetConsoleLog"):
@@ -324,7 +331,7 @@ def simulator(caller):
 def main(address):
     caller = Caller(address)
     for part in (
-        machines, operations, administration, hardware, images, racks, nodes, simulator,
+        machines, operations, administration, hardware, clusters, images, racks, nodes, simulator,
     ):
         part(caller)
         print(f"ok {part.__name__}")

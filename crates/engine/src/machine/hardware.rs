@@ -279,7 +279,7 @@ impl BmcTestResult {
     }
 }
 
-type HardwareResult<T> = std::result::Result<T, HardwareError>;
+pub(crate) type HardwareResult<T> = std::result::Result<T, HardwareError>;
 type Surveyed = std::result::Result<(String, BmcProbeResult), tokio::task::JoinError>;
 
 async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> BmcProbeResult {

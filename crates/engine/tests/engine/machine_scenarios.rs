@@ -207,6 +207,7 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<ClientAction> {
         | RunType::Reboot
         | RunType::Reimage
         | RunType::NetReconfig
+        | RunType::Join
         | RunType::Power => vec![enter],
         // Lifecycles start these.
         RunType::RackMaintenance
@@ -239,6 +240,7 @@ pub fn params(run_type: RunType) -> Params {
         | RunType::Rma
         | RunType::Power
         | RunType::ExitRma
+        | RunType::Join
         | RunType::RackMaintenance
         | RunType::Firmware
         | RunType::Fabric

@@ -40,6 +40,7 @@ pub const fn phases_for_run_type(run_type: RunType) -> &'static [Phase] {
         | RunType::Reimage
         | RunType::Upgrade
         | RunType::NetReconfig
+        | RunType::Join
         | RunType::Rma => &[Maintenance],
     }
 }
@@ -63,6 +64,7 @@ fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
         | RunType::NetReconfig
         | RunType::Rma
         | RunType::ExitRma
+        | RunType::Join
         | RunType::Power
         | RunType::RackMaintenance
         | RunType::Firmware

@@ -51,6 +51,7 @@ pub fn next_transition(node: &Node, run: &Run) -> Option<NodeTransition> {
         | RunType::Rma
         | RunType::Power
         | RunType::ExitRma
+        | RunType::Join
         | RunType::RackMaintenance
         | RunType::Firmware
         | RunType::Fabric

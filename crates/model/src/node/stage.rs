@@ -6,7 +6,7 @@
 
 use super::{MaasState, NodeState, TaskKind};
 use crate::condition::{ConditionObservation, ConditionType};
-use crate::effect::Effect;
+use crate::effect::{DrainOptions, Effect};
 use crate::id::{NodeId, SiteId};
 use crate::plan::RunStep;
 use serde::{Deserialize, Serialize};
@@ -370,6 +370,7 @@ fn step(stage: NodeStage, owner: &StageTarget) -> RunStep {
         true => Effect::Drain {
             cluster_ref: owner.cluster.clone(),
             deadline_seconds: Some(timeout_seconds - MINUTE),
+            options: DrainOptions::ALL_PODS,
         },
         false => Effect::Stage {
             stage,

@@ -3,8 +3,8 @@
 
 use super::{OnFailure, Plan, RunStep, RunType, Step};
 use crate::effect::{
-    ClusterExpectation, DesiredPower, Effect, NetbootMode, NodeLabels, PowerOffPolicy, RebootMode,
-    RmaAction,
+    ClusterExpectation, DesiredPower, DrainOptions, Effect, KubeadmOptions, NetbootMode,
+    NodeLabels, PowerOffPolicy, RebootMode, RmaAction,
 };
 use crate::id::{NodeId, PlanId};
 use crate::node::{DecommissionMode, NodeStage, StageTarget, steps as node_steps, uncordon};
@@ -132,6 +132,11 @@ fn chosen(run_type: RunType) -> Option<Plan> {
                 step("check-host", 120, 20, command("true")),
             ],
         ),
+        RunType::Join => (
+            "plan-join-v1",
+            "Join the cluster",
+            vec![step("join-cluster", 600, 1, join()), verify()],
+        ),
         // Without a stated power change, the harmless variant is the default.
         RunType::Power => return Some(PowerChange::On.plan()),
         RunType::RackMaintenance
@@ -235,7 +240,8 @@ fn power(to: DesiredPower) -> Effect {
 }
 
 fn drain() -> Step {
-    step("drain", 1_800, 1, Effect::Drain { cluster_ref: String::new(), deadline_seconds: None })
+    let (cluster_ref, options) = (String::new(), DrainOptions::default());
+    step("drain", 1_800, 1, Effect::Drain { cluster_ref, deadline_seconds: None, options })
 }
 
 fn rma(action: RmaAction) -> Effect {
@@ -271,7 +277,12 @@ fn verify() -> Step {
 }
 
 fn join() -> Effect {
-    Effect::Join { cluster_ref: String::new(), labels: NodeLabels::new(), taints: Vec::new() }
+    Effect::Join {
+        cluster_ref: String::new(),
+        labels: NodeLabels::new(),
+        taints: Vec::new(),
+        kubeadm: KubeadmOptions::default(),
+    }
 }
 
 fn reimage() -> Vec<Step> {

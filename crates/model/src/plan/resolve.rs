@@ -1,7 +1,7 @@
 //! Resolves a plan into the steps of one run on one machine.
 
 use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
-use crate::effect::{DiskContent, Effect, PowerOffPolicy};
+use crate::effect::{DiskContent, DrainOptions, Effect, PowerOffPolicy};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
 use crate::text;
@@ -16,6 +16,22 @@ pub const IMAGE_REF: &str = "image_ref";
 pub const NETWORK: &str = "network";
 pub const GRACEFUL_SECONDS: &str = "graceful_seconds";
 pub const FORCE: &str = "force";
+pub const DRAIN_UNMANAGED_PODS: &str = "drain_unmanaged_pods";
+pub const DRAIN_EMPTYDIR: &str = "drain_emptydir";
+pub const DRAIN_GRACE_SECONDS: &str = "drain_grace_seconds";
+pub const DRAIN_SELECTOR: &str = "drain_selector";
+
+/// All names, for the refusal of another one.
+const NAMES: [&str; 8] = [
+    IMAGE_REF,
+    NETWORK,
+    GRACEFUL_SECONDS,
+    FORCE,
+    DRAIN_UNMANAGED_PODS,
+    DRAIN_EMPTYDIR,
+    DRAIN_GRACE_SECONDS,
+    DRAIN_SELECTOR,
+];
 
 /// The time that a step needs besides the graceful shutdown: to cut the power, boot and read back.
 const ROOM_SECONDS: u32 = 300;
@@ -60,9 +76,11 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
             IMAGE_REF => text::check_short(&field, value)?,
             NETWORK => check_document(&field, value)?,
             GRACEFUL_SECONDS | FORCE => {}
+            DRAIN_UNMANAGED_PODS | DRAIN_EMPTYDIR | DRAIN_GRACE_SECONDS | DRAIN_SELECTOR => {}
             _ => {
                 let instead = format!(
-                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS} and {FORCE}; a gate is overridden with --override GATE --reason …"
+                    "the parameters are {}; a gate is overridden with --override GATE --reason …",
+                    NAMES.join(", ")
                 );
                 return Err(Refusal::invalid(&field, "is not a parameter", instead));
             }
@@ -70,28 +88,44 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
     }
     params.retain(|_, value| !value.trim().is_empty());
     power_off_policy_of(&params)?.check(|label| format!("params[{label}]"))?;
+    drain_options_of(&params)?.check(|label| format!("params[drain_{label}]"))?;
     Ok(params)
 }
 
 /// The power-off policy that the run's parameters request.
 fn power_off_policy_of(params: &Params) -> Result<PowerOffPolicy, Refusal> {
-    let bad = |name: &str, value: &str, instead: &str| {
-        let shown: String = value.chars().take(64).collect();
-        Refusal::invalid(&format!("params[{name}]"), format!("is {shown:?}"), instead)
-    };
-    let graceful_seconds = match params.get(GRACEFUL_SECONDS) {
-        None => None,
-        Some(text) => Some(text.parse().map_err(|_| {
-            bad(GRACEFUL_SECONDS, text, "use a number of seconds; 0 cuts the power at once")
-        })?),
-    };
-    let force = match params.get(FORCE).map(String::as_str) {
-        None => None,
-        Some("true") => Some(true),
-        Some("false") => Some(false),
-        Some(other) => return Err(bad(FORCE, other, "use true or false")),
-    };
-    Ok(PowerOffPolicy { graceful_seconds, force })
+    let instead = "use a number of seconds; 0 cuts the power at once";
+    let graceful_seconds = seconds_of(params, GRACEFUL_SECONDS, instead)?;
+    Ok(PowerOffPolicy { graceful_seconds, force: flag_of(params, FORCE)? })
+}
+
+/// What the run's parameters say about the pods that a drain takes.
+fn drain_options_of(params: &Params) -> Result<DrainOptions, Refusal> {
+    Ok(DrainOptions {
+        unmanaged_pods: flag_of(params, DRAIN_UNMANAGED_PODS)?.unwrap_or(false),
+        emptydir: flag_of(params, DRAIN_EMPTYDIR)?.unwrap_or(false),
+        grace_seconds: seconds_of(params, DRAIN_GRACE_SECONDS, "use a number of seconds")?,
+        selector: params.get(DRAIN_SELECTOR).cloned().unwrap_or_default(),
+    })
+}
+
+fn seconds_of(params: &Params, name: &str, instead: &str) -> Result<Option<u32>, Refusal> {
+    let Some(text) = params.get(name) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| bad_param(name, text, instead))
+}
+
+fn flag_of(params: &Params, name: &str) -> Result<Option<bool>, Refusal> {
+    match params.get(name).map(String::as_str) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(other) => Err(bad_param(name, other, "use true or false")),
+    }
+}
+
+fn bad_param(name: &str, value: &str, instead: &str) -> Refusal {
+    let shown: String = value.chars().take(64).collect();
+    Refusal::invalid(&format!("params[{name}]"), format!("is {shown:?}"), instead)
 }
 
 impl Plan {
@@ -143,6 +177,7 @@ impl Plan {
         defaults: &Defaults,
     ) -> Result<Vec<RunStep>, Refusal> {
         let requested = power_off_policy_of(params)?;
+        let drained = drain_options_of(params)?;
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let effect = match fill_in(step, machine, params) {
@@ -156,11 +191,15 @@ impl Plan {
                 name: step.name.clone(),
                 timeout_seconds,
                 max_retries: step.max_retries.unwrap_or(defaults.max_retries),
-                effect: within(effect, timeout_seconds),
+                effect: within(effect, timeout_seconds, &drained),
             };
             steps.push(resolved.with_power_off(requested, step.timeout_seconds.is_none())?);
         }
-        Ok(steps)
+        // A plan of which every step needs a cluster has nothing to do without one.
+        match self.steps.first().filter(|_| steps.is_empty()) {
+            Some(step) => Err(Gap::Cluster.refusal(step, machine)),
+            None => Ok(steps),
+        }
     }
 }
 
@@ -195,13 +234,13 @@ fn moot(effect: &Effect) -> bool {
 }
 
 /// Limits the deadline of a drain so that it ends shortly before its step: the remaining time is
-/// for reporting what blocked it.
-fn within(effect: Effect, timeout_seconds: u32) -> Effect {
-    let Effect::Drain { cluster_ref, deadline_seconds } = effect else { return effect };
+/// for reporting what blocked it. What the plan leaves open about pods comes from the parameters.
+fn within(effect: Effect, timeout_seconds: u32, requested: &DrainOptions) -> Effect {
+    let Effect::Drain { cluster_ref, deadline_seconds, options } = effect else { return effect };
     let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
     let most = timeout_seconds.saturating_sub(rest).max(1);
     let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
-    Effect::Drain { cluster_ref, deadline_seconds }
+    Effect::Drain { cluster_ref, deadline_seconds, options: options.or(requested) }
 }
 
 /// A value that is missing in the plan, the parameters and the machine.
@@ -245,15 +284,17 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         Effect::Net { document } => Effect::Net {
             document: own(document).or_else(|| params.get(NETWORK).cloned()).ok_or(Gap::Network)?,
         },
-        Effect::Join { cluster_ref, labels, taints } => Effect::Join {
+        Effect::Join { cluster_ref, labels, taints, kubeadm } => Effect::Join {
             cluster_ref: cluster(cluster_ref).ok_or(Gap::Cluster)?,
             labels: labels.clone(),
             taints: taints.clone(),
+            kubeadm: kubeadm.clone(),
         },
         // For a machine in no cluster these steps succeed and report that there is nothing to do.
-        Effect::Drain { cluster_ref, deadline_seconds } => Effect::Drain {
+        Effect::Drain { cluster_ref, deadline_seconds, options } => Effect::Drain {
             cluster_ref: cluster(cluster_ref).unwrap_or_default(),
             deadline_seconds: *deadline_seconds,
+            options: options.clone(),
         },
         Effect::Uncordon { cluster_ref, own } => {
             Effect::Uncordon { cluster_ref: cluster(cluster_ref).unwrap_or_default(), own: *own }

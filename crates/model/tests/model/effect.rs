@@ -17,7 +17,12 @@ pub fn one_of_each() -> Vec<Effect> {
         Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
         Effect::Netboot { mode: NetbootMode::Pxe },
         Effect::Repave { image: "i".into() },
-        Effect::Join { cluster_ref: cluster_ref(), labels: NodeLabels::new(), taints: Vec::new() },
+        Effect::Join {
+            cluster_ref: cluster_ref(),
+            labels: NodeLabels::new(),
+            taints: Vec::new(),
+            kubeadm: Default::default(),
+        },
         Effect::Leave { cluster_ref: cluster_ref() },
         Effect::Verify {
             cluster_ref: cluster_ref(),
@@ -26,7 +31,11 @@ pub fn one_of_each() -> Vec<Effect> {
         },
         Effect::Net { document: "n".into() },
         Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
-        Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
+        Effect::Drain {
+            cluster_ref: cluster_ref(),
+            deadline_seconds: None,
+            options: Default::default(),
+        },
         Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
         Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
     ];

@@ -4,7 +4,8 @@ mod catalogue;
 mod resolve;
 
 use model::effect::{
-    DesiredPower, Effect, NodeLabels, PowerOffPolicy, RebootMode, RmaAction, Taint, TaintEffect,
+    DesiredPower, Effect, KubeadmOptions, NodeLabels, PowerOffPolicy, RebootMode, RmaAction, Taint,
+    TaintEffect,
 };
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunType, Step};
@@ -93,8 +94,13 @@ fn what_a_step_says_of_power_must_make_sense() {
 
 #[test]
 fn what_a_step_says_of_a_node_must_make_sense() {
-    let drain =
-        |deadline_seconds| minute(Effect::Drain { cluster_ref: "c".into(), deadline_seconds });
+    let drain = |deadline_seconds| {
+        minute(Effect::Drain {
+            cluster_ref: "c".into(),
+            deadline_seconds,
+            options: Default::default(),
+        })
+    };
     let join = |label: &str, taint: &str| {
         minute(Effect::Join {
             cluster_ref: String::new(),
@@ -104,6 +110,7 @@ fn what_a_step_says_of_a_node_must_make_sense() {
                 value: String::new(),
                 effect: TaintEffect::NoSchedule,
             }],
+            kubeadm: KubeadmOptions::default(),
         })
     };
     let long = "c".repeat(200);

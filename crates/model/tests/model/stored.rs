@@ -99,8 +99,17 @@ pub fn golden_effects() -> Vec<Effect> {
     let cluster_ref = || "cluster-a".to_string();
     let reboot = |mode, power_off| Effect::Reboot { mode, power_off };
     let off = |power_off| Effect::Rma { action: RmaAction::PowerOff, power_off };
-    let join = |labels, taints| Effect::Join { cluster_ref: cluster_ref(), labels, taints };
-    let drain = |deadline_seconds| Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds };
+    let join = |labels, taints| Effect::Join {
+        cluster_ref: cluster_ref(),
+        labels,
+        taints,
+        kubeadm: Default::default(),
+    };
+    let drain = |deadline_seconds| Effect::Drain {
+        cluster_ref: cluster_ref(),
+        deadline_seconds,
+        options: Default::default(),
+    };
     let say = |graceful_seconds, force| PowerOffPolicy { graceful_seconds, force };
     let taint =
         |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
@@ -181,7 +190,8 @@ fn an_old_plan_is_read_as_it_was_meant() {
     };
     let power_off = PowerOffPolicy::PROVIDER_DEFAULT;
     let (labels, taints) = (NodeLabels::new(), Vec::new());
-    let join = Effect::Join { cluster_ref: String::new(), labels, taints };
+    let join =
+        Effect::Join { cluster_ref: String::new(), labels, taints, kubeadm: Default::default() };
     let steps = vec![
         step("reboot", Some(300), None, Effect::Reboot { mode: RebootMode::Bmc, power_off }),
         step("join", None, Some(1), join),

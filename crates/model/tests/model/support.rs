@@ -41,12 +41,25 @@ pub fn netboot(max_retries: u32) -> RunStep {
 /// A repetition is harmless, and there is an undo.
 pub fn join(max_retries: u32) -> RunStep {
     let (labels, taints) = (NodeLabels::new(), Vec::new());
-    step("join", max_retries, Effect::Join { cluster_ref: "cluster-a".into(), labels, taints })
+    step(
+        "join",
+        max_retries,
+        Effect::Join {
+            cluster_ref: "cluster-a".into(),
+            labels,
+            taints,
+            kubeadm: Default::default(),
+        },
+    )
 }
 
 /// A repetition is harmless; the undo uncordons the node.
 pub fn drain(max_retries: u32) -> RunStep {
-    let effect = Effect::Drain { cluster_ref: "cluster-a".into(), deadline_seconds: Some(60) };
+    let effect = Effect::Drain {
+        cluster_ref: "cluster-a".into(),
+        deadline_seconds: Some(60),
+        options: Default::default(),
+    };
     step("drain", max_retries, effect)
 }
 

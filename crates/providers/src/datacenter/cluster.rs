@@ -8,15 +8,17 @@ use super::node_state::{find_node, node_outcome, not_in_cluster, observe_node};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
-use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
+use crate::kubernetes::{
+    Cluster, Node, NodeEvent, NodeTaintEffect, PRELUDE, Settings, Taint, join_script,
+};
 use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
 use model::condition::ConditionType;
 use model::effect::{
-    self, CallResult, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer, ProviderCall,
-    TaintEffect,
+    self, CallResult, CallVerb, ClusterExpectation, KubeadmOptions, NodeLabels, ProviderAnswer,
+    ProviderCall, TaintEffect,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
@@ -27,8 +29,12 @@ const TOKEN_TTL: Duration = Duration::from_secs(3_600);
 /// Between two reads while a new node is not listed yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// `kubeadm reset` does not delete the Node object; that needs the cluster's credential.
-const RESET: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; kubeadm reset --force";
-const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
+const RESET: &str = "$SUDO env \"PATH=$PATH\" kubeadm reset --force";
+/// The API server that the kubelet of a host was joined to. Nothing: it was joined to none.
+const JOINED_TO: &str = "$SUDO sed -n 's/^ *server: //p' /etc/kubernetes/kubelet.conf 2>/dev/null";
+/// The most lines of kubeadm that a fault quotes.
+const MAX_LAST_LINES: usize = 8;
+const MAX_LINE_CHARS: usize = 300;
 
 /// The parameters of a join.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +42,7 @@ pub(super) struct JoinRequest<'a> {
     pub cluster: &'a str,
     pub labels: &'a NodeLabels,
     pub taints: &'a [effect::Taint],
+    pub kubeadm: &'a KubeadmOptions,
 }
 
 impl Datacenter {
@@ -45,13 +52,15 @@ impl Datacenter {
 
     /// The client of a cluster for a probe: with this timeout, and without repeating anything.
     pub(super) async fn cluster_within(&self, name: &str, deadline: Duration) -> Result<Cluster> {
-        self.cluster_with(name, Settings { deadline, refusal_grace: Duration::ZERO }).await
+        let settings = self.settings.cluster.clone();
+        self.cluster_with(name, Settings { deadline, refusal_grace: Duration::ZERO, ..settings })
+            .await
     }
 
     async fn cluster_with(&self, name: &str, settings: Settings) -> Result<Cluster> {
         let credential = self.store.credential(name).await?;
         match &credential.secret {
-            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, settings),
+            Secret::Kubeconfig { text } => Cluster::from_credential(name, text, settings),
             Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
                 Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
             }
@@ -61,12 +70,12 @@ impl Datacenter {
     /// Reads the node. An advisory check succeeds and reports what it found.
     pub(super) async fn verify(
         &self,
-        target: &Target,
-        call: &ProviderCall,
+        request: TargetCall<'_>,
         cluster: &str,
         expect: ClusterExpectation,
         advisory: bool,
     ) -> CallResult {
+        let TargetCall { target, call, journal } = request;
         if call.verb == CallVerb::Stop {
             return Ok(ProviderAnswer::Stopped);
         }
@@ -76,6 +85,17 @@ impl Datacenter {
         let api = self.cluster(cluster).await?;
         let (_, observed) = find_node(&api, target).await?;
         let outcome = observe_node(&api, cluster, observed.as_ref()).await?;
+        if let (ClusterExpectation::Ready, Some(node)) = (expect, &observed)
+            && !node.schedulable
+        {
+            let (name, id) = (&node.name, target.id.as_str());
+            let line = format!(
+                "verify: node {name} stays cordoned and takes no work; uncordon it with \
+                 `kubectl uncordon {name}`, or leave maintenance with \
+                 `farrier exit-maintenance {id} --uncordon`"
+            );
+            journal.write_line(line).await;
+        }
         let holds = match (expect, &observed) {
             (ClusterExpectation::Ready, Some(node)) => node.ready && node.schedulable,
             (ClusterExpectation::Ready, None) => false,
@@ -104,7 +124,12 @@ impl Datacenter {
         match (call.verb, self.checkpoint(&call.key).await?) {
             (CallVerb::Perform, None | Some(StoredCheckpoint::Checkpoint(_))) => {
                 let host = self.hosts.connect(target).await?;
-                self.begin_join(request, &api, &host).await?;
+                if let Some(node) = self.find_member(request, &api, &host).await? {
+                    let line = format!("join: {} is a member already", node.name);
+                    request.journal.write_line(line).await;
+                    return joining.complete(&api, node, request).await;
+                }
+                self.begin_join(request, &api, &host, joining.kubeadm).await?;
                 self.finish_join(request, &api, joining).await
             }
             (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
@@ -155,8 +180,42 @@ impl Datacenter {
         })
     }
 
+    /// The node of a host that belongs to the cluster already: kubeadm would refuse to join it
+    /// again. None while this call's own join is under way.
+    async fn find_member(
+        &self,
+        request: TargetCall<'_>,
+        api: &Cluster,
+        host: &Host,
+    ) -> Result<Option<Node>> {
+        let TargetCall { target, call, .. } = request;
+        let (_, node) = find_node(api, target).await?;
+        let Some(node) = node else { return Ok(None) };
+        match host.status(call.key.as_str()).await? {
+            JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
+            JobStatus::StoppedBeforeStart
+            | JobStatus::Running { .. }
+            | JobStatus::Ended(_)
+            | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => return Ok(None),
+        }
+        let command = format!("{PRELUDE}; {JOINED_TO}");
+        let output = host.run(&command, b"", self.settings.ssh.call_timeout).await?;
+        let server = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if server.is_empty() {
+            return Ok(None);
+        }
+        let own = format!("https://{}", api.join_address().await?);
+        Ok(Some(node).filter(|_| server == own))
+    }
+
     /// Starts the join unless the host has already started it. Stores the token before creating it.
-    async fn begin_join(&self, request: TargetCall<'_>, api: &Cluster, host: &Host) -> Result<()> {
+    async fn begin_join(
+        &self,
+        request: TargetCall<'_>,
+        api: &Cluster,
+        host: &Host,
+        kubeadm: &KubeadmOptions,
+    ) -> Result<()> {
         let TargetCall { target, call, journal } = request;
         match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
@@ -183,10 +242,10 @@ impl Datacenter {
         let material = api.join_material(&token, TOKEN_TTL).await?;
         let name = target.node_name();
         journal.write_line(format!("join: kubeadm joins the cluster as {name}")).await;
-        let arguments = material.arguments();
-        let arguments = arguments.expose_secret();
-        let command = format!("{FIND_KUBEADM}; kubeadm {arguments} --node-name {name}");
-        let begun = host.start(call.key.as_str(), &command).await.map(drop);
+        let begun = match join_script(&material, kubeadm, &name) {
+            Ok(script) => host.start(call.key.as_str(), script.expose_secret()).await.map(drop),
+            Err(fault) => Err(fault),
+        };
         if matches!(&begun, Err(fault) if fault.code.effect_outcome() == EffectOutcome::NotApplied)
         {
             api.delete_token(&token.id).await?;
@@ -211,7 +270,12 @@ impl Datacenter {
         {
             api.delete_token(&token).await.map_err(possibly_happened)?;
         }
-        let answer = ended?;
+        let answer = match ended {
+            Err(fault) if fault.code == FaultCode::CommandFailed => {
+                return Err(with_last_lines(fault, &host, call.key.as_str()).await);
+            }
+            other => other?,
+        };
         if !matches!(answer, ProviderAnswer::Done(_)) {
             return Ok(answer);
         }
@@ -219,12 +283,7 @@ impl Datacenter {
         loop {
             let (_, node) = find_node(api, target).await.map_err(possibly_happened)?;
             if let Some(node) = node {
-                let node = joining
-                    .apply_labels_and_taints(api, node, journal)
-                    .await
-                    .map_err(possibly_happened)?;
-                let observed = observe_node(api, joining.cluster, Some(&node)).await;
-                return Ok(ProviderAnswer::Done(observed.map_err(possibly_happened)?));
+                return joining.complete(api, node, request).await;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -233,6 +292,7 @@ impl Datacenter {
     pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
         let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
+        let reset = format!("{PRELUDE}; {RESET}");
         match call.verb {
             CallVerb::Observe => {
                 let (_, node) = find_node(&api, target).await?;
@@ -243,7 +303,7 @@ impl Datacenter {
                 })
             }
             CallVerb::Perform | CallVerb::Follow => {
-                let answer = self.command(request, RESET).await?;
+                let answer = self.command(request, &reset).await?;
                 if !matches!(answer, ProviderAnswer::Done(_)) {
                     return Ok(answer);
                 }
@@ -252,18 +312,63 @@ impl Datacenter {
                 Ok(ProviderAnswer::Done(node_outcome(cluster, None, None)))
             }
             CallVerb::GetStatus => {
-                let answer = self.command(request, RESET).await?;
+                let answer = self.command(request, &reset).await?;
                 let left = matches!(answer, ProviderAnswer::Done(_));
                 // The host has left; `Follow` deletes the Node object.
                 let under_way = left && find_node(&api, target).await?.1.is_some();
                 Ok(if under_way { ProviderAnswer::UnderWay } else { answer })
             }
-            CallVerb::Stop => self.command(request, RESET).await,
+            CallVerb::Stop => self.command(request, &reset).await,
         }
     }
 }
 
+/// The fault of a join, with the last lines that kubeadm wrote.
+async fn with_last_lines(fault: Fault, host: &Host, key: &str) -> Fault {
+    let (journal, mut output) = Journal::new();
+    let reader = tokio::spawn(async move {
+        let mut text = Vec::new();
+        while let Some(piece) = output.recv().await {
+            text.extend(piece.data);
+        }
+        text
+    });
+    let read = host.follow_output(key, 0, &journal).await;
+    drop(journal);
+    let text = reader.await.unwrap_or_default();
+    match (read, last_lines(&String::from_utf8_lossy(&text))) {
+        (Ok(_), lines) if !lines.is_empty() => {
+            Fault { message: format!("kubeadm failed: {lines}"), ..fault }
+        }
+        (Ok(_) | Err(_), _) => fault,
+    }
+}
+
+/// The last lines of kubeadm that say something. The advice at its end is the same each time.
+fn last_lines(text: &str) -> String {
+    let says = |line: &&str| !line.is_empty() && !line.starts_with("To see the stack trace");
+    let lines: Vec<String> = text
+        .lines()
+        .map(str::trim)
+        .filter(says)
+        .map(|line| line.chars().take(MAX_LINE_CHARS).collect())
+        .collect();
+    lines[lines.len().saturating_sub(MAX_LAST_LINES)..].join("; ")
+}
+
 impl JoinRequest<'_> {
+    /// Gives the node its labels and taints, and reports it.
+    async fn complete(&self, api: &Cluster, node: Node, request: TargetCall<'_>) -> CallResult {
+        let TargetCall { call, journal, .. } = request;
+        let node = self.apply_labels_and_taints(api, node, journal).await;
+        let node = node.map_err(possibly_happened)?;
+        let observed = observe_node(api, self.cluster, Some(&node)).await;
+        let observed = observed.map_err(possibly_happened)?;
+        let message = "Farrier joined the machine to the cluster";
+        api.record_event(&node, NodeEvent::Joined, call.key.run(), message).await;
+        Ok(ProviderAnswer::Done(observed))
+    }
+
     /// Adds labels and taints to those of the node, and reads them back. Idempotent.
     async fn apply_labels_and_taints(
         &self,

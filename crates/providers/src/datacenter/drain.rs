@@ -9,10 +9,12 @@ use super::exec::stopped_before_start;
 use super::node_state::{find_node, is_waited_for, node_outcome, not_in_cluster, observe_node};
 use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use super::{Datacenter, TargetCall};
-use crate::kubernetes::{Cluster, Node, PodEviction, PodName};
+use crate::kubernetes::{Cluster, Node, NodeEvent, PodEviction, PodName};
 use crate::port::{Journal, Target};
 use crate::state_store::Checkpoint;
-use model::effect::{CallOutcome, CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::effect::{
+    CallOutcome, CallResult, CallVerb, DrainOptions, EffectKey, ProviderAnswer, ProviderCall,
+};
 use model::fault::{Fault, FaultCode, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,16 +40,26 @@ struct Drain<'a> {
     api: &'a Cluster,
     target: &'a Target,
     cluster: &'a str,
+    options: &'a DrainOptions,
     key: &'a EffectKey,
     until: Instant,
+}
+
+/// The parameters of a drain.
+#[derive(Clone, Copy)]
+pub(super) struct DrainRequest<'a> {
+    pub cluster: &'a str,
+    pub deadline_seconds: Option<u32>,
+    pub options: &'a DrainOptions,
 }
 
 impl Datacenter {
     pub(super) async fn drain(
         &self,
         request: TargetCall<'_>,
-        (cluster, deadline_seconds): (&str, Option<u32>),
+        draining: DrainRequest<'_>,
     ) -> CallResult {
+        let DrainRequest { cluster, deadline_seconds, options } = draining;
         let TargetCall { target, call, journal } = request;
         if cluster.is_empty() {
             return Ok(nothing_to_do(call.verb));
@@ -64,7 +76,7 @@ impl Datacenter {
             }
         };
         let stage = match (call.verb, before) {
-            (CallVerb::Observe, _) => return self.observe_drain(target, cluster).await,
+            (CallVerb::Observe, _) => return self.observe_drain(target, draining).await,
             (CallVerb::Perform, None) => DrainStage::Begun,
             (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
                 return Err(stopped_before_start(&call.key));
@@ -90,7 +102,7 @@ impl Datacenter {
                     deadline_seconds.map_or(DEFAULT_DEADLINE, |s| Duration::from_secs(s.into()));
                 let api = &self.cluster(cluster).await?;
                 let until = Instant::now() + desired;
-                let drain = Drain { api, target, cluster, key: &call.key, until };
+                let drain = Drain { api, target, cluster, options, key: &call.key, until };
                 self.evict_until_empty(&drain, journal).await
             }
         }
@@ -116,7 +128,12 @@ impl Datacenter {
                     )
                     .await?;
                     journal.write_line(format!("drain: {}", outcome.message)).await;
+                    drain.record_event(NodeEvent::Drained, &outcome.message).await;
                     return Ok(ProviderAnswer::Done(outcome));
+                }
+                Ok(PassResult::Refused(fault)) => {
+                    drain.record_event(NodeEvent::DrainFailed, &fault.message).await;
+                    return Err(fault);
                 }
                 Ok(PassResult::Occupied(fault)) => fault,
                 Err(fault) if fault.code.peer_unreachable() => {
@@ -126,6 +143,7 @@ impl Datacenter {
                 Err(fault) => return Err(fault),
             };
             if Instant::now() + PASS_INTERVAL >= drain.until {
+                drain.record_event(NodeEvent::DrainFailed, &fault.message).await;
                 return Err(fault);
             }
             tokio::time::sleep(PASS_INTERVAL).await;
@@ -139,7 +157,8 @@ impl Datacenter {
         Ok(ProviderAnswer::Done(observe_node(&api, cluster, node.as_ref()).await?))
     }
 
-    async fn observe_drain(&self, target: &Target, cluster: &str) -> CallResult {
+    async fn observe_drain(&self, target: &Target, draining: DrainRequest<'_>) -> CallResult {
+        let DrainRequest { cluster, options, .. } = draining;
         let api = self.cluster(cluster).await?;
         let (name, node) = find_node(&api, target).await?;
         let Some(node) = node else {
@@ -148,7 +167,7 @@ impl Datacenter {
         if node.schedulable {
             return Ok(ProviderAnswer::Differs(format!("its node in {cluster} takes work")));
         }
-        let mut left = api.occupants(&name).await?;
+        let mut left = api.occupants(&name, &options.selector).await?;
         left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
             None => ProviderAnswer::Done(node_outcome(cluster, Some(&node), Some(0))),
@@ -225,6 +244,10 @@ impl Datacenter {
         let api = self.cluster(cluster).await?;
         let (name, _) = find_node(&api, target).await?;
         let node = api.uncordon(&name, owner).await?;
+        if let Some(node) = node.as_ref().filter(|node| node.schedulable) {
+            let message = "Farrier uncordoned the node";
+            api.record_event(node, NodeEvent::Uncordoned, call.key.run(), message).await;
+        }
         uncordon_outcome(&api, cluster, node.as_ref()).await
     }
 }
@@ -235,9 +258,18 @@ enum PassResult {
     Empty(CallOutcome),
     /// The reason why it is not empty yet.
     Occupied(Fault),
+    /// It has pods that the options do not allow to evict. None was evicted.
+    Refused(Fault),
 }
 
 impl Drain<'_> {
+    /// Writes an event on the node, if there is one.
+    async fn record_event(&self, event: NodeEvent, message: &str) {
+        if let Ok((_, Some(node))) = find_node(self.api, self.target).await {
+            self.api.record_event(&node, event, self.key.run(), message).await;
+        }
+    }
+
     /// Cordons the node if necessary and evicts its pods. Logs the state of a pod when it changes.
     async fn pass(
         &self,
@@ -250,10 +282,12 @@ impl Drain<'_> {
         };
         if node.schedulable {
             journal.write_line(format!("drain: cordoning {name} in {}", self.cluster)).await;
-            self.api.cordon(&name, self.key.run()).await?;
+            let node = self.api.cordon(&name, self.key.run()).await?;
+            let message = "Farrier cordoned the node to drain it";
+            self.api.record_event(&node, NodeEvent::Cordoned, self.key.run(), message).await;
         }
         let mut evictions = Vec::new();
-        let pass = self.api.evict_all(&name, |one| evictions.push(one.clone())).await;
+        let pass = self.api.evict_all(&name, self.options, |one| evictions.push(one.clone())).await;
         for eviction in evictions {
             let (pod, words) = describe_eviction(eviction);
             if message.get(&pod) != Some(&words) {
@@ -263,14 +297,23 @@ impl Drain<'_> {
         }
         let mut pass = pass?;
         pass.waiting.retain(|waiting| is_waited_for(&node, waiting));
+        let refused = !pass.refused.is_empty();
         if let Some(fault) = pass.fault(&name) {
-            return Ok(PassResult::Occupied(fault));
+            return Ok(if refused {
+                PassResult::Refused(fault)
+            } else {
+                PassResult::Occupied(fault)
+            });
         }
         // An operator may have uncordoned the node meanwhile.
         match self.api.node(&name).await? {
             Some(node) if node.schedulable => {
                 let message = format!("an operator uncordoned node `{name}` while it was drained");
                 Ok(PassResult::Occupied(Fault::new(FaultCode::EvictionBlocked, message)))
+            }
+            // With a selector, pods that it does not match may be left.
+            Some(node) if !self.options.selector.is_empty() => {
+                Ok(PassResult::Empty(observe_node(self.api, self.cluster, Some(&node)).await?))
             }
             Some(node) => Ok(PassResult::Empty(node_outcome(self.cluster, Some(&node), Some(0)))),
             None => Ok(PassResult::Empty(node_outcome(self.cluster, None, None))),

@@ -36,7 +36,7 @@ pub async fn observe_node(
 
 /// The number of pods that must go before the node is drained.
 pub async fn count_occupants(api: &Cluster, node: &Node) -> Result<usize> {
-    let pods = api.occupants(&node.name).await?;
+    let pods = api.occupants(&node.name, "").await?;
     Ok(pods.iter().filter(|pod| is_waited_for(node, pod)).count())
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::JoinRequest;
 use super::controller::Controller;
-use super::drain::DrainStage;
+use super::drain::{DrainRequest, DrainStage};
 use super::exec::stopped_before_start;
 use super::firmware::UpdateStage;
 use super::power_sequence::PowerSequence;
@@ -91,15 +91,16 @@ impl Datacenter {
                 return self.reboot_from_within(request).await;
             }
             Effect::Verify { cluster_ref, expect, advisory } => {
-                return self.verify(target, call, cluster_ref, *expect, *advisory).await;
+                return self.verify(request, cluster_ref, *expect, *advisory).await;
             }
-            Effect::Join { cluster_ref, labels, taints } => {
-                let joining = JoinRequest { cluster: cluster_ref, labels, taints };
+            Effect::Join { cluster_ref, labels, taints, kubeadm } => {
+                let joining = JoinRequest { cluster: cluster_ref, labels, taints, kubeadm };
                 return self.join(request, joining).await;
             }
-            Effect::Drain { cluster_ref, deadline_seconds } => {
-                let deadline = *deadline_seconds;
-                return self.drain(request, (cluster_ref, deadline)).await;
+            Effect::Drain { cluster_ref, deadline_seconds, options } => {
+                let deadline_seconds = *deadline_seconds;
+                let draining = DrainRequest { cluster: cluster_ref, deadline_seconds, options };
+                return self.drain(request, draining).await;
             }
             Effect::Uncordon { cluster_ref, own } => {
                 return self.uncordon(target, call, cluster_ref, *own).await;

@@ -27,6 +27,8 @@ pub struct Right<'a> {
     /// `pods`, or `pods/eviction` with its subresource.
     pub resource: &'a str,
     pub namespace: &'a str,
+    /// The one object that is meant; empty: all of them.
+    pub name: &'a str,
 }
 
 #[derive(Default, Deserialize)]
@@ -79,14 +81,14 @@ impl Cluster {
 
     /// Whether our user has a right.
     pub async fn may(&self, right: Right<'_>) -> Result<bool> {
-        let Right { verb, group, resource, namespace } = right;
+        let Right { verb, group, resource, namespace, name } = right;
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": { "resourceAttributes": {
                 "verb": verb, "group": group, "resource": resource,
-                "subresource": subresource, "namespace": namespace,
+                "subresource": subresource, "namespace": namespace, "name": name,
             } },
         });
         let call = ApiCall::new("create", "selfsubjectaccessreviews", "");

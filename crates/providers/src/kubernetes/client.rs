@@ -1,10 +1,10 @@
 //! The HTTP client of one API server: TLS with the cluster's own authority and a named crypto
 //! provider, HTTP/1.1, answers of bounded length. A refusal comes back as the server's [`Status`].
 
-use super::config::Access;
+use super::config::{Access, Token};
 use super::object::Status;
 use crate::http_client::form::Form;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -13,9 +13,10 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use model::fault::{Fault, FaultCode, Result};
+use model::time::Timestamp;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use std::error::Error;
 use std::sync::Arc;
@@ -49,11 +50,10 @@ impl ApiRequest {
     }
 
     /// One page of a list.
-    pub fn list(path: &str, selector: Option<&str>, limit: u32, next: Option<&str>) -> Self {
-        let query = Form::default()
-            .with_optional("fieldSelector", selector)
-            .with("limit", limit)
-            .with_optional("continue", next);
+    pub fn list(path: &str, select: &[(&str, &str)], limit: u32, next: Option<&str>) -> Self {
+        let selected =
+            select.iter().fold(Form::default(), |form, (key, value)| form.with(key, value));
+        let query = selected.with("limit", limit).with_optional("continue", next);
         Self { query, ..Self::get(path) }
     }
 
@@ -85,6 +85,8 @@ pub enum RequestError {
     NotText,
     /// The request could not be built, and nothing was sent.
     Unbuildable(http::Error),
+    /// The file with the token could not be read, and nothing was sent.
+    NoToken(String),
     /// Below HTTP: no connection, or one that broke.
     Broken(Box<dyn Error + Send + Sync>),
 }
@@ -100,24 +102,38 @@ impl From<hyper_util::client::legacy::Error> for RequestError {
 pub struct Client {
     pool: Pool,
     base: Uri,
-    authorization: Option<HeaderValue>,
+    token: Option<Token>,
 }
 
 impl Client {
     pub fn new(access: Access) -> Result<Self> {
         let base = access.uri.clone();
-        let authorization = authorization(&access)?;
+        let token = access.token.clone();
+        if let Some(Token::Fixed(token)) = &token {
+            authorization(token).map_err(|why| {
+                let message = format!("the token for {} {why}", access.address);
+                Fault::new(FaultCode::CredentialMissing, message)
+            })?;
+        }
         let pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_FOR)
             .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
             .build(connector(access)?);
-        Ok(Self { pool, base, authorization })
+        Ok(Self { pool, base, token })
     }
 
     /// Sends a request and returns the text of its answer.
     pub async fn send(&self, request: &ApiRequest) -> Result<String, RequestError> {
-        let request = self.request(request.clone()).map_err(RequestError::Unbuildable)?;
+        self.send_dated(request).await.map(|(text, _)| text)
+    }
+
+    /// The same, with the time that the server shows.
+    pub async fn send_dated(
+        &self,
+        request: &ApiRequest,
+    ) -> Result<(String, Option<Timestamp>), RequestError> {
+        let request = self.request(request.clone())?;
         let (head, body) = self.pool.request(request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let bytes = body.map_err(RequestError::Broken)?.to_bytes();
@@ -125,19 +141,23 @@ impl Client {
         if head.status.is_client_error() || head.status.is_server_error() {
             return Err(RequestError::Refused(refusal(head.status, &text)));
         }
-        Ok(text)
+        let date = head.headers.get(DATE).and_then(|value| value.to_str().ok());
+        Ok((text, date.and_then(parse_date)))
     }
 
-    fn request(&self, request: ApiRequest) -> Result<Request<Full<Bytes>>, http::Error> {
-        let uri = absolute(&self.base, &request.path, &request.query)?;
+    fn request(&self, request: ApiRequest) -> Result<Request<Full<Bytes>>, RequestError> {
+        let uri = absolute(&self.base, &request.path, &request.query)
+            .map_err(RequestError::Unbuildable)?;
         let mut head = Request::builder().method(request.method).uri(uri).header(ACCEPT, JSON);
-        if let Some(authorization) = &self.authorization {
-            head = head.header(AUTHORIZATION, authorization);
+        if let Some(token) = &self.token {
+            let header = token.read().and_then(|token| authorization(&token));
+            head = head.header(AUTHORIZATION, header.map_err(RequestError::NoToken)?);
         }
-        match request.body {
+        let request = match request.body {
             None => head.body(Full::default()),
             Some((kind, body)) => head.header(CONTENT_TYPE, kind).body(Full::new(body.into())),
-        }
+        };
+        request.map_err(RequestError::Unbuildable)
     }
 }
 
@@ -185,16 +205,17 @@ fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>> {
     Ok(https.enable_http1().wrap_connector(http))
 }
 
-fn authorization(access: &Access) -> Result<Option<HeaderValue>> {
-    let Some(token) = &access.token else { return Ok(None) };
-    let mut value =
-        HeaderValue::try_from(format!("Bearer {}", token.expose_secret())).map_err(|_| {
-            let message =
-                format!("the token for {} has characters that no token has", access.address);
-            Fault::new(FaultCode::CredentialMissing, message)
-        })?;
+fn authorization(token: &SecretString) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()))
+        .map_err(|_| "has characters that no token has".to_owned())?;
     value.set_sensitive(true);
-    Ok(Some(value))
+    Ok(value)
+}
+
+/// The time of a `Date` header.
+fn parse_date(text: &str) -> Option<Timestamp> {
+    let date = jiff::fmt::rfc2822::parse(text).ok()?;
+    Some(Timestamp::from_micros(date.timestamp().as_microsecond()))
 }
 
 /// The address of the cluster, which may have a path of its own, with the path of the request.
@@ -229,10 +250,18 @@ mod tests {
 
     #[test]
     fn a_list_names_its_selector_its_limit_and_its_place() {
-        let request = |next| ApiRequest::list("/p", Some("spec.nodeName=n"), 200, next);
+        let select = [("fieldSelector", "spec.nodeName=n")];
+        let request = |next| ApiRequest::list("/p", &select, 200, next);
         assert_eq!(request(None).query.encoded(), "fieldSelector=spec.nodeName%3Dn&limit=200");
         let next = request(Some("a+/=")).query.encoded();
         assert_eq!(next, "fieldSelector=spec.nodeName%3Dn&limit=200&continue=a%2B%2F%3D");
+    }
+
+    #[test]
+    fn the_date_of_an_answer_is_read() {
+        let date = parse_date("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(date, Some(Timestamp::from_micros(784_111_777_000_000)));
+        assert_eq!(parse_date("yesterday"), None);
     }
 
     #[test]

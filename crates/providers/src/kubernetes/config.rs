@@ -1,19 +1,24 @@
 //! Reads a kubeconfig: the address of a cluster, its certificate authority, and our user there.
 //!
-//! Only data in the text itself is used. A kubeconfig may also name files, or programs to run for a
-//! token; ours comes out of a sealed credential and must neither read local files nor start a
-//! program. One that disables certificate checks is refused as well. Errors never quote the text:
-//! it holds keys.
+//! Only data in the text itself is used, with one exception: a token that is renewed by other means
+//! may be in a file of the folder that the configuration of the server names for them. Whoever may
+//! set a credential must not be able to read other files of the server, nor to start a program on
+//! it. A kubeconfig that disables certificate checks is refused as well. Errors never quote the
+//! text: it holds keys.
 
 use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
+use crate::http_client::Certificate;
 use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::Uri;
 use model::fault::{Fault, FaultCode, Result};
+use model::time::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
 
 /// More than any kubeconfig needs.
 const MAX_KUBECONFIG_BYTES: usize = 1024 * 1024;
@@ -24,11 +29,55 @@ pub struct Access {
     pub uri: Uri,
     pub roots: RootCertStore,
     pub server_name: Option<String>,
-    pub token: Option<SecretString>,
+    pub token: Option<Token>,
     pub identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    /// When the token or the client certificate expires, whichever is first.
+    pub expires_at: Option<Timestamp>,
 }
 
-pub fn read(text: &SecretString) -> Result<Access> {
+/// A bearer token.
+#[derive(Clone)]
+pub enum Token {
+    Fixed(SecretString),
+    /// Renewed by other means, and so read for every request.
+    File {
+        folder: PathBuf,
+        path: PathBuf,
+    },
+}
+
+/// More than any token needs.
+const MAX_TOKEN_BYTES: u64 = 64 * 1024;
+
+impl Token {
+    pub fn read(&self) -> Result<SecretString, String> {
+        match self {
+            Self::Fixed(token) => Ok(token.clone()),
+            Self::File { folder, path } => read_token_file(folder, path),
+        }
+    }
+}
+
+/// The links in the path are followed first: only files inside of the folder are read.
+fn read_token_file(folder: &Path, path: &Path) -> Result<SecretString, String> {
+    use std::io::Read;
+    let failed = |what: &Path, error: std::io::Error| format!("{}: {error}", what.display());
+    let folder = folder.canonicalize().map_err(|error| failed(folder, error))?;
+    let real = path.canonicalize().map_err(|error| failed(path, error))?;
+    if !real.starts_with(&folder) {
+        return Err(format!("{} is not in the folder {}", path.display(), folder.display()));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(&real).map_err(|error| failed(path, error))?;
+    file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).map_err(|error| failed(path, error))?;
+    match text.trim() {
+        "" => Err(format!("{} is empty", path.display())),
+        token => Ok(token.to_owned().into()),
+    }
+}
+
+/// `token_folder` is the folder of the server for tokens that are renewed, if it has one.
+pub fn read(text: &SecretString, token_folder: Option<&Path>) -> Result<Access> {
     let config = parse(text.expose_secret())?;
     let cluster = current_cluster(&config)?;
     let user = current_user(&config)?;
@@ -41,8 +90,9 @@ pub fn read(text: &SecretString) -> Result<Access> {
     let access = Access {
         roots: authorities(&address, cluster)?,
         server_name: cluster.tls_server_name.clone(),
-        token: user.token.clone(),
+        token: token_of(user, token_folder)?,
         identity: identity(user)?,
+        expires_at: expiry_of(user),
         address,
         uri,
     };
@@ -52,7 +102,52 @@ pub fn read(text: &SecretString) -> Result<Access> {
     Ok(access)
 }
 
+/// When a kubeconfig expires. None: it does not say, or cannot be read.
+pub fn expiry(text: &SecretString) -> Option<Timestamp> {
+    let config = parse(text.expose_secret()).ok()?;
+    expiry_of(current_user(&config).ok()?)
+}
+
+fn expiry_of(user: &UserEntry) -> Option<Timestamp> {
+    let chain = identity(user).ok().flatten().map(|(chain, _)| chain);
+    let certificate = chain.and_then(|chain| Certificate::read(chain.first()?).expires_at);
+    let token = user.token.as_ref().and_then(|token| token_expiry(token.expose_secret()));
+    certificate.into_iter().chain(token).min()
+}
+
+/// A token in the text wins over one in a file, as `kubectl` has it.
+fn token_of(user: &UserEntry, folder: Option<&Path>) -> Result<Option<Token>> {
+    if let Some(token) = &user.token {
+        return Ok(Some(Token::Fixed(token.clone())));
+    }
+    let Some(path) = &user.token_file else { return Ok(None) };
+    let Some(folder) = folder else {
+        let message = "the kubeconfig has its token in a file (tokenFile), and this server reads none; \
+                       name their folder in the configuration (datacenter.token_folder), or put the \
+                       token into the kubeconfig: kubectl create token farrier -n farrier";
+        return Err(Fault::new(FaultCode::NotSupported, message));
+    };
+    let token = Token::File { folder: folder.into(), path: path.into() };
+    token.read().map_err(|why| unusable(&format!("has a tokenFile that cannot be read: {why}")))?;
+    Ok(Some(token))
+}
+
+/// When a token says that it expires. Those of service accounts are JSON Web Tokens.
+fn token_expiry(token: &str) -> Option<Timestamp> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: i64,
+    }
+    let claims = token.split('.').nth(1)?;
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    Some(Timestamp::from_micros(exp.checked_mul(1_000_000)?))
+}
+
 fn parse(text: &str) -> Result<Kubeconfig> {
+    if text.trim().is_empty() {
+        return Err(unusable("is empty"));
+    }
     if text.len() > MAX_KUBECONFIG_BYTES {
         return Err(unusable("is longer than any kubeconfig"));
     }
@@ -77,16 +172,24 @@ fn current_user(config: &Kubeconfig) -> Result<&UserEntry> {
     config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
+/// What to do instead of a program that fetches a token.
+const INSTEAD_OF_PROGRAM: &str = "Farrier starts no programs for a login. Give it a user of its own: \
+    kubectl apply -f deploy/kubernetes-rbac.yaml, then put the token of \
+    `kubectl create token farrier -n farrier` or a client certificate into the kubeconfig";
+
 /// Refuses fields that refer to files, programs, other servers or other users.
 fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<()> {
+    let program = [(user.exec.is_some(), "exec"), (user.auth_provider.is_some(), "auth-provider")];
+    if let Some((_, field)) = program.iter().find(|(present, _)| *present) {
+        let message =
+            format!("the kubeconfig logs in with a program (`{field}`). {INSTEAD_OF_PROGRAM}");
+        return Err(Fault::new(FaultCode::NotSupported, message));
+    }
     let foreign = [
         (cluster.certificate_authority.is_some(), "certificate-authority"),
         (cluster.proxy_url.is_some(), "proxy-url"),
         (user.client_certificate.is_some(), "client-certificate"),
         (user.client_key.is_some(), "client-key"),
-        (user.token_file.is_some(), "tokenFile"),
-        (user.exec.is_some(), "exec"),
-        (user.auth_provider.is_some(), "auth-provider"),
         (user.username.is_some() || user.password.is_some(), "username"),
         (user.impersonate.is_some() || user.impersonate_groups.is_some(), "as"),
     ];
@@ -152,7 +255,7 @@ fn decode(field: &str, data: &str) -> Result<Vec<u8>> {
 }
 
 fn unusable(why: &str) -> Fault {
-    Fault::new(FaultCode::CredentialMissing, format!("the credential with the kubeconfig {why}"))
+    Fault::new(FaultCode::CredentialMissing, format!("the kubeconfig {why}"))
 }
 
 #[cfg(test)]
@@ -176,7 +279,7 @@ mod tests {
     }
 
     fn refused(cluster: &str, user: &str) -> Fault {
-        match read(&config(cluster, user)) {
+        match read(&config(cluster, user), None) {
             Ok(_) => panic!("{cluster} with {user} was accepted"),
             Err(fault) => fault,
         }
@@ -187,7 +290,7 @@ mod tests {
         let cluster =
             format!("server: 'https://k:6443', certificate-authority-data: {}", authority());
         let access =
-            read(&config(&cluster, "token: hush")).unwrap_or_else(|fault| panic!("{fault}"));
+            read(&config(&cluster, "token: hush"), None).unwrap_or_else(|fault| panic!("{fault}"));
         assert_eq!(access.address, "https://k:6443");
         assert_eq!(access.roots.len(), 1);
         assert!(access.token.is_some() && access.identity.is_none());
@@ -216,6 +319,68 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_refused_with_what_to_do_instead() {
+        let cluster = format!("server: 'https://k', certificate-authority-data: {}", authority());
+        let fault = refused(&cluster, "exec: {command: aws, args: [eks, get-token]}");
+        for words in ["`exec`", "kubectl create token farrier", "kubernetes-rbac.yaml"] {
+            assert!(fault.message.contains(words), "{words}: {fault}");
+        }
+        assert!(!fault.message.contains("aws"), "{fault}");
+    }
+
+    #[test]
+    fn a_token_file_is_read_in_its_folder_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "hush").unwrap();
+        let inside = folder.path().join("token");
+        let cluster = format!("server: 'https://k', certificate-authority-data: {}", authority());
+        let text = |path: &Path| config(&cluster, &format!("tokenFile: '{}'", path.display()));
+        assert!(read(&text(&inside), Some(folder.path())).is_err(), "there is no file yet");
+        std::fs::write(&inside, "one\n").unwrap();
+        let access = read(&text(&inside), Some(folder.path())).unwrap_or_else(|f| panic!("{f}"));
+        let token = access.token.unwrap();
+        assert_eq!(token.read().unwrap().expose_secret(), "one");
+        // It is renewed.
+        std::fs::write(&inside, "two\n").unwrap();
+        assert_eq!(token.read().unwrap().expose_secret(), "two");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(secret.path(), &link).unwrap();
+        for path in [secret.path(), &link, &folder.path().join("../../etc/passwd")] {
+            let Err(fault) = read(&text(path), Some(folder.path())) else {
+                panic!("{} was read", path.display())
+            };
+            assert_eq!(fault.code, FaultCode::CredentialMissing, "{fault}");
+            assert!(!fault.message.contains("hush"), "{fault}");
+        }
+        let Err(fault) = read(&text(&inside), None) else { panic!("there is no folder") };
+        assert!(fault.message.contains("datacenter.token_folder"), "{fault}");
+    }
+
+    #[test]
+    fn the_first_expiry_is_known() {
+        let cluster = format!("server: 'https://k', certificate-authority-data: {}", authority());
+        let expiry = |user: &str| {
+            read(&config(&cluster, user), None).unwrap_or_else(|f| panic!("{f}")).expires_at
+        };
+        let claims = BASE64_URL_SAFE_NO_PAD.encode(r#"{"exp":1900000000,"sub":"farrier"}"#);
+        let token = format!("token: aGVhZA.{claims}.c2ln");
+        assert_eq!(expiry(&token), Some(Timestamp::from_micros(1_900_000_000_000_000)));
+        assert_eq!(expiry("token: opaque"), None);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.not_after = rcgen::date_time_ymd(2030, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        let user = format!(
+            "client-certificate-data: {}, client-key-data: {}",
+            BASE64_STANDARD.encode(certificate.pem()),
+            BASE64_STANDARD.encode(key.serialize_pem())
+        );
+        assert_eq!(expiry(&user), Some(Timestamp::from_micros(1_893_456_000_000_000)));
+        assert_eq!(expiry(&format!("{user}, {token}")), expiry(&user));
+    }
+
+    #[test]
     fn a_server_without_certificate_check_is_refused() {
         let bare = refused("server: 'https://k'", "token: t");
         assert_eq!(bare.code, FaultCode::IdentityUntrusted);
@@ -240,7 +405,9 @@ mod tests {
             assert!(!fault.message.contains("hush") && !fault.message.contains("aHVz"), "{fault}");
         }
         for text in ["", "users: [hush", "hush: [", "current-context: nowhere"] {
-            let Err(fault) = read(&text.to_owned().into()) else { panic!("{text} was accepted") };
+            let Err(fault) = read(&text.to_owned().into(), None) else {
+                panic!("{text} was accepted")
+            };
             assert_eq!(fault.code, FaultCode::CredentialMissing, "{text}");
             assert!(!fault.message.contains("hush"), "{fault}");
         }

@@ -11,6 +11,7 @@ use super::fault::{self, ApiCall};
 use super::object::{PodObject, Status};
 use super::{Cluster, ListResult, check_name};
 use jiff::Timestamp;
+use model::effect::DrainOptions;
 use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Value, json};
 use std::fmt;
@@ -68,18 +69,23 @@ pub struct EvictionPass {
     pub blocked: Vec<BlockedPod>,
     /// Pods that may stay.
     pub left_alone: usize,
+    /// Pods that are evicted only when the options say so. Then no pod was evicted.
+    pub refused: Vec<BlockedPod>,
 }
 
 impl EvictionPass {
     /// Whether no pod is left that must go.
     pub fn is_done(&self) -> bool {
-        self.waiting.is_empty() && self.blocked.is_empty()
+        self.waiting.is_empty() && self.blocked.is_empty() && self.refused.is_empty()
     }
 
     /// Why the node is not empty. `None` when it is.
     pub fn fault(&self, node: &str) -> Option<Fault> {
         if self.is_done() {
             return None;
+        }
+        if !self.refused.is_empty() {
+            return Some(self.refused_fault(node));
         }
         let (blocked, waiting) = (self.blocked.len(), self.waiting.len());
         let blocks =
@@ -100,6 +106,21 @@ impl EvictionPass {
         Some(Fault::new(FaultCode::EvictionBlocked, message))
     }
 
+    fn refused_fault(&self, node: &str) -> Fault {
+        let named = self.refused.iter().map(|one| format!("{} ({})", one.pod, one.message));
+        let named: Vec<String> = named.take(NAMED).collect();
+        let more = match self.refused.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let message = format!(
+            "node `{node}` was not drained, and no pod was evicted; pods that are evicted only when told to: {}: {}{more}",
+            self.refused.len(),
+            named.join(", ")
+        );
+        Fault::new(FaultCode::EvictionBlocked, message)
+    }
+
     fn record(&mut self, eviction: &PodEviction) {
         match eviction {
             PodEviction::Evicted(pod) => {
@@ -114,23 +135,44 @@ impl EvictionPass {
 
 /// What a drain does with a pod.
 #[derive(Debug, PartialEq, Eq)]
-enum PodClass {
+pub(super) enum PodClass {
     LeftAlone,
-    Terminating { overdue_s: u64 },
+    Terminating {
+        overdue_s: u64,
+    },
+    /// The options do not allow it.
+    Refused(&'static str),
     ToEvict,
 }
 
+const UNMANAGED: &str = "no controller replaces it; --drain-unmanaged-pods evicts it";
+const EMPTYDIR: &str = "its emptyDir data would be lost; --drain-emptydir evicts it";
+
 impl Cluster {
-    /// One pass over the pods of a node. `progress` gets each pod as it is handled.
+    /// One pass over the pods of a node. `progress` gets each pod as it is handled. A pod that the
+    /// options do not allow to evict ends the pass before it begins, as in `kubectl drain`.
     pub async fn evict_all(
         &self,
         node: &str,
+        options: &DrainOptions,
         mut progress: impl FnMut(&PodEviction) + Send,
     ) -> Result<EvictionPass> {
         check_name("node", node)?;
         let mut pass = EvictionPass::default();
-        for pod in self.pods_of(node).await? {
-            let eviction = match class_of(&pod, Timestamp::now()) {
+        let pods = self.pods_of(node, &options.selector).await?;
+        let now = Timestamp::now();
+        let refused = |pod: &PodObject| match class_of(pod, options, now) {
+            PodClass::Refused(why) => {
+                Some(BlockedPod { pod: name_of(pod), message: why.to_owned() })
+            }
+            PodClass::LeftAlone | PodClass::Terminating { .. } | PodClass::ToEvict => None,
+        };
+        pass.refused = pods.iter().filter_map(refused).collect();
+        if !pass.refused.is_empty() {
+            return Ok(pass);
+        }
+        for pod in pods {
+            let eviction = match class_of(&pod, options, Timestamp::now()) {
                 PodClass::LeftAlone => {
                     pass.left_alone += 1;
                     continue;
@@ -138,7 +180,7 @@ impl Cluster {
                 PodClass::Terminating { overdue_s } => {
                     PodEviction::Waiting(TerminatingPod { pod: name_of(&pod), overdue_s })
                 }
-                PodClass::ToEvict => self.evict(&pod).await?,
+                PodClass::ToEvict | PodClass::Refused(_) => self.evict(&pod, options).await?,
             };
             progress(&eviction);
             pass.record(&eviction);
@@ -147,24 +189,29 @@ impl Cluster {
     }
 
     /// The pods that must go before the node is empty, without evicting any of them.
-    pub async fn occupants(&self, node: &str) -> Result<Vec<TerminatingPod>> {
+    pub async fn occupants(&self, node: &str, selector: &str) -> Result<Vec<TerminatingPod>> {
         check_name("node", node)?;
-        let pods = self.pods_of(node).await?;
-        let occupant = |pod: &PodObject| match class_of(pod, Timestamp::now()) {
+        let pods = self.pods_of(node, selector).await?;
+        let all = &DrainOptions::ALL_PODS;
+        let occupant = |pod: &PodObject| match class_of(pod, all, Timestamp::now()) {
             PodClass::LeftAlone => None,
             PodClass::Terminating { overdue_s } => {
                 Some(TerminatingPod { pod: name_of(pod), overdue_s })
             }
-            PodClass::ToEvict => Some(TerminatingPod { pod: name_of(pod), overdue_s: 0 }),
+            PodClass::ToEvict | PodClass::Refused(_) => {
+                Some(TerminatingPod { pod: name_of(pod), overdue_s: 0 })
+            }
         };
         Ok(pods.iter().filter_map(occupant).collect())
     }
 
-    async fn pods_of(&self, node: &str) -> Result<Vec<PodObject>> {
+    /// The pods of a node that a label selector matches; an empty one matches all.
+    pub(super) async fn pods_of(&self, node: &str, selector: &str) -> Result<Vec<PodObject>> {
         let call = ApiCall::new("list", "pods of node", node);
-        let selector = format!("spec.nodeName={node}");
-        let limits = (PAGE_SIZE, MAX_PAGES);
-        match self.list(&call, (PODS, Some(&selector)), limits).await? {
+        let on_node = format!("spec.nodeName={node}");
+        let select = [("fieldSelector", on_node.as_str()), ("labelSelector", selector)];
+        let select = if selector.is_empty() { &select[..1] } else { &select[..] };
+        match self.list(&call, (PODS, select), (PAGE_SIZE, MAX_PAGES)).await? {
             ListResult::Complete(pods) => Ok(pods),
             ListResult::PageLimit(count) => {
                 let message = format!(
@@ -176,14 +223,29 @@ impl Cluster {
         }
     }
 
-    async fn evict(&self, pod: &PodObject) -> Result<PodEviction> {
+    async fn evict(&self, pod: &PodObject, options: &DrainOptions) -> Result<PodEviction> {
+        self.send_eviction(pod, delete_options(pod, options)).await
+    }
+
+    /// What the server would answer to the eviction now. Changes nothing.
+    pub(super) async fn try_evict(
+        &self,
+        pod: &PodObject,
+        options: &DrainOptions,
+    ) -> Result<PodEviction> {
+        let mut delete_options = delete_options(pod, options);
+        delete_options["dryRun"] = json!(["All"]);
+        self.send_eviction(pod, delete_options).await
+    }
+
+    async fn send_eviction(&self, pod: &PodObject, options: Value) -> Result<PodEviction> {
         let of = name_of(pod);
         check_name("namespace", &of.namespace)?;
         check_name("pod", &of.name)?;
         let full_name = of.to_string();
         let call = ApiCall::new("create", "pods/eviction", &full_name);
         let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", of.namespace, of.name);
-        let request = ApiRequest::create(path, &eviction(&of, pod.metadata.uid.as_deref()));
+        let request = ApiRequest::create(path, &eviction(&of, &options));
         let mut answer = self.send_once(&call, &request).await?;
         if matches!(&answer, Err(status) if status.is_access_refused()) {
             // A webhook that denies this eviction answers as an authorizer does.
@@ -208,14 +270,21 @@ impl Cluster {
 }
 
 const EVICT: Right<'static> =
-    Right { verb: "create", group: "", resource: "pods/eviction", namespace: "" };
+    Right { verb: "create", group: "", resource: "pods/eviction", namespace: "", name: "" };
 
 /// With the pod's uid as a precondition: a pod that replaced it under the same name is not evicted.
-fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
-    let options = match uid {
+fn delete_options(pod: &PodObject, options: &DrainOptions) -> Value {
+    let mut deletion = match &pod.metadata.uid {
         Some(uid) => json!({ "preconditions": { "uid": uid } }),
         None => json!({}),
     };
+    if let Some(seconds) = options.grace_seconds {
+        deletion["gracePeriodSeconds"] = json!(seconds);
+    }
+    deletion
+}
+
+fn eviction(pod: &PodName, options: &Value) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -250,13 +319,13 @@ fn blocked(pod: &PodName, status: &Status) -> PodEviction {
     PodEviction::Blocked(BlockedPod { pod: pod.clone(), message: message.join(" ") })
 }
 
-fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
+pub(super) fn class_of(pod: &PodObject, options: &DrainOptions, now: Timestamp) -> PodClass {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let mirror =
         pod.metadata.annotations.iter().any(|annotations| annotations.contains_key(MIRROR));
-    let owners = pod.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    let daemon = controllers.any(|owner| owner.kind == "DaemonSet");
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    let daemon = controller.is_some_and(|owner| owner.kind == "DaemonSet");
     if mirror || daemon || matches!(phase, Some("Succeeded" | "Failed")) {
         return PodClass::LeftAlone;
     }
@@ -266,11 +335,18 @@ fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
             let overdue = now.as_second().saturating_sub(due.as_second());
             PodClass::Terminating { overdue_s: u64::try_from(overdue).unwrap_or_default() }
         }
+        None if controller.is_none() && !options.unmanaged_pods => PodClass::Refused(UNMANAGED),
+        None if has_emptydir(pod) && !options.emptydir => PodClass::Refused(EMPTYDIR),
         None => PodClass::ToEvict,
     }
 }
 
-fn name_of(pod: &PodObject) -> PodName {
+fn has_emptydir(pod: &PodObject) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.into_iter().any(|volume| volume.empty_dir.is_some())
+}
+
+pub(super) fn name_of(pod: &PodObject) -> PodName {
     PodName {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         name: pod.metadata.name.clone().unwrap_or_default(),
@@ -291,13 +367,18 @@ mod tests {
     fn every_pod_is_classified() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let owned = |kind: &str, controller: bool| json!({ "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": controller }] });
+        let mut emptydir = pod(owned("ReplicaSet", true), "Running");
+        emptydir.spec =
+            serde_json::from_value(json!({ "volumes": [{ "name": "v", "emptyDir": {} }] }))
+                .unwrap();
         let table = [
-            (pod(json!({}), "Running"), PodClass::ToEvict),
-            (pod(json!({}), "Pending"), PodClass::ToEvict),
+            (pod(json!({}), "Running"), PodClass::Refused(UNMANAGED)),
+            (pod(json!({}), "Pending"), PodClass::Refused(UNMANAGED)),
+            (emptydir.clone(), PodClass::Refused(EMPTYDIR)),
             (pod(json!({}), "Succeeded"), PodClass::LeftAlone),
             (pod(json!({}), "Failed"), PodClass::LeftAlone),
             (pod(owned("DaemonSet", true), "Running"), PodClass::LeftAlone),
-            (pod(owned("DaemonSet", false), "Running"), PodClass::ToEvict),
+            (pod(owned("DaemonSet", false), "Running"), PodClass::Refused(UNMANAGED)),
             (pod(owned("ReplicaSet", true), "Running"), PodClass::ToEvict),
             (pod(json!({ "annotations": { MIRROR: "x" } }), "Running"), PodClass::LeftAlone),
             (
@@ -310,7 +391,10 @@ mod tests {
             ),
         ];
         for (pod, desired) in table {
-            assert_eq!(class_of(&pod, now), desired, "{pod:?}");
+            assert_eq!(class_of(&pod, &DrainOptions::default(), now), desired, "{pod:?}");
+        }
+        for pod in [pod(json!({}), "Running"), emptydir] {
+            assert_eq!(class_of(&pod, &DrainOptions::ALL_PODS, now), PodClass::ToEvict, "{pod:?}");
         }
     }
 

@@ -78,6 +78,10 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
             FaultCode::NotSupported,
             format!("was not asked, as the request cannot be made ({error})"),
         ),
+        RequestError::NoToken(why) => (
+            FaultCode::CredentialMissing,
+            format!("was not asked, as the token of the kubeconfig cannot be used: {why}"),
+        ),
         RequestError::Broken(error) => broken(call, error.as_ref()),
     };
     Fault::new(code, format!("{}; it {rest}", call.describe(address)))

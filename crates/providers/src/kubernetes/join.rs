@@ -114,6 +114,11 @@ impl Cluster {
         self.delete(TOKEN_SECRETS, &ApiCall::new("delete", "secrets in kube-system", &name)).await
     }
 
+    /// `HOST:PORT` of the API, as the hosts of the cluster know it.
+    pub async fn join_address(&self) -> Result<String> {
+        Ok(self.cluster_info().await?.server)
+    }
+
     async fn cluster_info(&self) -> Result<Info> {
         let call = ApiCall::new("get", "configmaps in kube-public", INFO);
         let path = format!("/api/v1/namespaces/{INFO_NAMESPACE}/configmaps/{INFO}");

@@ -59,7 +59,7 @@ pub struct UserEntry {
     pub client_certificate: Option<IgnoredAny>,
     pub client_key: Option<IgnoredAny>,
     #[serde(rename = "tokenFile")]
-    pub token_file: Option<IgnoredAny>,
+    pub token_file: Option<String>,
     pub exec: Option<IgnoredAny>,
     pub auth_provider: Option<IgnoredAny>,
     pub username: Option<IgnoredAny>,

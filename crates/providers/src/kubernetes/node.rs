@@ -97,7 +97,7 @@ impl Cluster {
 
     pub async fn nodes(&self) -> Result<Vec<Node>> {
         let call = ApiCall::new("list", "nodes", "");
-        match self.list(&call, (NODES, None), (PAGE_SIZE, MAX_PAGES)).await? {
+        match self.list(&call, (NODES, &[]), (PAGE_SIZE, MAX_PAGES)).await? {
             ListResult::Complete(nodes) => Ok(nodes.into_iter().map(read).collect()),
             ListResult::PageLimit(_) => {
                 Err(fault::garbled(&self.address, &call, "a list that had no end"))

@@ -127,7 +127,35 @@ pub struct NodeInfo {
 #[serde(default)]
 pub struct PodObject {
     pub metadata: Metadata,
+    pub spec: Option<PodSpec>,
     pub status: Option<PodStatus>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodSpec {
+    pub volumes: Option<Vec<Volume>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Volume {
+    pub empty_dir: Option<Value>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct BudgetObject {
+    pub metadata: Metadata,
+    pub status: Option<BudgetStatus>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BudgetStatus {
+    pub disruptions_allowed: i32,
+    pub current_healthy: i32,
+    pub desired_healthy: i32,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -273,7 +273,9 @@ impl Hardware {
                 self.netboot = NetbootMode::Disk;
                 self.boot(at);
             }
-            Effect::Join { cluster_ref, labels, taints } => self.join(cluster_ref, labels, taints),
+            Effect::Join { cluster_ref, labels, taints, .. } => {
+                self.join(cluster_ref, labels, taints)
+            }
             Effect::Leave { cluster_ref } => {
                 if self.member_of(cluster_ref) {
                     self.leave();

@@ -75,7 +75,7 @@ impl Hardware {
     }
 
     pub(super) fn observe_joined(&self, effect: &Effect) -> Result<CallOutcome, String> {
-        let Effect::Join { cluster_ref, labels, taints } = effect else {
+        let Effect::Join { cluster_ref, labels, taints, .. } = effect else {
             return Err("it is not about joining".into());
         };
         if !self.member_of(cluster_ref) {

@@ -86,10 +86,16 @@ impl Scenario {
             }
             Self::InBand => Effect::Reboot { mode: RebootMode::InBand, power_off },
             Self::Net => Effect::Net { document: DOCUMENT.into() },
-            Self::Join => Effect::Join { cluster_ref, labels: BTreeMap::new(), taints: Vec::new() },
+            Self::Join => {
+                let (labels, taints) = (BTreeMap::new(), Vec::new());
+                Effect::Join { cluster_ref, labels, taints, kubeadm: Default::default() }
+            }
             Self::Leave => Effect::Leave { cluster_ref },
             Self::SwitchOff => Effect::Power { to: DesiredPower::Off, power_off },
-            Self::Drain => Effect::Drain { cluster_ref, deadline_seconds: None },
+            Self::Drain => {
+                let options = Default::default();
+                Effect::Drain { cluster_ref, deadline_seconds: None, options }
+            }
             Self::Uncordon => Effect::Uncordon { cluster_ref, own: false },
             Self::Repave => Effect::Repave { image: IMAGE.into() },
             Self::Firmware => {

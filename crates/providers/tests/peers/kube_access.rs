@@ -6,7 +6,7 @@
 //! that was run by hand, "read" is its source.
 
 use crate::kube_api::{ApiError, ClusterState, api_error, json_response};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -134,6 +134,29 @@ impl ClusterState {
                 (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
             }
         }
+    }
+
+    /// Everyone may read the version, once RBAC works. Read in 1.35.
+    pub fn version(&self) -> Result<Response, ApiError> {
+        if self.starting {
+            let message = format!("forbidden: User {USER:?} cannot get path \"/version\"");
+            return Err(api_error(403, "Forbidden", message));
+        }
+        let info = json!({ "major": "1", "minor": "35", "gitVersion": "v1.35.0" });
+        Ok(json_response(StatusCode::OK, &info))
+    }
+
+    /// The `Date` header of every answer.
+    pub fn date(&self) -> HeaderValue {
+        let now = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(self.clock_ahead_s);
+        HeaderValue::try_from(now.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()).unwrap()
+    }
+
+    /// Who the user is. Read in 1.35; it exists since 1.28.
+    pub fn review_user(&self, mut review: Value) -> Response {
+        review["status"] =
+            json!({ "userInfo": { "username": USER, "groups": ["system:authenticated"] } });
+        json_response(StatusCode::CREATED, &review)
     }
 
     /// What may be done, as `SelfSubjectAccessReview` says it: 201 with the status, also when it is

@@ -9,7 +9,9 @@
 use crate::crash_injector::{CallTarget, CrashInjector};
 use crate::kube_access::{Admission, Attributes, record_field_manager};
 use crate::kube_pki::Pki;
-use crate::kube_schema::{ACCESS_REVIEW, DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
+use crate::kube_schema::{
+    ACCESS_REVIEW, DELETE_OPTIONS, EVENT, EVICTION, NODE, SECRET, SELF_REVIEW, Schema, mismatch,
+};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -62,6 +64,7 @@ pub struct ClusterState {
     pub pods: BTreeMap<String, Value>,
     pub secrets: BTreeMap<String, Value>,
     pub config_maps: BTreeMap<String, Value>,
+    pub events: BTreeMap<String, Value>,
     pub budgets: Vec<Budget>,
     /// Pods that do not end.
     pub stubborn: BTreeSet<String>,
@@ -71,6 +74,8 @@ pub struct ClusterState {
     pub forbidden: Vec<(&'static str, &'static str)>,
     /// The server has just started, and its caches are empty.
     pub starting: bool,
+    /// By how many seconds its clock is ahead.
+    pub clock_ahead_s: i64,
     /// Namespaces that are being deleted.
     pub terminating: BTreeSet<String>,
     /// Applications whose evictions an admission rule denies.
@@ -258,10 +263,14 @@ async fn execute(shared: &SharedState, request: Request) -> Response {
     if shared.wants_token && !allowed {
         return api_error(401, "Unauthorized", "Unauthorized").into_response();
     }
-    match Call::read(request).await {
-        Ok(call) => shared.lock().execute(&call).into_response(),
-        Err(no) => no.into_response(),
-    }
+    let call = match Call::read(request).await {
+        Ok(call) => call,
+        Err(no) => return no.into_response(),
+    };
+    let mut env = shared.lock();
+    let mut response = env.execute(&call).into_response();
+    response.headers_mut().insert("date", env.date());
+    response
 }
 
 impl Call {
@@ -345,8 +354,10 @@ impl ClusterState {
     fn execute(&mut self, call: &Call) -> Result<Response, ApiError> {
         self.remove_ended_pods();
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
-        if path == ["readyz"] {
-            return Ok(self.readyz());
+        match path.as_slice() {
+            ["readyz"] => return Ok(self.readyz()),
+            ["version"] => return self.version(),
+            _ => {}
         }
         let attributes = Attributes::of(&call.method, &path).ok_or_else(unknown_path)?;
         self.authorize(&attributes)?;
@@ -365,9 +376,16 @@ impl ClusterState {
             ("get", "kube-public", "configmaps") => {
                 found(self.config_maps.get(name), "configmaps", name)
             }
+            ("create", "default", "events") => self.create_event(call),
+            ("patch", "default", "events") => self.patch_event(name, call),
+            ("list", "", "poddisruptionbudgets") => self.list_budgets(call),
             ("create", "", "selfsubjectaccessreviews") => {
                 let kind = ("authorization.k8s.io/v1", "SelfSubjectAccessReview");
                 Ok(self.review_access(call.object(&ACCESS_REVIEW, kind.0, kind.1)?))
+            }
+            ("create", "", "selfsubjectreviews") => {
+                let kind = ("authentication.k8s.io/v1", "SelfSubjectReview");
+                Ok(self.review_user(call.object(&SELF_REVIEW, kind.0, kind.1)?))
             }
             _ => Err(unknown_path()),
         }
@@ -394,7 +412,12 @@ impl ClusterState {
         let (namespace, short) = name.split_once('/').unwrap();
         let mut pod = json!({
             "kind": "Pod", "apiVersion": "v1",
-            "metadata": { "name": short, "namespace": namespace, "uid": format!("uid-{name}") },
+            "metadata": {
+                "name": short, "namespace": namespace, "uid": format!("uid-{name}"),
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true,
+                }],
+            },
             "spec": { "nodeName": "n1", "containers": [], "terminationGracePeriodSeconds": 0 },
             "status": { "phase": "Running" },
         });
@@ -459,7 +482,7 @@ impl ClusterState {
     }
 
     fn list_pods(&self, call: &Call) -> Result<Response, ApiError> {
-        call.check_query(&["fieldSelector", "limit", "continue"])?;
+        call.check_query(&["fieldSelector", "labelSelector", "limit", "continue"])?;
         let selector = call.query.get("fieldSelector").map(String::as_str).unwrap_or_default();
         let Some(node) = selector.strip_prefix("spec.nodeName=") else {
             return Err(api_error(
@@ -468,8 +491,13 @@ impl ClusterState {
                 format!("field label not supported: {selector}"),
             ));
         };
-        let all: Vec<&Value> =
-            self.pods.values().filter(|pod| pod["spec"]["nodeName"] == node).collect();
+        // Of the selectors, only key=value is known here.
+        let labels = call.query.get("labelSelector").and_then(|text| text.split_once('='));
+        let selected = |pod: &&Value| {
+            labels.is_none_or(|(key, value)| pod["metadata"]["labels"][key] == value)
+        };
+        let on_node = self.pods.values().filter(|pod| pod["spec"]["nodeName"] == node);
+        let all: Vec<&Value> = on_node.filter(selected).collect();
         page(call, "PodList", &all, self.version)
     }
 
@@ -501,9 +529,11 @@ impl ClusterState {
             && pod["metadata"].get("deletionTimestamp").is_none();
         let mut budgets: Vec<&mut Budget> =
             self.budgets.iter_mut().filter(|budget| guarded && app == budget.app).collect();
+        // A dry run is judged as the real one, and changes nothing. Read in 1.35.
+        let dry_run = body["deleteOptions"]["dryRun"] == json!(["All"]);
         match budgets.as_mut_slice() {
             [] => {}
-            [budget] if budget.allowed > 0 => budget.allowed -= 1,
+            [budget] if budget.allowed > 0 => budget.allowed -= usize::from(!dry_run),
             [budget] => return Err(blocked(budget)),
             _ => {
                 let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
@@ -511,13 +541,54 @@ impl ClusterState {
                 return Err(api_error(500, "", message));
             }
         }
+        let success = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+        if dry_run {
+            return Ok(json_response(StatusCode::CREATED, &success));
+        }
         let grace = body["deleteOptions"]["gracePeriodSeconds"].as_i64();
         let grace =
             grace.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
         pod["metadata"]["deletionTimestamp"] = json!(format!("{due:.0}"));
-        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
-        Ok(json_response(StatusCode::CREATED, &status))
+        Ok(json_response(StatusCode::CREATED, &success))
+    }
+
+    /// Namespace `default` for objects without a namespace. Read in 1.35.
+    fn create_event(&mut self, call: &Call) -> Result<Response, ApiError> {
+        call.check_query(&["fieldManager"])?;
+        let body = call.object(&EVENT, "v1", "Event")?;
+        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if body["involvedObject"].get("namespace").is_some()
+            || body["metadata"]["namespace"] != "default"
+        {
+            let message = "involvedObject.namespace: does not match event.namespace";
+            return Err(api_error(422, "Invalid", message));
+        }
+        if self.events.contains_key(&name) {
+            let message = format!("events \"{name}\" already exists");
+            return Err(api_error(409, "AlreadyExists", message));
+        }
+        self.events.insert(name, body.clone());
+        Ok(json_response(StatusCode::CREATED, &body))
+    }
+
+    fn patch_event(&mut self, name: &str, call: &Call) -> Result<Response, ApiError> {
+        call.check_query(&["fieldManager"])?;
+        let patch: Value = serde_json::from_slice(&call.body)
+            .map_err(|e| api_error(400, "BadRequest", e.to_string()))?;
+        let Some(event) = self.events.get_mut(name) else { return Err(absent("events", name)) };
+        merge(event, &patch);
+        check_fields(&EVENT, event)?;
+        found(self.events.get(name), "events", name)
+    }
+
+    fn list_budgets(&self, call: &Call) -> Result<Response, ApiError> {
+        call.check_query(&["limit", "continue"])?;
+        let budgets: Vec<Value> = self.budgets.iter().map(|budget| json!({
+            "metadata": { "name": budget.name, "namespace": "shop" },
+            "status": { "disruptionsAllowed": budget.allowed, "currentHealthy": 2, "desiredHealthy": 2 },
+        })).collect();
+        page(call, "PodDisruptionBudgetList", &budgets.iter().collect::<Vec<_>>(), self.version)
     }
 
     fn create_secret(&mut self, call: &Call) -> Result<Response, ApiError> {

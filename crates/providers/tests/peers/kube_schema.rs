@@ -85,6 +85,40 @@ pub const EVICTION: Schema = Object(&[
     ("metadata", METADATA),
 ]);
 
+pub const EVENT: Schema = Object(&[
+    ("action", Text),
+    ("apiVersion", Text),
+    ("count", Number),
+    ("eventTime", Text),
+    ("firstTimestamp", Text),
+    (
+        "involvedObject",
+        Object(&[
+            ("apiVersion", Text),
+            ("fieldPath", Text),
+            ("kind", Text),
+            ("name", Text),
+            ("namespace", Text),
+            ("resourceVersion", Text),
+            ("uid", Text),
+        ]),
+    ),
+    ("kind", Text),
+    ("lastTimestamp", Text),
+    ("message", Text),
+    ("metadata", METADATA),
+    ("reason", Text),
+    ("related", Any),
+    ("reportingComponent", Text),
+    ("reportingInstance", Text),
+    ("series", Any),
+    ("source", Object(&[("component", Text), ("host", Text)])),
+    ("type", Text),
+]);
+
+pub const SELF_REVIEW: Schema =
+    Object(&[("apiVersion", Text), ("kind", Text), ("metadata", METADATA)]);
+
 pub const ACCESS_REVIEW: Schema = Object(&[
     ("apiVersion", Text),
     ("kind", Text),

@@ -6,8 +6,11 @@ use crate::kube_access::Admission;
 use crate::kube_api::{Api, Budget, SharedState, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
+use model::effect::DrainOptions;
 use model::fault::{Fault, FaultCode};
-use providers::kubernetes::{Cluster, JoinMaterial, NodeTaintEffect, PodEviction, Settings, Taint};
+use providers::kubernetes::{
+    Cluster, JoinMaterial, NodeTaintEffect, PodDecision, PodEviction, Settings, Taint,
+};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +27,11 @@ async fn start() -> (Api, Cluster) {
 }
 
 fn connect(pki: &Pki, api: &Api, user: &str) -> Cluster {
-    let settings = Settings { deadline: Duration::from_secs(10), refusal_grace: Duration::ZERO };
+    let settings = Settings {
+        deadline: Duration::from_secs(10),
+        refusal_grace: Duration::ZERO,
+        token_folder: None,
+    };
     Cluster::from_kubeconfig(&pki.kubeconfig(api.address, user), settings).unwrap()
 }
 
@@ -250,7 +257,9 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
     }
     let mut reported = 0;
     let pass = cluster
-        .evict_all("n1", |step| reported += usize::from(matches!(step, PodEviction::Evicted(_))))
+        .evict_all("n1", &DrainOptions::default(), |step| {
+            reported += usize::from(matches!(step, PodEviction::Evicted(_)))
+        })
         .await
         .unwrap();
     assert_eq!((pass.waiting.len(), pass.left_alone, reported), (450, 3, 450));
@@ -273,7 +282,7 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
 async fn empty(cluster: &Cluster) -> providers::kubernetes::EvictionPass {
     let started = Instant::now();
     loop {
-        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
         if pass.is_done() {
             return pass;
         }
@@ -293,7 +302,7 @@ async fn a_disruption_budget_is_waited_for() {
         }
         env.add_pod("shop/free", json!({}));
     }
-    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
     assert_eq!((pass.waiting.len(), pass.blocked.len()), (2, 2));
     let fault = pass.fault("n1").unwrap();
     assert_eq!(fault.code, FaultCode::EvictionBlocked);
@@ -306,7 +315,7 @@ async fn a_disruption_budget_is_waited_for() {
     let mut blocked = pass.blocked.len();
     while blocked > 0 {
         api.state.lock().budgets[0].allowed = 1;
-        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
         assert!(pass.blocked.len() < blocked, "{pass:?}");
         blocked = pass.blocked.len();
     }
@@ -319,7 +328,7 @@ async fn a_replaced_pod_is_not_evicted() {
     let (api, cluster) = start().await;
     api.state.lock().add_pod("shop/db-0", json!({}));
     api.trouble(Method::POST, Trouble::Race, 1);
-    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
     assert!(!pass.is_done(), "the next pass sees the new pod of that name");
     let pod = api.state.lock().pods["shop/db-0"].clone();
     assert!(pod["metadata"].get("deletionTimestamp").is_none(), "{pod}");
@@ -337,7 +346,7 @@ async fn two_budgets_for_one_pod_block_it_alone() {
         env.add_pod("shop/db", app("db"));
         env.add_pod("shop/web", json!({}));
     }
-    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
     assert_eq!((pass.waiting.len(), pass.blocked.len()), (1, 1));
     assert!(pass.blocked[0].message.contains("more than one PodDisruptionBudget"), "{pass:?}");
 }
@@ -350,11 +359,11 @@ async fn a_pod_that_ignores_its_grace_period_is_named() {
         env.add_pod("shop/deaf", json!({}));
         env.stubborn.insert("shop/deaf".into());
     }
-    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
     assert_eq!(pass.waiting.len(), 1);
     let started = Instant::now();
     let late = loop {
-        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
         assert!(!pass.is_done(), "the pod does not end");
         if pass.waiting[0].overdue_s > 0 {
             break pass;
@@ -437,7 +446,7 @@ async fn a_success_with_a_wrong_body_is_garbled() {
         let fault = mint(&cluster, Duration::from_secs(60)).await.unwrap_err();
         assert_eq!(fault.code, FaultCode::AnswerGarbled, "{words}");
         api.trouble(Method::POST, failure, 1);
-        let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
+        let fault = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap_err();
         assert_eq!(fault.code, FaultCode::AnswerGarbled, "{words}");
     }
     assert!(cluster.node("n1").await.unwrap().unwrap().schedulable);
@@ -448,7 +457,11 @@ async fn a_success_with_a_wrong_body_is_garbled() {
 async fn a_server_that_hangs_is_left_at_the_deadline() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let settings = Settings { deadline: Duration::from_secs(2), refusal_grace: Duration::ZERO };
+    let settings = Settings {
+        deadline: Duration::from_secs(2),
+        refusal_grace: Duration::ZERO,
+        token_folder: None,
+    };
     let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
     let cluster = Cluster::from_kubeconfig(&config, settings).unwrap();
     api.trouble(Method::GET, Trouble::Hang, 1);
@@ -483,7 +496,7 @@ async fn a_missing_permission_is_named() {
         FaultCode::LoginRefused
     );
     api.state.lock().add_pod("shop/web", json!({}));
-    let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
+    let fault = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap_err();
     assert_eq!(code_of(&fault, &["create pods/eviction `shop/web`"]), FaultCode::LoginRefused);
 
     let pki = Pki::new();
@@ -575,7 +588,7 @@ async fn a_refused_pod_blocks_itself_alone() {
         env.add_pod("old/job-0", json!({}));
         env.add_pod("shop/web-0", json!({}));
     }
-    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
     let blocked: BTreeMap<String, String> =
         pass.blocked.iter().map(|one| (one.pod.to_string(), one.message.clone())).collect();
     for (pod, why) in [
@@ -593,6 +606,79 @@ async fn a_refused_pod_blocks_itself_alone() {
     api.state.lock().admission.clear();
     empty(&cluster).await;
     assert!(api.state.lock().pods.is_empty());
+}
+
+/// As `kubectl drain` has it: such pods stop a drain before any pod is evicted.
+#[tokio::test]
+async fn pods_that_would_be_lost_are_evicted_only_when_told_to() {
+    let (api, cluster) = start().await;
+    let lonely = json!({ "metadata": { "ownerReferences": null } });
+    let scratch = json!({ "spec": { "volumes": [{ "name": "v", "emptyDir": {} }] } });
+    {
+        let mut env = api.state.lock();
+        env.add_pod("shop/lonely", lonely);
+        env.add_pod("shop/scratch", scratch);
+        env.add_pod("shop/web", app("web"));
+    }
+    let pass = cluster.evict_all("n1", &DrainOptions::default(), |_| {}).await.unwrap();
+    let fault = pass.fault("n1").unwrap();
+    for words in [
+        "shop/lonely (no controller replaces it; --drain-unmanaged-pods",
+        "shop/scratch (its emptyDir data would be lost; --drain-emptydir",
+        "no pod was evicted",
+    ] {
+        assert!(fault.message.contains(words), "{words}: {fault}");
+    }
+    let evictions = || {
+        let env = api.state.lock();
+        env.requests.iter().filter(|request| request.contains("/eviction")).count()
+    };
+    assert_eq!(evictions(), 0);
+    let only_emptydir = DrainOptions { emptydir: true, ..DrainOptions::default() };
+    let pass = cluster.evict_all("n1", &only_emptydir, |_| {}).await.unwrap();
+    assert_eq!((pass.refused.len(), evictions()), (1, 0), "{pass:?}");
+    // A selector that matches none of them leaves them alone.
+    let web = DrainOptions { selector: "app=web".into(), ..DrainOptions::default() };
+    let pass = cluster.evict_all("n1", &web, |_| {}).await.unwrap();
+    assert_eq!((pass.waiting.len(), evictions()), (1, 1), "{pass:?}");
+    let all = DrainOptions { grace_seconds: Some(600), ..DrainOptions::ALL_PODS };
+    let pass = cluster.evict_all("n1", &all, |_| {}).await.unwrap();
+    assert_eq!(pass.waiting.len(), 2, "{pass:?}");
+    let due = api.state.lock().pods["shop/lonely"]["metadata"]["deletionTimestamp"].clone();
+    let due: jiff::Timestamp = due.as_str().unwrap().parse().unwrap();
+    assert!(due > jiff::Timestamp::now() + Duration::from_secs(300), "its grace period is ours");
+}
+
+#[tokio::test]
+async fn a_preview_asks_the_server_and_changes_nothing() {
+    let (api, cluster) = start().await;
+    {
+        let mut env = api.state.lock();
+        env.budgets.push(Budget { name: "db-budget", app: "db", allowed: 0 });
+        env.budgets.push(Budget { name: "web-budget", app: "web", allowed: 1 });
+        env.add_pod("shop/db", app("db"));
+        env.add_pod("shop/web", app("web"));
+        env.add_pod("shop/lonely", json!({ "metadata": { "ownerReferences": null } }));
+        env.add_pod("shop/done", json!({ "status": { "phase": "Succeeded" } }));
+        let going = json!({ "metadata": { "deletionTimestamp": "2100-01-01T00:00:00Z" } });
+        env.add_pod("shop/going", going);
+    }
+    let before = api.state.lock().pods.clone();
+    let pods = cluster.preview_drain("n1", &DrainOptions::default()).await.unwrap();
+    let found: BTreeMap<String, PodDecision> =
+        pods.into_iter().map(|one| (one.pod.to_string(), one.decision)).collect();
+    assert_eq!(found["shop/web"], PodDecision::Evict);
+    assert_eq!(found["shop/done"], PodDecision::Stay);
+    assert_eq!(found["shop/going"], PodDecision::Terminating);
+    let blocked =
+        matches!(&found["shop/db"], PodDecision::Blocked(why) if why.contains("db-budget"));
+    assert!(blocked, "{found:?}");
+    assert!(matches!(&found["shop/lonely"], PodDecision::Refused(_)), "{found:?}");
+    let budgets = cluster.budgets().await.unwrap();
+    let allowed: Vec<(&str, i32)> =
+        budgets.iter().map(|one| (one.name.as_str(), one.disruptions_allowed)).collect();
+    assert_eq!(allowed, [("db-budget", 0), ("web-budget", 1)]);
+    assert_eq!(api.state.lock().pods, before);
 }
 
 /// The server must be able to refuse, or the tests above prove nothing about the requests.

@@ -12,6 +12,7 @@
 
 mod bmc_discovery;
 mod certs;
+mod clusters;
 mod crash_fixture;
 mod crash_injector;
 mod crash_matrix;
@@ -25,6 +26,7 @@ mod imaging;
 mod inspection;
 mod ipmi_sim;
 mod jobs;
+mod joins;
 mod kube_access;
 mod kube_api;
 mod kube_pki;

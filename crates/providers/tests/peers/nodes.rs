@@ -9,8 +9,8 @@ use crate::until;
 use axum::http::Method;
 use model::condition::ConditionType::{Drained, InCustomerCluster};
 use model::effect::{
-    CallOutcome, CallResult, CallVerb, ClusterExpectation, Effect, EffectKey, NodeLabels,
-    ProviderAnswer, ProviderCall, Taint, TaintEffect,
+    CallOutcome, CallResult, CallVerb, ClusterExpectation, DrainOptions, Effect, EffectKey,
+    KubeadmOptions, NodeLabels, ProviderAnswer, ProviderCall, Taint, TaintEffect,
 };
 use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
@@ -93,7 +93,8 @@ fn node(spec: Value) -> Value {
 }
 
 fn drain(deadline_seconds: u32) -> Effect {
-    Effect::Drain { cluster_ref: "c1".into(), deadline_seconds: Some(deadline_seconds) }
+    let options = DrainOptions::default();
+    Effect::Drain { cluster_ref: "c1".into(), deadline_seconds: Some(deadline_seconds), options }
 }
 
 fn uncordon(own: bool) -> Effect {
@@ -234,6 +235,7 @@ async fn every_call_finds_the_node_of_a_machine_by_one_name() {
             cluster_ref: "c1".into(),
             labels: NodeLabels::new(),
             taints: Vec::new(),
+            kubeadm: KubeadmOptions::default(),
         };
         ask(CallVerb::Observe, "join", &nothing).await;
         ask(CallVerb::Perform, "uncordon", &uncordon(false)).await;
@@ -275,6 +277,74 @@ async fn a_cordoned_node_with_pods_is_not_drained() {
     let probed = one.probe(&machine("n1", spec)).await.unwrap();
     let probed = CallOutcome { evidence: probed, ..CallOutcome::default() };
     assert!(evidence(&probed).contains(&(Drained, false, "PodsLeft")), "{probed:?}");
+}
+
+/// The owner sees on the node what was done to it. Without the right to write events all goes on.
+#[tokio::test]
+async fn what_is_done_to_a_node_is_an_event_on_it() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    let one = site.replica();
+    done(call_provider(&one, CallVerb::Perform, "drain", &drain(30)).await.0);
+    done(call_provider(&one, CallVerb::Perform, "uncordon", &uncordon(false)).await.0);
+    let events = site.api.state.lock().events.clone();
+    let reasons: Vec<&str> =
+        events.values().map(|event| event["reason"].as_str().unwrap()).collect();
+    for reason in ["Cordoned", "Drained", "Uncordoned"] {
+        assert!(reasons.contains(&reason), "{reason}: {reasons:?}");
+    }
+    for event in events.values() {
+        assert_eq!(event["involvedObject"]["uid"], "u-1", "{event}");
+        assert!(event["message"].as_str().unwrap().contains("op-1"), "{event}");
+    }
+    // A second drain of the same run renews its events.
+    done(call_provider(&one, CallVerb::Perform, "drain-2", &drain(30)).await.0);
+    assert_eq!(site.api.state.lock().events.len(), events.len());
+    site.api.state.lock().events.clear();
+    site.api.state.lock().forbidden = vec![("create", "events"), ("patch", "events")];
+    done(call_provider(&one, CallVerb::Perform, "uncordon-2", &uncordon(false)).await.0);
+    assert!(site.api.state.lock().events.is_empty());
+}
+
+/// A pod without a controller fails the step at once: waiting does not help.
+#[tokio::test]
+async fn a_drain_that_would_lose_a_pod_stops_before_it_begins() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    let lonely = json!({ "metadata": { "ownerReferences": null } });
+    site.api.state.lock().add_pod("shop/lonely-0", lonely);
+    let one = site.replica();
+    let (answer, _) = call_provider(&one, CallVerb::Perform, "drain", &drain(600)).await;
+    let fault = answer.unwrap_err();
+    assert_eq!(fault.code, FaultCode::EvictionBlocked, "{fault}");
+    assert!(fault.message.contains("--drain-unmanaged-pods"), "{fault}");
+    assert_eq!(site.evictions(), 0);
+    let all = Effect::Drain {
+        cluster_ref: "c1".into(),
+        deadline_seconds: Some(30),
+        options: DrainOptions::ALL_PODS,
+    };
+    done(call_provider(&one, CallVerb::Perform, "drain-all", &all).await.0);
+    assert_eq!(site.pods(), ["kube-system/etcd-0", "kube-system/proxy-0"]);
+}
+
+/// Leaving maintenance without `--uncordon` changes nothing on the node, and says so.
+#[tokio::test]
+async fn a_check_says_that_a_node_stays_cordoned() {
+    let site = NodeFixture::start().await;
+    site.api.state.lock().kubectl_cordon("n1", true);
+    let check = Effect::Verify {
+        cluster_ref: "c1".into(),
+        expect: ClusterExpectation::Ready,
+        advisory: true,
+    };
+    let (answer, log) =
+        call_provider(&site.replica(), CallVerb::Perform, "check-ready", &check).await;
+    done(answer);
+    for words in ["stays cordoned", "kubectl uncordon n1", "exit-maintenance n1 --uncordon"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(site.is_cordoned());
 }
 
 /// The API server is restarted during a drain, and refuses everyone while it starts.
@@ -489,7 +559,11 @@ async fn an_undo_reverts_only_what_the_run_did() {
 async fn a_machine_without_a_node_needs_no_drain() {
     let site = NodeFixture::start().await;
     let one = site.replica();
-    let nowhere = Effect::Drain { cluster_ref: String::new(), deadline_seconds: Some(9) };
+    let nowhere = Effect::Drain {
+        cluster_ref: String::new(),
+        deadline_seconds: Some(9),
+        options: DrainOptions::default(),
+    };
     let alone = [(InCustomerCluster, false, "NotJoined"), (Drained, true, "NotInCluster")];
     let outcome = done(call_provider(&one, CallVerb::Perform, "nowhere", &nowhere).await.0);
     assert!(outcome.message.contains("belongs to no cluster"), "{outcome:?}");
@@ -596,6 +670,7 @@ async fn a_node_that_joins_is_given_its_labels_and_taints() {
             taint("gpu", "", TaintEffect::NoSchedule),
             taint("team", "ml", TaintEffect::NoExecute),
         ],
+        kubeadm: KubeadmOptions::default(),
     };
     let spec = || MachineSpec { ssh_endpoint: sshd.endpoint().to_string(), ..Default::default() };
     let step = format!("join-{}", std::process::id());

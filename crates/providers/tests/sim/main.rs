@@ -65,11 +65,20 @@ fn netboot(mode: NetbootMode) -> Effect {
 }
 
 fn join(cluster: &str) -> Effect {
-    Effect::Join { cluster_ref: cluster.into(), labels: NodeLabels::new(), taints: Vec::new() }
+    Effect::Join {
+        cluster_ref: cluster.into(),
+        labels: NodeLabels::new(),
+        taints: Vec::new(),
+        kubeadm: Default::default(),
+    }
 }
 
 fn drain() -> Effect {
-    Effect::Drain { cluster_ref: "c1".into(), deadline_seconds: Some(60) }
+    Effect::Drain {
+        cluster_ref: "c1".into(),
+        deadline_seconds: Some(60),
+        options: Default::default(),
+    }
 }
 
 fn uncordon(own: bool) -> Effect {
@@ -322,6 +331,7 @@ async fn a_node_has_what_its_join_gave_it() {
         cluster_ref: "c1".into(),
         labels: NodeLabels::from([("zone".into(), "a".into())]),
         taints: vec![taint],
+        kubeadm: Default::default(),
     };
     perform(&sim, "plain", join("c1")).await.unwrap();
     let observed = answer(&sim, CallVerb::Observe, "look", dressed.clone()).await;
@@ -403,7 +413,11 @@ async fn a_budget_blocks_by_a_rule() {
 #[tokio::test]
 async fn a_machine_without_a_cluster_needs_no_drain() {
     let sim = Sim::in_ram(Speed::Zero);
-    let nowhere = Effect::Drain { cluster_ref: String::new(), deadline_seconds: Some(60) };
+    let nowhere = Effect::Drain {
+        cluster_ref: String::new(),
+        deadline_seconds: Some(60),
+        options: Default::default(),
+    };
     for (step, effect) in [("any", nowhere), ("other", drain()), ("back", uncordon(false))] {
         let done = perform(&sim, step, effect).await.unwrap();
         assert!(done.message.contains("in no cluster"), "{done:?}");

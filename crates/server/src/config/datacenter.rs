@@ -4,7 +4,7 @@ use providers::datacenter::Settings;
 use providers::http_client::Trust;
 use providers::peer_login::TrustPolicy;
 use providers::power::PowerTimeouts;
-use providers::{governor, ssh};
+use providers::{governor, kubernetes, ssh};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +20,9 @@ pub struct Datacenter {
     pub jump_hosts: Vec<String>,
     /// The credential for the jump hosts.
     pub jump_credential: String,
+    /// The folder of tokens that kubeconfigs may name as `tokenFile`. They are read for every
+    /// request, so that another program can renew them. Empty: no kubeconfig may name a file.
+    pub token_folder: PathBuf,
     /// `first-use`, `ca` or `pinned`.
     pub trust: TrustKind,
     /// CA certificates, as PEM.
@@ -56,6 +59,7 @@ impl Default for Datacenter {
             ssh_credential: String::new(),
             jump_hosts: Vec::new(),
             jump_credential: String::new(),
+            token_folder: PathBuf::new(),
             trust: TrustKind::FirstUse,
             ca_file: PathBuf::new(),
             graceful_seconds: power_timeouts.graceful.as_secs() as u32,
@@ -92,6 +96,10 @@ impl Datacenter {
         Ok(())
     }
 
+    pub fn token_folder(&self) -> Option<PathBuf> {
+        Some(self.token_folder.clone()).filter(|folder| !folder.as_os_str().is_empty())
+    }
+
     /// The provider's settings. Reads the certificates.
     pub fn settings(&self) -> Result<Settings, String> {
         let defaults = Settings::default();
@@ -101,6 +109,10 @@ impl Datacenter {
             ssh_credential: self.ssh_credential.clone(),
             jump_hosts: self.jump_hosts.clone(),
             jump_credential: self.jump_credential.clone(),
+            cluster: kubernetes::Settings {
+                token_folder: self.token_folder(),
+                ..defaults.cluster.clone()
+            },
             trust: self.trust_policy()?,
             power_timeouts: PowerTimeouts {
                 graceful,

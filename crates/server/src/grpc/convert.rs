@@ -7,7 +7,7 @@ mod watch;
 
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
-pub(super) use plan::{plan, run_step};
+pub(super) use plan::{drain_options_from, plan, run_step};
 pub(super) use watch::{WatchEvent, machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;
@@ -312,6 +312,7 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         RunType::Rma => T::Rma,
         RunType::Power => T::Power,
         RunType::ExitRma => T::ExitRma,
+        RunType::Join => T::Join,
         RunType::RackMaintenance => T::RackMaintenance,
         RunType::Firmware => T::Firmware,
         RunType::Fabric => T::Fabric,

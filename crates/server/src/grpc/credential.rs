@@ -12,7 +12,10 @@ use model::run::actions::Requester;
 use model::text;
 use proto::v1::credential_secret::Kind as Asked;
 use proto::{v1, words};
+use providers::kubernetes;
 use providers::state_store::Secret;
+use secrecy::SecretString;
+use std::path::Path;
 use store::IdentityRow;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
@@ -154,7 +157,10 @@ impl GrpcServices {
         write: CredentialWrite,
     ) -> Answer<v1::Credential> {
         let requester = requester(metadata);
-        let secret = secret_from(secret.and_then(|secret| secret.kind)).or_status()?;
+        text::check_name("name", name).or_status()?;
+        let token_folder = self.token_folder.as_deref();
+        let secret = secret.and_then(|secret| secret.kind);
+        let secret = secret_from(secret, token_folder).or_status()?;
         let written = self.secrets.write(name, &secret, write, requester).await.or_status()?;
         Ok(Response::new(credential(written)))
     }
@@ -187,11 +193,12 @@ fn credential(info: CredentialInfo) -> v1::Credential {
         user: info.login,
         version: info.version,
         updated_at: Some(time(info.updated_at)),
+        expires_at: info.expires_at.map(time),
     }
 }
 
 /// Refuses a secret that is incomplete or too long.
-fn secret_from(requested: Option<Asked>) -> Result<Secret, Refusal> {
+fn secret_from(requested: Option<Asked>, token_folder: Option<&Path>) -> Result<Secret, Refusal> {
     Ok(match requested.ok_or_else(|| Refusal::missing("secret"))? {
         Asked::Password(v1::Password { user, password }) => Secret::Password {
             user: login("secret.password.user", user)?,
@@ -203,11 +210,26 @@ fn secret_from(requested: Option<Asked>) -> Result<Secret, Refusal> {
             passphrase: (!passphrase.is_empty()).then(|| passphrase.into()),
         },
         Asked::Kubeconfig(v1::Kubeconfig { text }) => {
-            Secret::Kubeconfig { text: given("secret.kubeconfig.text", text)?.into() }
+            let text = given("secret.kubeconfig.text", text)?.into();
+            check_kubeconfig("secret.kubeconfig.text", &text, token_folder)?;
+            Secret::Kubeconfig { text }
         }
         Asked::MaasKey(v1::MaasKey { key }) => {
             Secret::MaasKey { key: maas_key("secret.maas_key.key", key)?.into() }
         }
+    })
+}
+
+/// Refuses a kubeconfig that Farrier could not log in with. The refusal does not quote it.
+fn check_kubeconfig(
+    field: &str,
+    text: &SecretString,
+    token_folder: Option<&Path>,
+) -> Result<(), Refusal> {
+    let checked = kubernetes::check_kubeconfig(text, token_folder);
+    checked.map(drop).map_err(|fault| {
+        let instead = "`kubectl config view --raw --flatten --minify` writes one with all its data";
+        Refusal::invalid(field, format!("cannot be used: {}", fault.message), instead)
     })
 }
 
@@ -251,24 +273,28 @@ mod tests {
             Some(Asked::Password(v1::Password { user: user.into(), password: password.into() }))
         };
         let maas = |key: &str| Some(Asked::MaasKey(v1::MaasKey { key: key.into() }));
+        let kubeconfig = |text: &str| Some(Asked::Kubeconfig(v1::Kubeconfig { text: text.into() }));
         let long = "x".repeat(MAX_SECRET + 1);
         for (requested, field) in [
             (None, "secret"),
             (password("", "p"), "secret.password.user"),
             (password("u", ""), "secret.password.password"),
             (password("u", &long), "secret.password.password"),
-            (Some(Asked::Kubeconfig(v1::Kubeconfig::default())), "secret.kubeconfig.text"),
+            (kubeconfig(""), "secret.kubeconfig.text"),
+            (kubeconfig(" \n"), "secret.kubeconfig.text"),
+            (kubeconfig("xxx"), "secret.kubeconfig.text"),
+            (kubeconfig("users: [{name: u, user: {token: xxx}}]"), "secret.kubeconfig.text"),
             (maas(""), "secret.maas_key.key"),
             (maas("xxx:yyy"), "secret.maas_key.key"),
             (maas("xxx::zzz"), "secret.maas_key.key"),
             (maas("xxx:y y:zzz"), "secret.maas_key.key"),
             (maas("xxx:yyy:zzz:four"), "secret.maas_key.key"),
         ] {
-            let refusal = secret_from(requested).unwrap_err();
+            let refusal = secret_from(requested, None).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
             assert!(!refusal.message.contains("xxx"), "{}", refusal.message);
         }
-        assert!(secret_from(password("u", "p")).is_ok());
-        assert!(secret_from(maas("consumer:token:secret\n")).is_ok());
+        assert!(secret_from(password("u", "p"), None).is_ok());
+        assert!(secret_from(maas("consumer:token:secret\n"), None).is_ok());
     }
 }

@@ -1,8 +1,8 @@
 //! MachineService.
 
 use super::convert::{
-    expected_version, initiator, machine, machine_event, machine_from, machine_with_hardware,
-    optional_machine_id, overrides_from, request_id_from, who,
+    drain_options_from, expected_version, initiator, machine, machine_event, machine_from,
+    machine_with_hardware, optional_machine_id, overrides_from, request_id_from, who,
 };
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status, store_error_status};
@@ -43,6 +43,17 @@ impl OperationRequest {
     fn in_maintenance_plan(self, way: Option<Maintenance>) -> Self {
         Self { plan_id: way.map(Maintenance::plan_id), ..self }
     }
+}
+
+/// The options of a drain, as parameters of its run.
+fn drain_params(drain: bool, options: Option<v1::DrainOptions>) -> Result<Params, Refusal> {
+    let Some(options) = options else { return Ok(Params::new()) };
+    let options = drain_options_from("drain_options", options)?;
+    if !drain && !options.is_default() {
+        let instead = "set drain too (`--drain`)";
+        return Err(Refusal::invalid("drain_options", "is set without drain", instead));
+    }
+    Ok(options.params())
 }
 
 /// The change that a request makes to a stored or a new machine.
@@ -302,6 +313,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let desired =
             OperationRequest::of_type(run_type, requested.gate_override, requested.dry_run);
         let desired = desired.in_maintenance_plan(way);
+        let params = drain_params(requested.drain, requested.drain_options).or_status()?;
+        let desired = OperationRequest { params, ..desired };
         self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 

@@ -33,6 +33,13 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     assert!(person.line("credential delete maas", 0).contains("maas deleted"));
     let refused = person.run(&["credential", "set", "Bad Name", "--kubeconfig", path], 2);
     assert!(refused.contains("lower-case letters"), "{refused}");
+    // A kubeconfig is checked when it is set; the error repeats nothing of it.
+    let refused = person.run(&["credential", "set", "cluster-a", "--kubeconfig", path], 2);
+    assert!(refused.contains("secret.kubeconfig.text") && !refused.contains("s3cret"), "{refused}");
+    for format in ["table", "wide", "json", "yaml"] {
+        let checked = person.line(&format!("cluster check cluster-a -o {format}"), 1);
+        assert!(checked.contains("no credential"), "{format}: {checked}");
+    }
     let missing =
         person.run(&["credential", "set", "x", "--user", "u", "--ssh-key", "/no/file"], 2);
     assert!(missing.contains("/no/file"), "{missing}");

@@ -1,6 +1,8 @@
 //! Labels and taints of Kubernetes nodes.
 
-use model::effect::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
+use model::effect::{
+    KubeadmOptions, MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints,
+};
 use model::text::MAX_LABELS;
 
 #[test]
@@ -62,4 +64,30 @@ fn a_taint_reads_as_kubectl_writes_it() {
     for effect in TaintEffect::ALL {
         assert_eq!(serde_json::to_value(effect).unwrap(), effect.as_str());
     }
+}
+
+#[test]
+fn kubeadm_options_are_checked_with_the_plan() {
+    let arguments =
+        |text: &str| KubeadmOptions { arguments: vec![text.into()], ..KubeadmOptions::default() };
+    for good in
+        ["--v=5", "--cri-socket=unix:///run/crio/crio.sock", "--patches=/etc/k8s/patches dir"]
+    {
+        assert_eq!(arguments(good).check("f"), Ok(()), "{good}");
+    }
+    for bad in ["", "v=5", "-v", "--token=x", "--config", "--node-name=n", "--a=\nb"] {
+        let refusal = arguments(bad).check("f").unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("f.arguments[0]"), "{bad}");
+    }
+    let ignored = |text: &str| KubeadmOptions {
+        ignore_preflight_errors: vec!["Swap".into(), text.into()],
+        ..KubeadmOptions::default()
+    };
+    assert_eq!(ignored("FileAvailable--etc-kubernetes-kubelet.conf").check("f"), Ok(()));
+    for bad in ["", "a b", "x;id", "a,b"] {
+        let refusal = ignored(bad).check("f").unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("f.ignore_preflight_errors[1]"), "{bad}");
+    }
+    let many = KubeadmOptions { arguments: vec!["--v=5".into(); 33], ..KubeadmOptions::default() };
+    assert_eq!(many.check("f").unwrap_err().field.as_deref(), Some("f.arguments"));
 }

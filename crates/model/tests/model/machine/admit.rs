@@ -43,6 +43,7 @@ fn gates_by_phase() {
         (RunType::ExitMaintenance, [false, false, true]),
         (RunType::Upgrade, [false, false, true]),
         (RunType::NetReconfig, [false, false, true]),
+        (RunType::Join, [false, false, true]),
         (RunType::Rma, [false, false, true]),
         (RunType::Power, [true, true, true]),
     ];
@@ -73,7 +74,12 @@ fn gates_by_effect() {
         (Effect::Net { document: "n".into() }, [false, false, true]),
         (Effect::Netboot { mode: NetbootMode::Pxe }, [false, false, true]),
         (
-            Effect::Join { cluster_ref: "c".into(), labels: NodeLabels::new(), taints: Vec::new() },
+            Effect::Join {
+                cluster_ref: "c".into(),
+                labels: NodeLabels::new(),
+                taints: Vec::new(),
+                kubeadm: Default::default(),
+            },
             [false, false, true],
         ),
         (rma(RmaAction::Record), [true, true, true]),
@@ -81,7 +87,14 @@ fn gates_by_effect() {
         (rma(RmaAction::Mark), [false, false, true]),
         (power(DesiredPower::On), [true, true, true]),
         (power(DesiredPower::Off), [false, true, true]),
-        (Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None }, [true, true, true]),
+        (
+            Effect::Drain {
+                cluster_ref: "c".into(),
+                deadline_seconds: None,
+                options: Default::default(),
+            },
+            [true, true, true],
+        ),
         (Effect::Uncordon { cluster_ref: "c".into(), own: false }, [true, true, true]),
         (command(true), [false, false, true]),
         (command(false), [true, true, true]),
@@ -141,6 +154,7 @@ fn gates_by_health() {
         cluster_ref: cluster(),
         labels: NodeLabels::new(),
         taints: Vec::new(),
+        kubeadm: Default::default(),
     });
     let uncordon = step(Effect::Uncordon { cluster_ref: cluster(), own: false });
     let note = step(Effect::Ssh { command: "true".into(), destructive: false });
@@ -267,6 +281,7 @@ fn every_plan_that_takes_something_is_gated() {
             "plan-repave-v1" => Some(Impact::DiskLoss),
             "plan-upgrade-v1" | "plan-power-cycle-v1" => Some(Impact::Restart),
             "plan-net-reconfig-v1" => Some(Impact::NetworkLoss),
+            "plan-join-v1" => Some(Impact::SystemChange),
             "plan-rma-v1" | "plan-power-off-v1" => Some(Impact::PowerLoss),
             "plan-enter-maintenance-v1" => Some(Impact::Maintenance),
             "plan-enter-maintenance-drain-v1"

@@ -226,7 +226,7 @@ fn who_places_the_work_moves_it_away() {
     for step in steps(&DecommissionMode::FullDecommission.stages(true), &stage_context("cluster-a"))
     {
         match (&step.effect, step.name.as_str()) {
-            (Effect::Drain { cluster_ref, deadline_seconds }, "drain_node") => {
+            (Effect::Drain { cluster_ref, deadline_seconds, .. }, "drain_node") => {
                 assert_eq!(cluster_ref, "cluster-a");
                 assert!(deadline_seconds.is_some_and(|time| time < step.timeout_seconds));
             }

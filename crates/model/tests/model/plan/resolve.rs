@@ -1,6 +1,6 @@
 //! Resolving a plan to the steps of a run.
 
-use model::effect::{DesiredPower, Effect, PowerOffPolicy};
+use model::effect::{DesiredPower, DrainOptions, Effect, PowerOffPolicy};
 use model::id::{MachineId, PlanId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{
@@ -45,9 +45,52 @@ fn no_built_in_plan_resolves_to_nothing() {
         let params = checked_params(params).unwrap();
         let params = plan.complete_params(run_type, params, &defaults).unwrap();
         for cluster in ["", "cluster-a"] {
-            let steps = plan.resolve(&machine(cluster), &params, &defaults).unwrap();
-            assert!(!steps.is_empty(), "{}", plan.id);
+            let steps = plan.resolve(&machine(cluster), &params, &defaults);
+            if run_type == RunType::Join && cluster.is_empty() {
+                let refusal = steps.unwrap_err();
+                assert_eq!(refusal.field.as_deref(), Some("machine.spec.target_cluster_ref"));
+                continue;
+            }
+            assert!(!steps.unwrap().is_empty(), "{}", plan.id);
         }
+    }
+}
+
+/// Rows: the options of the step, the parameters of the run, and the options of the resolved step.
+#[test]
+fn the_parameters_say_which_pods_a_drain_takes() {
+    let options = |unmanaged_pods, emptydir, grace_seconds, selector: &str| DrainOptions {
+        unmanaged_pods,
+        emptydir,
+        grace_seconds,
+        selector: selector.into(),
+    };
+    let none = DrainOptions::default();
+    let all = options(true, true, Some(30), "app=web");
+    for (own, requested, expected) in [
+        (none.clone(), none.clone(), none.clone()),
+        (none.clone(), all.clone(), all.clone()),
+        (all.clone(), none.clone(), all.clone()),
+        (
+            options(true, false, Some(5), ""),
+            options(false, true, Some(9), "a=b"),
+            options(true, true, Some(5), "a=b"),
+        ),
+    ] {
+        let params = checked_params(requested.params()).unwrap();
+        let effect =
+            Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None, options: own };
+        let step = Step { name: "drain".into(), timeout_seconds: None, max_retries: None, effect };
+        let plan = Plan { steps: vec![step], ..default_plan(RunType::Rma).unwrap() };
+        let steps = plan.resolve(&machine("c"), &params, &Defaults::default()).unwrap();
+        let Effect::Drain { options, .. } = &steps[0].effect else { panic!("{steps:?}") };
+        assert_eq!(*options, expected);
+    }
+    for (name, value) in
+        [("drain_emptydir", "yes"), ("drain_grace_seconds", "-1"), ("drain_selector", "a\nb")]
+    {
+        let refusal = checked_params(Params::from([(name.into(), value.into())])).unwrap_err();
+        assert_eq!(refusal.field, Some(format!("params[{name}]")), "{value}");
     }
 }
 
@@ -106,7 +149,7 @@ fn a_drain_ends_before_its_step_and_needs_a_cluster() {
     assert_eq!(names(&with), ["drain", "record", "power-off", "mark"]);
     assert_eq!(names(&without), ["record", "power-off", "mark"]);
     let deadline = |step: &RunStep| {
-        let Effect::Drain { cluster_ref, deadline_seconds } = &step.effect else {
+        let Effect::Drain { cluster_ref, deadline_seconds, .. } = &step.effect else {
             panic!("{:?}", step.effect)
         };
         (cluster_ref.clone(), *deadline_seconds)
@@ -119,7 +162,11 @@ fn a_drain_ends_before_its_step_and_needs_a_cluster() {
     for (given, timeout, expected) in
         [(None, 1, 1), (None, 10, 9), (None, 600, 570), (Some(20), 600, 20), (Some(599), 600, 570)]
     {
-        let effect = Effect::Drain { cluster_ref: "c".into(), deadline_seconds: given };
+        let effect = Effect::Drain {
+            cluster_ref: "c".into(),
+            deadline_seconds: given,
+            options: Default::default(),
+        };
         let mut plan = own.clone();
         plan.steps[0].timeout_seconds = Some(timeout);
         plan.steps[0].effect = effect;

@@ -2,8 +2,8 @@
 
 use super::word_from;
 use model::effect::{
-    ClusterExpectation, DesiredPower, DeviceWork, Effect, NetbootMode, PowerOffPolicy, RebootMode,
-    RmaAction, Taint, TaintEffect,
+    ClusterExpectation, DesiredPower, DeviceWork, DrainOptions, Effect, KubeadmOptions,
+    NetbootMode, PowerOffPolicy, RebootMode, RmaAction, Taint, TaintEffect,
 };
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunStep, Step};
@@ -60,10 +60,11 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             K::Netboot(v1::SetNetboot { mode: mode.into() })
         }
         Effect::Repave { image } => K::Repave(v1::RepaveImage { image }),
-        Effect::Join { cluster_ref, labels, taints } => K::Join(v1::KubeadmJoin {
+        Effect::Join { cluster_ref, labels, taints, kubeadm } => K::Join(v1::KubeadmJoin {
             cluster_ref,
             labels: labels.into_iter().collect(),
             taints: taints.into_iter().map(taint).collect(),
+            kubeadm: kubeadm_options(kubeadm),
         }),
         Effect::Verify { cluster_ref, expect, advisory } => {
             let expect = match expect {
@@ -82,9 +83,10 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             let (graceful_seconds, force) = power_off_fields(power_off);
             K::Rma(v1::RmaAction { action: action.into(), graceful_seconds, force })
         }
-        Effect::Drain { cluster_ref, deadline_seconds } => {
+        Effect::Drain { cluster_ref, deadline_seconds, options } => {
             let deadline_seconds = deadline_seconds.map(|seconds| seconds as i32);
-            K::Drain(v1::DrainNode { cluster_ref, deadline_seconds })
+            let options = drain_options(options);
+            K::Drain(v1::DrainNode { cluster_ref, deadline_seconds, options })
         }
         Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
         Effect::Power { to, power_off } => {
@@ -106,6 +108,25 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         }),
         // Only an undo; a plan cannot contain it.
         Effect::Leave { .. } => return None,
+    })
+}
+
+/// Unset where every option has its default.
+fn kubeadm_options(options: KubeadmOptions) -> Option<v1::KubeadmOptions> {
+    (!options.is_default()).then(|| v1::KubeadmOptions {
+        config: options.config,
+        arguments: options.arguments,
+        ignore_preflight_errors: options.ignore_preflight_errors,
+    })
+}
+
+/// Unset where every option has its default.
+fn drain_options(options: DrainOptions) -> Option<v1::DrainOptions> {
+    (!options.is_default()).then(|| v1::DrainOptions {
+        unmanaged_pods: options.unmanaged_pods,
+        emptydir: options.emptydir,
+        grace_seconds: options.grace_seconds.map(|seconds| seconds as i32),
+        selector: options.selector,
     })
 }
 
@@ -219,6 +240,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             cluster_ref: join.cluster_ref,
             labels: join.labels.into_iter().collect(),
             taints: taints_from(&format!("{field}.join.taints"), join.taints)?,
+            kubeadm: kubeadm_from(join.kubeadm.unwrap_or_default()),
         },
         K::Verify(verify) => Effect::Verify {
             expect: expectation_from(&format!("{field}.verify.expect"), verify.expect)?,
@@ -233,6 +255,10 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
                 drain.deadline_seconds,
             )?,
             cluster_ref: drain.cluster_ref,
+            options: drain_options_from(
+                &format!("{field}.drain.options"),
+                drain.options.unwrap_or_default(),
+            )?,
         },
         K::Uncordon(uncordon) => Effect::Uncordon { cluster_ref: uncordon.cluster_ref, own: false },
         K::Device(_) | K::Parts(_) | K::Stage(_) => {
@@ -242,6 +268,23 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
         }
         K::Power(power) => power_from(&format!("{field}.power"), &power)?,
     })
+}
+
+fn kubeadm_from(options: v1::KubeadmOptions) -> KubeadmOptions {
+    let v1::KubeadmOptions { config, arguments, ignore_preflight_errors } = options;
+    KubeadmOptions { config, arguments, ignore_preflight_errors }
+}
+
+/// Options of a drain. Their values are checked by the model.
+pub(in crate::grpc) fn drain_options_from(
+    field: &str,
+    options: v1::DrainOptions,
+) -> Result<DrainOptions, Refusal> {
+    let v1::DrainOptions { unmanaged_pods, emptydir, grace_seconds, selector } = options;
+    let grace_seconds = parse_count(&format!("{field}.grace_seconds"), grace_seconds)?;
+    let options = DrainOptions { unmanaged_pods, emptydir, grace_seconds, selector };
+    options.check(|name| format!("{field}.{name}"))?;
+    Ok(options)
 }
 
 fn power_from(field: &str, power: &v1::SetPower) -> Result<Effect, Refusal> {

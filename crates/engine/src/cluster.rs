@@ -1,0 +1,48 @@
+//! Clusters: what operators ask about them. Nothing about a cluster is stored but its credential.
+
+use crate::engine::Engine;
+use crate::machine::hardware::HardwareResult;
+use model::effect::DrainOptions;
+use model::id::MachineId;
+use model::refusal::{Reason, Refusal};
+use model::target::TargetId;
+use model::text;
+use providers::Target;
+use providers::cluster_check::{ClusterInspector, ClusterReport, DrainPreview};
+use store::Result;
+
+pub struct Clusters(pub(crate) Engine);
+
+impl Clusters {
+    /// Checks the cluster of this name. Changes nothing in it.
+    pub async fn check(&self, name: &str) -> Result<ClusterReport> {
+        text::check_name("name", name)?;
+        Ok(self.inspector()?.check_cluster(name).await)
+    }
+
+    /// What a drain of the machine's node would do. Empty for a simulated machine, and for one that
+    /// belongs to no cluster.
+    pub async fn preview_drain(
+        &self,
+        id: &MachineId,
+        options: &DrainOptions,
+    ) -> HardwareResult<DrainPreview> {
+        let machine = self.0.machines().get(id).await?;
+        let provider = self.0.providers().cluster_provider(&machine.spec.provider);
+        let inspector = provider.and_then(|provider| provider.cluster_inspector());
+        let target = Target { id: TargetId::from(&machine.id), spec: machine.spec.clone() };
+        match inspector.filter(|_| !machine.spec.target_cluster_ref.is_empty()) {
+            None => Ok(DrainPreview::default()),
+            Some(inspector) => Ok(inspector.preview_drain(&target, options).await?),
+        }
+    }
+
+    fn inspector(&self) -> Result<&dyn ClusterInspector> {
+        let providers = self.0.providers();
+        let names = providers.names();
+        let mut able = names.iter().filter_map(|name| providers.get(name)?.cluster_inspector());
+        Ok(able.next().ok_or_else(|| {
+            Refusal::new(Reason::CapabilityMissing, "no provider of this server reaches clusters")
+        })?)
+    }
+}

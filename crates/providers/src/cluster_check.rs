@@ -1,0 +1,72 @@
+//! What operators ask about a cluster: does Farrier reach it and have its rights there, and what
+//! would a drain do to a machine's node.
+
+use crate::bmc_discovery::CheckOutcome;
+use crate::kubernetes::{DisruptionBudget, PodPreview};
+use crate::port::Target;
+use async_trait::async_trait;
+use model::effect::DrainOptions;
+use model::fault::Result;
+use model::time::Timestamp;
+
+/// One check of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterFinding {
+    /// What was checked, such as `reachable` or `create pods/eviction`.
+    pub check: String,
+    pub outcome: CheckOutcome,
+    pub message: String,
+}
+
+/// The checks of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterReport {
+    pub address: String,
+    pub version: String,
+    /// The name of our user there.
+    pub user: String,
+    /// When the credential expires, where it says so.
+    pub expires_at: Option<Timestamp>,
+    pub findings: Vec<ClusterFinding>,
+}
+
+impl ClusterReport {
+    /// Whether everything that Farrier does with a cluster works there.
+    pub fn usable(&self) -> bool {
+        !self.findings.iter().any(|one| one.outcome == CheckOutcome::Cannot)
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        check: impl Into<String>,
+        outcome: CheckOutcome,
+        message: impl Into<String>,
+    ) {
+        self.findings.push(ClusterFinding {
+            check: check.into(),
+            outcome,
+            message: message.into(),
+        });
+    }
+}
+
+/// What a drain of a machine's node would do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DrainPreview {
+    /// Empty: there is no cluster to drain from.
+    pub cluster: String,
+    /// Empty: the cluster has no node of the machine.
+    pub node: String,
+    pub pods: Vec<PodPreview>,
+    /// The budgets in the namespaces of the pods that would go.
+    pub budgets: Vec<DisruptionBudget>,
+}
+
+#[async_trait]
+pub trait ClusterInspector: Send + Sync {
+    /// Checks the cluster whose kubeconfig is the credential of this name. Changes nothing there.
+    async fn check_cluster(&self, name: &str) -> ClusterReport;
+
+    /// Asks the cluster of a machine what a drain would do. Changes nothing there.
+    async fn preview_drain(&self, target: &Target, options: &DrainOptions) -> Result<DrainPreview>;
+}

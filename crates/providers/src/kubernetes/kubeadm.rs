@@ -1,0 +1,130 @@
+//! The call of `kubeadm join` on a host: the script, and the config file with what Farrier knows.
+
+use super::JoinMaterial;
+use model::effect::KubeadmOptions;
+use model::fault::{Fault, FaultCode, Result};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+
+const JOIN_CONFIGURATION: &str = "JoinConfiguration";
+/// kubeadm needs root. Where the login is another user, sudo must need no password.
+pub const PRELUDE: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; SUDO=; \
+    [ \"$(id -u)\" = 0 ] || ! command -v sudo >/dev/null || SUDO='sudo -n'";
+
+/// The script that joins the host under this name.
+pub fn join_script(
+    material: &JoinMaterial,
+    options: &KubeadmOptions,
+    node_name: &str,
+) -> Result<SecretString> {
+    let mut arguments: Vec<String> = Vec::new();
+    let mut script = PRELUDE.to_owned();
+    if options.config.is_empty() {
+        arguments.push(material.arguments().expose_secret().to_owned());
+        arguments.push(format!("--node-name {node_name}"));
+    } else {
+        let config = join_config(material, options, node_name)?;
+        // The file has the token in it, and is removed when kubeadm has ended.
+        script.push_str("; umask 077; FILE=$(mktemp) || exit; trap 'rm -f \"$FILE\"' EXIT; ");
+        script.push_str(&format!("printf '%s' {} >\"$FILE\" || exit", quote(&config)));
+        arguments.push("join --config \"$FILE\"".to_owned());
+    }
+    if !options.ignore_preflight_errors.is_empty() {
+        let ignored = options.ignore_preflight_errors.join(",");
+        arguments.push(format!("--ignore-preflight-errors={}", quote(&ignored)));
+    }
+    arguments.extend(options.arguments.iter().map(|argument| quote(argument)));
+    script.push_str(&format!("; $SUDO env \"PATH=$PATH\" kubeadm {}", arguments.join(" ")));
+    Ok(script.into())
+}
+
+/// The documents of the plan's config. The discovery and the name are added to its
+/// JoinConfiguration. JSON is YAML, so kubeadm reads them.
+fn join_config(
+    material: &JoinMaterial,
+    options: &KubeadmOptions,
+    node_name: &str,
+) -> Result<String> {
+    let odd = |why: &str| {
+        Fault::new(FaultCode::NotSupported, format!("the kubeadm config of the plan {why}"))
+    };
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&options.config).map_err(|_| odd("is not YAML"))?;
+    let mut documents: Vec<Value> = documents.into_iter().filter(Value::is_object).collect();
+    let join = documents.iter_mut().find(|one| one["kind"] == JOIN_CONFIGURATION);
+    let join = join.ok_or_else(|| odd("has no document of the kind JoinConfiguration"))?;
+    join["discovery"]["bootstrapToken"] = json!({
+        "token": material.token.expose_secret(),
+        "apiServerEndpoint": material.server,
+        "caCertHashes": material.ca_hashes,
+    });
+    join["nodeRegistration"]["name"] = json!(node_name);
+    let texts: Vec<String> = documents.iter().map(Value::to_string).collect();
+    Ok(texts.join("\n---\n"))
+}
+
+/// One word of a shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    fn material() -> JoinMaterial {
+        JoinMaterial {
+            server: "k:6443".into(),
+            token_id: "abcdef".into(),
+            token: "abcdef.hush".into(),
+            ca_hashes: vec!["sha256:00".into()],
+            expires_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn script(options: &KubeadmOptions) -> String {
+        join_script(&material(), options, "n1").unwrap().expose_secret().to_owned()
+    }
+
+    #[test]
+    fn arguments_are_words_of_the_shell() {
+        let plain = script(&KubeadmOptions::default());
+        let line = "kubeadm join k:6443 --token abcdef.hush --discovery-token-ca-cert-hash sha256:00 --node-name n1";
+        assert!(plain.starts_with(PRELUDE) && plain.ends_with(line), "{plain}");
+        let more = script(&KubeadmOptions {
+            arguments: vec!["--cri-socket=unix:///run/it's.sock".into()],
+            ignore_preflight_errors: vec!["Swap".into(), "Mem".into()],
+            ..Default::default()
+        });
+        let end = r"--node-name n1 --ignore-preflight-errors='Swap,Mem' '--cri-socket=unix:///run/it'\''s.sock'";
+        assert!(more.ends_with(end), "{more}");
+    }
+
+    #[test]
+    fn a_config_gets_the_discovery_and_the_name() {
+        let config = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\n\
+                      nodeRegistration: {criSocket: 'unix:///x', taints: []}\n---\n\
+                      apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 50\n";
+        let options = KubeadmOptions { config: config.into(), ..Default::default() };
+        let text = join_config(&material(), &options, "n1").unwrap();
+        let parts: Vec<Value> =
+            text.split("\n---\n").map(|part| serde_json::from_str(part).unwrap()).collect();
+        assert_eq!(parts[0]["nodeRegistration"]["name"], "n1");
+        assert_eq!(parts[0]["nodeRegistration"]["criSocket"], "unix:///x");
+        let token = &parts[0]["discovery"]["bootstrapToken"];
+        assert_eq!(
+            (&token["token"], &token["apiServerEndpoint"]),
+            (&json!("abcdef.hush"), &json!("k:6443"))
+        );
+        assert_eq!(parts[1]["maxPods"], 50);
+        let called = script(&options);
+        assert!(called.contains("kubeadm join --config \"$FILE\""), "{called}");
+        assert!(!called.contains("--token"), "{called}");
+        for bad in ["kind: InitConfiguration", "[", "text"] {
+            let options = KubeadmOptions { config: bad.into(), ..Default::default() };
+            let fault = join_config(&material(), &options, "n1").unwrap_err();
+            assert_eq!(fault.code, FaultCode::NotSupported, "{bad}");
+        }
+    }
+}
