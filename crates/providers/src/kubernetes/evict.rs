@@ -304,7 +304,7 @@ fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
         // A budget, an admission rule, a namespace that is being deleted. Two budgets for one pod,
         // and a webhook that cannot be called, are an internal error of the server; a budget that
         // is changed all the time is a timeout with a reason.
-        400..=499 | 500 => Some(blocked(pod, status)),
+        400..=500 => Some(blocked(pod, status)),
         504 if status.reason == "Timeout" => Some(blocked(pod, status)),
         _ => None,
     }

@@ -8,6 +8,7 @@ use crate::crash_matrix::Scenario;
 use crate::fake_bmc::{FakeBmc, PASSWORD, RESET, SYSTEM, settings as redfish_settings};
 use crate::fake_updater::{UpdateOutcome, Updater, UploadMethod, file_server};
 use crate::http::{Call, Peer, Response};
+use crate::joins::SED;
 use crate::kube_api::{Api, TOKEN};
 use crate::kube_pki::Pki;
 use crate::kubernetes::{cluster_info, node};
@@ -113,6 +114,10 @@ impl CrashFixture {
             true => Some(serve_cluster(life, &stored, &injector).await),
             false => None,
         };
+        if let (Scenario::Adopt, Some(host), Some(api)) = (life, &host, &api) {
+            let server = format!("    server: https://{}\n", api.address);
+            fs::write(home(host).join("kubelet.conf"), server).unwrap();
+        }
         stored.set_credential(
             "bmc",
             Secret::Password { user: "root".into(), password: PASSWORD.to_string().into() },
@@ -362,6 +367,7 @@ fn start_host(scenario: Scenario) -> Option<Sshd> {
         ("netplan", write("netplan $1")),
         ("reboot", write("reboot") + reboot),
         ("nv", switches::NV.into()),
+        ("sed", SED.into()),
         // A test host has no /etc of its own.
         ("cat", "#!/bin/sh\n[ \"$1\" = /etc/farrier/image ] && set -- \"$HOME/stamp\"\nexec busybox cat \"$@\"\n".into()),
     ];
@@ -448,7 +454,8 @@ async fn serve_cluster(
     env.crash_injector = Some(Arc::clone(injector));
     let server = format!("https://{}", api.address);
     env.config_maps.insert("cluster-info".into(), cluster_info(&pki, &server));
-    if matches!(scenario, Scenario::Leave | Scenario::Drain | Scenario::Uncordon) {
+    if matches!(scenario, Scenario::Adopt | Scenario::Leave | Scenario::Drain | Scenario::Uncordon)
+    {
         env.add_node(node(MACHINE));
     }
     match scenario {
@@ -469,6 +476,7 @@ async fn serve_cluster(
         | Scenario::InBand
         | Scenario::Net
         | Scenario::Join
+        | Scenario::Adopt
         | Scenario::Leave
         | Scenario::SwitchOff
         | Scenario::Repave

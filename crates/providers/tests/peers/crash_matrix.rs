@@ -38,6 +38,8 @@ pub enum Scenario {
     InBand,
     Net,
     Join,
+    /// A join of a host that is a member already.
+    Adopt,
     Leave,
     SwitchOff,
     Drain,
@@ -51,7 +53,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Cycle,
         Self::PowerOff,
         Self::NetbootPxe,
@@ -60,6 +62,7 @@ impl Scenario {
         Self::InBand,
         Self::Net,
         Self::Join,
+        Self::Adopt,
         Self::Leave,
         Self::SwitchOff,
         Self::Drain,
@@ -86,8 +89,9 @@ impl Scenario {
             }
             Self::InBand => Effect::Reboot { mode: RebootMode::InBand, power_off },
             Self::Net => Effect::Net { document: DOCUMENT.into() },
-            Self::Join => {
-                let (labels, taints) = (BTreeMap::new(), Vec::new());
+            Self::Join | Self::Adopt => {
+                let labels = BTreeMap::from([("zone".to_owned(), "b".to_owned())]);
+                let taints = Vec::new();
                 Effect::Join { cluster_ref, labels, taints, kubeadm: Default::default() }
             }
             Self::Leave => Effect::Leave { cluster_ref },
@@ -124,6 +128,7 @@ impl Scenario {
             | Self::InBand
             | Self::Net
             | Self::Join
+            | Self::Adopt
             | Self::Leave
             | Self::SwitchOff
             | Self::Drain
@@ -147,6 +152,7 @@ impl Scenario {
             | Self::InBand
             | Self::Net
             | Self::Join
+            | Self::Adopt
             | Self::Leave
             | Self::Drain
             | Self::Uncordon
@@ -165,7 +171,7 @@ impl Scenario {
     }
 
     pub fn needs_cluster(self) -> bool {
-        matches!(self, Self::Join | Self::Leave | Self::Drain | Self::Uncordon)
+        matches!(self, Self::Join | Self::Adopt | Self::Leave | Self::Drain | Self::Uncordon)
     }
 
     pub fn reboots_host(self) -> bool {
@@ -196,6 +202,15 @@ impl Scenario {
                 assert!(env.nodes.contains_key(MACHINE), "{message}");
                 let tokens: Vec<&String> = env.secrets.keys().collect();
                 assert_eq!(tokens, [""; 0], "a token was left behind: {message}");
+            }
+            Self::Adopt => {
+                assert_eq!(site.count_recorded("kubeadm join"), 0, "{message}");
+                let env = site.api.as_ref().unwrap().state.lock();
+                let zone = &env.nodes[MACHINE]["metadata"]["labels"]["zone"];
+                assert_eq!(zone, "b", "{message}");
+                let reasons: Vec<_> = env.events.values().map(|one| &one["reason"]).collect();
+                assert_eq!(reasons, ["Joined"], "{message}");
+                assert!(env.secrets.is_empty(), "{message}");
             }
             Self::Leave => {
                 assert_recorded_once(site, &["kubeadm reset"], message);
@@ -385,6 +400,7 @@ crash_scenarios! {
     a_reboot_from_within_survives_every_crash: InBand;
     a_new_network_survives_every_crash: Net;
     a_join_survives_every_crash: Join;
+    an_adoption_survives_every_crash: Adopt;
     a_leave_survives_every_crash: Leave;
     a_switch_off_survives_every_crash: SwitchOff;
     a_drain_survives_every_crash: Drain;

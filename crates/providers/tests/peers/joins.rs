@@ -34,7 +34,7 @@ const BROKEN_KUBEADM: &str = "#!/bin/sh\necho '[preflight] Running pre-flight ch
     echo '\t[ERROR Swap]: running with swap on is not supported' >&2\n\
     echo 'To see the stack trace of this error execute with --v=5 or higher' >&2\nexit 1\n";
 /// Reads the kubelet's file from the home of the test's user.
-const SED: &str = "#!/bin/sh\nfor last; do :; done\n\
+pub const SED: &str = "#!/bin/sh\nfor last; do :; done\n\
     [ \"$last\" = /etc/kubernetes/kubelet.conf ] && last=$HOME/kubelet.conf\n\
     exec busybox sed \"$1\" \"$2\" \"$last\"\n";
 

@@ -113,7 +113,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
 
 /// Unset where every option has its default.
 fn kubeadm_options(options: KubeadmOptions) -> Option<v1::KubeadmOptions> {
-    (!options.is_default()).then(|| v1::KubeadmOptions {
+    (!options.is_default()).then_some(v1::KubeadmOptions {
         config: options.config,
         arguments: options.arguments,
         ignore_preflight_errors: options.ignore_preflight_errors,
