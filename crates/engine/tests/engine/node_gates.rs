@@ -97,7 +97,10 @@ fn every_plan_asks_before_it_takes_something_from_a_node() {
                 max_retries: 0,
                 effect: step.effect.clone(),
             });
-            if impact_of(run_type, &steps.collect::<Vec<_>>()).is_none() {
+            // The machine of this fixture is in no cluster, so a join is refused before the gate.
+            if run_type == RunType::Join
+                || impact_of(run_type, &steps.collect::<Vec<_>>()).is_none()
+            {
                 continue;
             }
             let request = StartRequest {
