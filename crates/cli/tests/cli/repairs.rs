@@ -69,7 +69,7 @@ const fn injection(code: FaultCode) -> Injection {
         EvictionBlocked | ClusterUnreachable | NotInCluster => Injection::Step("drain"),
         ImageUnknown | NetbootSilent | DeploySilent | ChecksumWrong | DiskUnfit | InstallFailed
         | SystemNotBack => Injection::Step("repave"),
-        SiteUnfit | MaasUnreachable | MaasBusy | MaasRefused | CandidatesConflict => {
+        SiteUnfit | MaasUnreachable | MaasBusy | MaasFailed | MaasRefused | CandidatesConflict => {
             Injection::Onboarding("create_or_find_in_maas")
         }
         CommissioningFailed | MaasMachineGone => Injection::Onboarding("commission_node"),

@@ -6,8 +6,8 @@ use crate::sshd::Sshd;
 use async_trait::async_trait;
 use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::effect::{
-    CallOutcome, CallVerb, Capability, DesiredPower, Effect, NetbootMode, PowerOffPolicy,
-    ProviderAnswer, ProviderCall, RebootMode, RmaAction,
+    CallOutcome, CallVerb, Capability, DesiredPower, DrainOptions, Effect, KubeadmOptions,
+    NetbootMode, PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction,
 };
 use model::fault::{Fault, FaultCode};
 use model::machine::MachineSpec;
@@ -263,10 +263,19 @@ async fn hosts_behind_maas_are_reached_over_ssh() {
     let effects = [
         Effect::Ssh { command: "true".into(), destructive: false },
         Effect::Net { document: "network: {}".into() },
-        Effect::Join { cluster_ref: cluster_ref(), labels: BTreeMap::new(), taints: Vec::new() },
+        Effect::Join {
+            cluster_ref: cluster_ref(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            kubeadm: KubeadmOptions::default(),
+        },
         Effect::Leave { cluster_ref: cluster_ref() },
         Effect::Reboot { mode: RebootMode::InBand, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
-        Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
+        Effect::Drain {
+            cluster_ref: cluster_ref(),
+            deadline_seconds: None,
+            options: DrainOptions::default(),
+        },
         Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
     ];
     let no_address = call_provider(&fixture, CallVerb::Perform, &effects[0]).await.unwrap_err();
