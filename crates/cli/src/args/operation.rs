@@ -68,7 +68,7 @@ pub struct OperationListArgs {
     /// Only the child operations of this operation
     #[arg(long, value_name = "OPERATION", default_value = "", hide_default_value = true)]
     pub parent: String,
-    /// List child operations too, and what devices start on their own (INTAKE, CHECK)
+    /// List child operations and routine ones (INTAKE, CHECK) too
     #[arg(long)]
     pub all: bool,
 }
