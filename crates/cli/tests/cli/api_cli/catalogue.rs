@@ -1,6 +1,6 @@
 //! The commands of images and of firmware.
 
-use super::Terminal;
+use super::{Terminal, hosts};
 use std::path::Path;
 
 pub fn images(person: &Terminal, dir: &Path) {
