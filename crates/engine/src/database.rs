@@ -139,6 +139,11 @@ impl RowRequest {
             return Err(refusal.next(format!("farrier why {target}")).into());
         }
         if let Some(mut machine) = tx.machine_held_by(&run).await? {
+            if let Some(holder) = machine.active_run.as_ref().filter(|holder| **holder != run) {
+                let message = format!("run {run} cannot be put back: {holder} holds {target} now");
+                let refusal = Refusal::new(Reason::RowPlaceTaken, message);
+                return Err(refusal.next(format!("farrier why {holder}")).into());
+            }
             machine.active_run = Some(run);
             tx.update_machine(&mut machine, event)?;
         }

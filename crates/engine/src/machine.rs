@@ -18,7 +18,7 @@ use model::gate::Overrides;
 use model::here;
 use model::id::MachineId;
 use model::machine::admit::admit_flag;
-use model::machine::{Labels, Machine, MachineSpec, NodeName};
+use model::machine::{Labels, Machine, MachineSpec};
 use model::order::Selection;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
@@ -249,8 +249,7 @@ impl Put {
         check_may_move(&target, holder, &from, &to)?;
         before.check_change(&machine.spec, &target, holder)?;
         self.check_place(tx, &before, &machine).await?;
-        let named_before = Machine { spec: before.clone(), ..machine.clone() }.node_name();
-        self.write_node_name(tx, named_before, &machine).await?;
+        self.write_node_name(tx, &machine).await?;
         tx.update_machine(&mut machine, &self.event("spec or labels changed", here!()))?;
         if before.feeds != machine.spec.feeds {
             tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
@@ -268,7 +267,7 @@ impl Put {
         let version = tx.last_version(self.id.as_str()).await? + 1;
         let machine = Machine { spec, labels, version, ..empty };
         self.check_place(tx, &MachineSpec::default(), &machine).await?;
-        self.write_node_name(tx, None, &machine).await?;
+        self.write_node_name(tx, &machine).await?;
         tx.insert_machine(&machine, &self.event("registered", here!()))?;
         if !machine.spec.feeds.is_empty() {
             tx.write_feeds(&TargetId::from(&machine.id), &machine.spec.feeds)?;
@@ -279,15 +278,10 @@ impl Put {
         Ok(machine)
     }
 
-    /// A name is checked where it has changed: what is stored stays valid.
-    async fn write_node_name(
-        &self,
-        tx: &mut Tx,
-        before: Option<NodeName>,
-        machine: &Machine,
-    ) -> Result<()> {
+    /// A name is checked where it differs from the index: what is stored stays valid.
+    async fn write_node_name(&self, tx: &mut Tx, machine: &Machine) -> Result<()> {
         let name = machine.node_name();
-        if name == before {
+        if name == tx.node_name_of(&machine.id).await? {
             return Ok(());
         }
         if let Some(name) = &name {

@@ -2,7 +2,7 @@
 //! spec; this index keeps two machines from sharing one.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::value::values;
+use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::id::MachineId;
 use model::machine::NodeName;
@@ -13,6 +13,16 @@ impl Tx {
         let sql = "SELECT machine_id FROM node_names WHERE cluster = $1 AND name = $2";
         let row = self.query_one(sql, values![name.cluster.as_str(), name.name.as_str()]).await?;
         row.map(|row| Ok(MachineId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// The name of a machine, as it is in the index.
+    pub async fn node_name_of(&mut self, machine: &MachineId) -> Result<Option<NodeName>> {
+        let sql = "SELECT cluster, name FROM node_names WHERE machine_id = $1";
+        let row = self.query_one(sql, values![machine.as_str()]).await?;
+        let name = |row: Row| {
+            Ok(NodeName { cluster: row.text(0)?.to_string(), name: row.text(1)?.to_string() })
+        };
+        row.map(name).transpose()
     }
 
     /// Replaces the name of a machine. It is written with the machine's spec. A conflict means that

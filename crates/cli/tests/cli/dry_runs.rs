@@ -209,6 +209,7 @@ const READS: &[&str] = &[
     "node watch",
     "site list",
     "site get",
+    "cluster check",
     "admin replicas",
     "db check",
     "sim fault list",

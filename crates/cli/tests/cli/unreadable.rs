@@ -12,6 +12,7 @@ use std::time::Instant;
 const UNREADABLE: &str = include_str!("../../../store/tests/unreadable.sql");
 const DAMAGE_MACHINE: &str = include_str!("../../../store/tests/damage_machine.sql");
 const DAMAGE_RACK_RUNS: &str = include_str!("../../../store/tests/damage_rack_runs.sql");
+const DAMAGE_CHILD_RUNS: &str = include_str!("../../../store/tests/damage_child_runs.sql");
 /// Runs a script in a SQLite database.
 const RUN_SCRIPT: &str = "import sqlite3, sys\n\
     connection = sqlite3.connect(sys.argv[1])\n\
@@ -173,8 +174,8 @@ async fn holder(api: &mut Clients, machine: &str) -> String {
     api.machine(machine).await.status.unwrap().active_operation_id
 }
 
-/// Its devices are released and wait for a person, and a child run that is active goes on.
-async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
+/// A maintenance of a rack with a child run on m-1 that hangs. Returns the parent and the child.
+async fn hanging_maintenance(env: &TestServer, api: &mut Clients) -> (String, String) {
     let server = env.server.url();
     let rack =
         "rack create rack-1 --expect-machines 2 --expect-switches 1 --expect-power-shelves 1";
@@ -203,7 +204,29 @@ async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
         }
         assert!(started.elapsed() < TEST_TIMEOUT, "no child run on m-1");
     };
-    let parent = holder(&mut api, "m-2").await;
+    (holder(api, "m-2").await, child.run_id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_run_that_cannot_be_read_stays_while_its_parent_holds_the_device() {
+    on_both("zero", set_child_run_aside).await;
+}
+
+/// The parent would start the missing child again, with an effect whose outcome is not known.
+async fn set_child_run_aside(env: &TestServer, mut api: Clients) {
+    let server = env.server.url();
+    let (parent, child) = hanging_maintenance(env, &mut api).await;
+    damage(env, DAMAGE_CHILD_RUNS).await;
+    let aside = format!("db set-aside run {child} --reason damaged");
+    let manual = format!("operation mark-manual {parent} --reason");
+    expect(&server, &aside, 2, &[&format!("{child} works for {parent}"), &manual]);
+    assert_eq!(holder(&mut api, "m-1").await, parent);
+}
+
+/// Its devices are released and wait for a person, and a child run that is active goes on.
+async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
+    let server = env.server.url();
+    let (parent, child) = hanging_maintenance(env, &mut api).await;
     damage(env, DAMAGE_RACK_RUNS).await;
     expect(&server, "db check", 1, &["1 cannot be read", &parent]);
     let aside = format!("db set-aside run {parent} --reason damaged");
@@ -220,12 +243,12 @@ async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
     expect(&server, "why sw-1", 0, &["what it did last is not known", "farrier switch retry sw-1"]);
     until_state(&server, "rack get rack-1", "Error");
     // The child run holds its machine itself, until it ends.
-    assert_eq!(holder(&mut api, "m-1").await, child.run_id);
+    assert_eq!(holder(&mut api, "m-1").await, child);
     let put_back = format!("db put-back run {parent} --reason again");
     expect(&server, &put_back, 2, &["cannot be put back", "its devices were released"]);
     api.clear_faults().await;
-    api.cancel(&child.run_id).await.unwrap();
-    api.until(&child.run_id, |run| run.finished_at.is_some()).await;
+    api.cancel(&child).await.unwrap();
+    api.until(&child, |run| run.finished_at.is_some()).await;
     assert_eq!(holder(&mut api, "m-1").await, "");
     for (retry, get) in [
         ("switch retry sw-1", "switch get sw-1"),

@@ -3,19 +3,26 @@
 
 use model::condition::{ConditionObservation, ConditionType};
 use model::device::Device;
+use model::fault::FaultCode;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{DeviceFailure, SubjectId, SubjectKind};
 use model::machine::Machine;
 use model::power_shelf::PowerShelf;
+use model::refusal::{Reason, Refusal};
 use model::switch::Switch;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
 use store::{NewEvent, Result, Tx};
 
 /// Fails if a device of the run cannot be read either: the error names its row.
 pub(crate) async fn release_lost_run(tx: &mut Tx, run: &RunId, event: &NewEvent) -> Result<()> {
     let Some(target) = tx.target_of_active_run(run).await? else { return Ok(()) };
-    let machines = tx.machines_of_active_run(run).await?;
+    check_holder(tx, &target, run).await?;
+    let mut machines = tx.machines_of_active_run(run).await?;
+    // The parent of a child run may have released the machine.
+    if let (true, Some(id)) = (machines.is_empty(), target.machine()) {
+        machines.extend(tx.machine(&id).await?);
+    }
     let switches = held_devices::<Switch>(tx, &target, run).await?;
     let shelves = held_devices::<PowerShelf>(tx, &target, run).await?;
     let targets = machines.iter().map(|machine| TargetId::from(&machine.id));
@@ -40,17 +47,41 @@ pub(crate) async fn release_lost_run(tx: &mut Tx, run: &RunId, event: &NewEvent)
     }
 }
 
-/// The switches or power shelves that a run on this target holds.
-async fn held_devices<D: Device>(tx: &mut Tx, target: &TargetId, run: &RunId) -> Result<Vec<D>> {
-    let found: Vec<D> = if let Some(rack) = target.rack() {
-        let devices = tx.records_in_rack::<D>(&rack).await?;
-        devices.into_iter().map(|(_, device)| device).collect::<Result<_>>()?
-    } else if target.kind == D::TARGET {
-        tx.record::<D>(target.as_str()).await?.into_iter().collect()
-    } else {
-        Vec::new()
+/// Refuses while a parent holds the device: it would see that the child is missing, and repeat an
+/// effect whose outcome is not known.
+async fn check_holder(tx: &mut Tx, target: &TargetId, run: &RunId) -> Result<()> {
+    let holder = match target.kind {
+        TargetKind::Rack => None,
+        TargetKind::Machine => match target.machine() {
+            Some(id) => tx.machine(&id).await?.and_then(|machine| machine.active_run),
+            None => None,
+        },
+        TargetKind::Switch => holder_of::<Switch>(tx, target).await?,
+        TargetKind::PowerShelf => holder_of::<PowerShelf>(tx, target).await?,
     };
-    Ok(found.into_iter().filter(|one| one.head().active_run.as_ref() == Some(run)).collect())
+    let Some(holder) = holder.filter(|holder| holder != run) else { return Ok(()) };
+    let message =
+        format!("{run} works for {holder}, which holds {target} and would start it again");
+    let next = format!("farrier operation mark-manual {holder} --reason …");
+    Err(Refusal::new(Reason::DeviceBusy, message).next(next).into())
+}
+
+async fn holder_of<D: Device>(tx: &mut Tx, target: &TargetId) -> Result<Option<RunId>> {
+    Ok(tx.record::<D>(target.as_str()).await?.and_then(|device| device.head().active_run.clone()))
+}
+
+/// The switches or power shelves that a run on this target holds, or held for its parent.
+async fn held_devices<D: Device>(tx: &mut Tx, target: &TargetId, run: &RunId) -> Result<Vec<D>> {
+    if let Some(rack) = target.rack() {
+        let devices = tx.records_in_rack::<D>(&rack).await?;
+        let devices = devices.into_iter().map(|(_, device)| device).collect::<Result<Vec<D>>>()?;
+        let is_held = |one: &D| one.head().active_run.as_ref() == Some(run);
+        return Ok(devices.into_iter().filter(is_held).collect());
+    }
+    match target.kind == D::TARGET {
+        true => Ok(tx.record::<D>(target.as_str()).await?.into_iter().collect()),
+        false => Ok(Vec::new()),
+    }
 }
 
 struct LostRun<'a> {
@@ -69,8 +100,9 @@ impl LostRun<'_> {
     fn machine(&mut self, mut machine: Machine) -> Result<()> {
         machine.active_run = self.children.remove(&TargetId::from(&machine.id).key());
         if machine.active_run.is_none() {
-            let lost =
-                ConditionObservation::new(ConditionType::NeedsIntervention, true, self.message());
+            // The code makes it one that may be damaged.
+            let reason = format!("{}: {}", FaultCode::OutcomeUnknown.as_str(), self.message());
+            let lost = ConditionObservation::new(ConditionType::NeedsIntervention, true, reason);
             machine.learn(&[lost], self.event.at);
         }
         let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());

@@ -133,10 +133,13 @@ impl Engine {
         let claimed = ClaimedRun { run: run.clone(), epoch: 0, wakes_requested: 0, owner: None };
         let mut turn = Turn::new(self.clone(), claimed, Arc::new(Notify::new()));
         let stopping = || Fault::new(FaultCode::DatabaseUnreachable, "the server is stopping");
-        let executor = turn.executor(call, limit).await.map_err(|_| stopping())??;
         // Nothing is logged: the call is no part of the run.
         let (journal, _) = Journal::new();
-        let answer = tokio::time::timeout(limit, executor.execute(call, &journal)).await;
+        let answer = tokio::time::timeout(limit, async {
+            let executor = turn.executor(call, limit).await.map_err(|_| stopping())??;
+            executor.execute(call, &journal).await
+        });
+        let answer = answer.await;
         answer.unwrap_or_else(|_| {
             let message = format!("no answer within {}", format_duration(limit));
             Err(Fault::new(FaultCode::StepTimeout, message))

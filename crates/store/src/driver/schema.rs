@@ -39,6 +39,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0016_node_names": 16,
     "0017_side_facts": 16,
     "0018_json_text": 16,
+    // An older replica would evict pods that a drain must leave, and cannot read run type JOIN.
+    "0019_host_names": 19,
 ];
 
 /// The schema version of this farrier.

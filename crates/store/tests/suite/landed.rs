@@ -9,7 +9,11 @@ use model::plan::RunType;
 use model::run::Run;
 use store::RowKind;
 
-on_both!(every_landed_schema_opens, a_database_that_a_landed_farrier_wrote_opens);
+on_both!(
+    every_landed_schema_opens,
+    a_database_that_a_landed_farrier_wrote_opens,
+    ids_that_are_no_node_names_are_indexed_by_their_host_names,
+);
 
 /// The dump of one schema version on SQLite and on PostgreSQL.
 macro_rules! landed {
@@ -80,4 +84,22 @@ async fn a_database_that_a_landed_farrier_wrote_opens(db: Db) {
     db.add_run("op-new").await;
     let claimed = db.claim("a", at(1_000_000_000), 99).await;
     assert!(claimed.iter().any(|one| one.id.as_str() == "op-new"), "{claimed:?}");
+}
+
+/// Schema 16 indexed the bare id. A name that another machine has is not taken from it.
+async fn ids_that_are_no_node_names_are_indexed_by_their_host_names(db: Db) {
+    let names = [("GPU_07", "GPU_07"), ("GPU_08", "GPU_08"), ("gpu-08", "gpu-08"), ("A_1", "web")];
+    let rows = names.map(|(id, name)| format!("('c', '{name}', '{id}')")).join(", ");
+    let insert = format!("INSERT INTO node_names (cluster, name, machine_id) VALUES {rows};");
+    let (on_sqlite, on_postgres) = landed!("17");
+    let db = db
+        .load_dump(17, &format!("{on_sqlite}\n{insert}"), &format!("{on_postgres}\n{insert}"))
+        .await;
+    for (id, expected) in
+        [("GPU_07", "gpu-07"), ("GPU_08", "GPU_08"), ("gpu-08", "gpu-08"), ("A_1", "web")]
+    {
+        let id = MachineId::trusted(id);
+        let found = db.read(tx!([id], |tx| tx.node_name_of(&id).await)).await.unwrap();
+        assert_eq!(found.map(|found| found.name).as_deref(), Some(expected));
+    }
 }
