@@ -135,7 +135,9 @@ impl MaasProvider {
         }
         let Effect::Stage { stage, node, site, undo, .. } = &request.effect else {
             let work = MachineExecutor::open(self, target, request, journal).await?;
-            return self.meet_new_host(target, request, work.execute().await).await;
+            let answer = work.execute().await;
+            self.meet_new_host(target, (request, journal), &answer).await;
+            return answer;
         };
         let Some(site) = site else {
             let message = format!("no MAAS manages {node}: it has no site");

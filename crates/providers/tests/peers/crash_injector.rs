@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
-use model::fault::Fault;
+use model::fault::{Fault, FaultCode};
 use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
@@ -52,6 +52,8 @@ pub struct CrashInjector {
     calls: Mutex<BTreeMap<CallTarget, usize>>,
     crashed: AtomicBool,
     notify: Notify,
+    /// The credential or the peer for which the state store fails.
+    failing: Mutex<Option<String>>,
 }
 
 impl CrashInjector {
@@ -71,6 +73,18 @@ impl CrashInjector {
         *call += 1;
         let is_here = |at: &CrashPoint| at.target == requester && at.call == *call;
         self.at.filter(is_here).map(|at| at.timing)
+    }
+
+    /// Lets the state store fail for one credential or for the pin of one peer.
+    pub fn fail_store_for(&self, name: &str) {
+        *self.failing.lock().unwrap() = Some(name.into());
+    }
+
+    fn check_store(&self, name: &str) -> Result<(), Fault> {
+        match self.failing.lock().unwrap().as_deref() == Some(name) {
+            true => Err(Fault::new(FaultCode::DatabaseUnreachable, "no database")),
+            false => Ok(()),
+        }
     }
 
     pub fn crash(&self) {
@@ -118,6 +132,7 @@ pub struct CountingStateStore {
 #[async_trait]
 impl ProviderStateStore for CountingStateStore {
     async fn credential(&self, name: &str) -> Result<Credential, Fault> {
+        self.crash_injector.check_store(name)?;
         self.crash_injector
             .call_or_crash(CallTarget::ProviderStateStore, self.inner.credential(name))
             .await
@@ -177,6 +192,7 @@ impl ProviderStateStore for CountingStateStore {
     }
 
     async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+        self.crash_injector.check_store(peer)?;
         self.crash_injector
             .call_or_crash(CallTarget::ProviderStateStore, self.inner.pin(peer, identity))
             .await

@@ -19,7 +19,11 @@ use providers::ssh::{Endpoint, LoginSecret};
 use providers::state_store::{ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 const IMAGE: &str = "ubuntu/jammy";
 
@@ -302,6 +306,40 @@ async fn hosts_behind_maas_are_reached_over_ssh() {
     assert_eq!((fixture.count(&id, "deploy"), hosts.0.lock().unwrap().len()), (1, 0));
     let observed = fixture.replica().probe(&fixture.target).await.unwrap();
     assert!(observed.iter().any(|one| one.condition == ConditionType::InCustomerCluster));
+}
+
+/// An installation that MAAS has proven stays proven when the old host key cannot be removed, and
+/// only the calls that have the time wait for the new system.
+#[tokio::test]
+async fn a_proven_installation_is_not_doubted_for_its_host() {
+    let (mut fixture, _) = machine_behind_maas(NodeStatus::Deployed).await;
+    fixture.hosts = Some(Arc::new(RecordingHosts::default()));
+    let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = host.local_addr().unwrap().to_string();
+    let logins = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&logins);
+    let host = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = host.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            stream.write_all(b"SSH-2.0-host\r\n").await.unwrap();
+        }
+    });
+    fixture.settings.host_wait = Duration::from_secs(60);
+    fixture.target.spec.ssh_endpoint = address.clone();
+    fixture.crash_injector.fail_store_for(&format!("ssh://{address}"));
+    let repave = Effect::Repave { image: IMAGE.into() };
+    for (verb, waits) in [
+        (CallVerb::Perform, 1),
+        (CallVerb::Follow, 1),
+        (CallVerb::GetStatus, 0),
+        (CallVerb::Stop, 0),
+    ] {
+        let (answer, log) = fixture.call_effect(verb, &repave, 1).await;
+        assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{verb:?}: {answer:?}");
+        assert!(log.contains(&format!("the old key of ssh://{address} is kept")), "{log}");
+        assert_eq!(logins.swap(0, Ordering::SeqCst), waits, "{verb:?}");
+    }
+    host.abort();
 }
 
 /// A command on the host of a machine behind MAAS, by a real SSH server: before and after its

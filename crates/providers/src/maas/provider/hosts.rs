@@ -91,28 +91,32 @@ impl MaasProvider {
     }
 
     /// After an installation the host has a new key, which is trusted on first use, and its system
-    /// is still starting: MAAS calls it Deployed before it can be logged in to.
+    /// is still starting: MAAS calls it Deployed before it can be logged in to. The installation is
+    /// proven, so nothing here changes the answer.
     pub(super) async fn meet_new_host(
         &self,
         target: &Target,
-        request: &ProviderCall,
-        answer: CallResult,
-    ) -> CallResult {
+        (request, journal): (&ProviderCall, &Journal),
+        answer: &CallResult,
+    ) {
         let installed = matches!(request.effect, Effect::Repave { .. })
             && request.verb != CallVerb::Observe
             && matches!(answer, Ok(ProviderAnswer::Done(_)));
-        let Some(hosts) = self.hosts.as_ref().filter(|_| installed) else { return answer };
+        let Some(hosts) = self.hosts.as_ref().filter(|_| installed) else { return };
         if !matches!(self.settings.trust, TrustPolicy::Pinned) {
             for peer in hosts.peers(&target.spec) {
-                self.store.pin(&peer, None).await?;
+                if let Err(fault) = self.store.pin(&peer, None).await {
+                    journal.write_line(format!("the old key of {peer} is kept: {fault}")).await;
+                }
             }
         }
-        let waits = !target.spec.ssh_endpoint.is_empty();
+        // The other verbs are answered within seconds.
+        let waits = matches!(request.verb, CallVerb::Perform | CallVerb::Follow)
+            && !target.spec.ssh_endpoint.is_empty();
         let began = Instant::now();
         while waits && began.elapsed() < self.settings.host_wait && !host_answers(target).await {
             tokio::time::sleep(self.settings.poll_interval.min(POLL_INTERVAL)).await;
         }
-        answer
     }
 
     /// The evidence of the machine's cluster.
