@@ -103,12 +103,11 @@ impl MaasProvider {
             && request.verb != CallVerb::Observe
             && matches!(answer, Ok(ProviderAnswer::Done(_)));
         let Some(hosts) = self.hosts.as_ref().filter(|_| installed) else { return };
-        if !matches!(self.settings.trust, TrustPolicy::Pinned) {
-            for peer in hosts.peers(&target.spec) {
-                if let Err(fault) = self.store.pin(&peer, None).await {
-                    journal.write_line(format!("the old key of {peer} is kept: {fault}")).await;
-                }
-            }
+        // Without an address no key was pinned.
+        if let Err(fault) = self.unpin_host(hosts.as_ref(), target).await
+            && fault.code != FaultCode::NotSupported
+        {
+            journal.write_line(format!("the old host key is kept: {fault}")).await;
         }
         // The other verbs are answered within seconds.
         let waits = matches!(request.verb, CallVerb::Perform | CallVerb::Follow)
@@ -117,6 +116,17 @@ impl MaasProvider {
         while waits && began.elapsed() < self.settings.host_wait && !host_answers(target).await {
             tokio::time::sleep(self.settings.poll_interval.min(POLL_INTERVAL)).await;
         }
+    }
+
+    /// Removes the key of the host at the address to which its commands go.
+    async fn unpin_host(&self, hosts: &dyn Provider, target: &Target) -> Result<()> {
+        if matches!(self.settings.trust, TrustPolicy::Pinned) {
+            return Ok(());
+        }
+        for peer in hosts.peers(&self.host_of(target).await?.spec) {
+            self.store.pin(&peer, None).await?;
+        }
+        Ok(())
     }
 
     /// The evidence of the machine's cluster.
