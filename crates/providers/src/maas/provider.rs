@@ -281,7 +281,7 @@ impl Provider for MaasProvider {
     }
 
     async fn call(&self, target: &Target, request: &ProviderCall, journal: &Journal) -> CallResult {
-        let mask = self.mask_for(target).await;
+        let mask = self.mask_for(target).await?;
         let answer = self.execute(target, request, &journal.masked(mask.clone())).await;
         masking::mask_answer(&mask, answer)
     }

@@ -57,7 +57,7 @@ async fn a_bmc_is_given_to_maas_without_its_scheme() {
 /// The password of the BMC is masked wherever MAAS quotes it.
 #[tokio::test]
 async fn the_password_of_a_bmc_is_not_shown() {
-    let fixture = MaasFixture::new().await;
+    let mut fixture = MaasFixture::new().await;
     let id = fixture.add(NodeStatus::New);
     let events = vec!["power off failed: ipmipower -p calvin".to_owned()];
     {
@@ -73,6 +73,15 @@ async fn the_password_of_a_bmc_is_not_shown() {
     let fault = answer.unwrap_err();
     assert!(log.contains("ipmipower -p ***") && !log.contains("calvin"), "{log}");
     assert!(fault.message.contains("-p ***") && !fault.message.contains("calvin"), "{fault}");
+    // What cannot be masked is not read.
+    fixture.crash_injector.fail_store_for("bmc");
+    let (answer, log) =
+        fixture.call_effect(CallVerb::Perform, &effect(NodeStage::WaitForReady, false), 2).await;
+    assert_eq!((answer.unwrap_err().code, log.as_str()), (FaultCode::DatabaseUnreachable, ""));
+    fixture.crash_injector.fail_store_for("");
+    fixture.target.spec.bmc_credential = "removed".into();
+    let next = fixture.perform_failing(NodeStage::WaitForReady, 3).await;
+    assert_ne!(next.code, FaultCode::CredentialMissing, "{next}");
 }
 
 /// No rack is connected, or the image is being synced: a retry may help, and nothing was changed.

@@ -7,6 +7,7 @@ use crate::peer_login::Login;
 use crate::port::Target;
 use crate::secret_mask::SecretMask;
 use model::effect::{CallResult, ProviderAnswer};
+use model::fault::{FaultCode, Result};
 
 /// How the names of secrets begin.
 const NAMES: [&str; 4] = ["oauth_", "consumer_key", "token_key", "token_secret"];
@@ -33,15 +34,22 @@ pub(super) fn masked(line: &str) -> String {
 }
 
 impl MaasProvider {
-    /// Masks the password of the target's BMC. The client itself masks the API key.
-    pub(super) async fn mask_for(&self, target: &Target) -> SecretMask {
+    /// Masks the password of the target's BMC. The client itself masks the API key. Fails when the
+    /// password cannot be read: what MAAS says could not be masked.
+    pub(super) async fn mask_for(&self, target: &Target) -> Result<SecretMask> {
         let spec = &target.spec;
         if spec.bmc_endpoint.is_empty() || is_maas_endpoint(spec) {
-            return SecretMask::default();
+            return Ok(SecretMask::default());
         }
-        let credential = self.store.credential(self.bmc_credential(spec)).await;
-        let login = credential.and_then(|credential| Login::of(&credential));
-        login.map(|login| SecretMask::of([&login.password])).unwrap_or_default()
+        match self.store.credential(self.bmc_credential(spec)).await {
+            // A credential of another kind has no password of the BMC.
+            Ok(credential) => Ok(Login::of(&credential)
+                .map(|login| SecretMask::of([&login.password]))
+                .unwrap_or_default()),
+            // There is no password; a node can be removed after its credential.
+            Err(fault) if fault.code == FaultCode::CredentialMissing => Ok(SecretMask::default()),
+            Err(fault) => Err(fault),
+        }
     }
 }
 
