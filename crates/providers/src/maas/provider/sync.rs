@@ -22,6 +22,10 @@ const MIN_VERSION: (u32, u32) = (3, 2);
 /// The usual cause: Deployed means only that the system fetched its data.
 const UNCONFIGURED: &str = "the new system may not have set itself up: look at its console and at what its cloud-init wrote";
 
+/// Only a stage that waits records when the machine was Deployed.
+const NOT_KNOWN_YET: &str =
+    "it is not known yet whether it has told MAAS of its hardware since it was Deployed";
+
 /// Whether this version has hardware sync. An unknown MAAS version is treated as the newest.
 fn has_hardware_sync(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
@@ -81,17 +85,21 @@ impl StageExecutor<'_> {
         if !has_hardware_sync(&version) {
             return Ok(done(&machine, format!("MAAS {version} has no hardware sync")));
         }
-        let first = self.first_sync(&machine).await?;
         match self.call.verb() {
             CallVerb::Perform | CallVerb::Follow | CallVerb::Stop => {}
             CallVerb::GetStatus | CallVerb::Observe => {
-                return Ok(match (sync_health(&machine, first.as_deref()), self.call.verb()) {
+                let health = match self.known_first_sync(&machine).await? {
+                    Some(first) => sync_health(&machine, first.as_deref()),
+                    None => Err(NOT_KNOWN_YET.to_owned()),
+                };
+                return Ok(match (health, self.call.verb()) {
                     (Ok(message), _) => done(&machine, message),
                     (Err(_), CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
                     (Err(message), _) => ProviderAnswer::Differs(message),
                 });
             }
         }
+        let first = self.first_sync(&machine).await?;
         let began = now();
         let ended = |machine: &Machine| {
             if machine.status != Status::Deployed {
@@ -121,18 +129,32 @@ impl StageExecutor<'_> {
     /// The time of the last hardware report when the present deployment was first read as Deployed.
     /// The first call records it.
     pub async fn first_sync(&self, machine: &Machine) -> Result<Option<String>> {
+        let key = self.first_sync_key(machine);
+        let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
+        let last_sync = machine.last_sync.clone();
+        recorded_sync(notes.begin(OrderCheckpoint::FirstSync { last_sync }).await?)
+    }
+
+    /// The same, for a call that must not write. `None`: it is not recorded yet.
+    async fn known_first_sync(&self, machine: &Machine) -> Result<Option<Option<String>>> {
+        let key = self.first_sync_key(machine);
+        let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
+        notes.recall().await?.map(recorded_sync).transpose()
+    }
+
+    fn first_sync_key(&self, machine: &Machine) -> EffectKey {
         let run = self.call.key().run();
         let deployment = annotations::annotated_key(machine);
         let deployment = deployment.as_ref().map_or("unmarked", |key| key.as_str());
-        let key = EffectKey::trusted(format!("{run}/first_sync/{deployment}"));
-        let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
-        let last_sync = machine.last_sync.clone();
-        let first = notes.begin(OrderCheckpoint::FirstSync { last_sync }).await?;
-        let OrderCheckpoint::FirstSync { last_sync } = first else {
-            return Err(checkpoint_mismatch());
-        };
-        Ok(last_sync)
+        EffectKey::trusted(format!("{run}/first_sync/{deployment}"))
     }
+}
+
+fn recorded_sync(checkpoint: OrderCheckpoint) -> Result<Option<String>> {
+    let OrderCheckpoint::FirstSync { last_sync } = checkpoint else {
+        return Err(checkpoint_mismatch());
+    };
+    Ok(last_sync)
 }
 
 #[cfg(test)]
