@@ -85,7 +85,9 @@ pub fn impact_of(run_type: RunType, steps: &[RunStep]) -> Option<Impact> {
         true => Impact::Restart,
         false => impact,
     });
-    let drains = steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
+    // A drain with a selector leaves the other pods on the node.
+    let empties = |effect: &Effect| matches!(effect, Effect::Drain { options, .. } if options.selector.is_empty());
+    let drains = steps.iter().any(|step| empties(&step.effect));
     let enters = run_type == RunType::EnterMaintenance && !drains;
     worst.max().or(enters.then_some(Impact::Maintenance))
 }

@@ -302,6 +302,18 @@ fn every_plan_that_takes_something_is_gated() {
     }
 }
 
+/// A drain with a selector does not empty the node, so it does not replace the gate.
+#[test]
+fn a_drain_of_some_pods_still_takes_the_machine_from_service() {
+    use model::effect::DrainOptions;
+    for (selector, expected) in [("", None), ("app=web", Some(Impact::Maintenance))] {
+        let options = DrainOptions { selector: selector.into(), ..DrainOptions::ALL_PODS };
+        let effect = Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None, options };
+        let steps = [RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect }];
+        assert_eq!(impact_of(RunType::EnterMaintenance, &steps), expected, "{selector}");
+    }
+}
+
 /// Rows: the request in phase READY, not drained. Columns: without a node, and with a node that is
 /// active, offline and retired.
 #[test]
