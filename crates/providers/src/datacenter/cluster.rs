@@ -17,10 +17,11 @@ use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
 use model::condition::ConditionType;
 use model::effect::{
-    self, CallResult, CallVerb, ClusterExpectation, KubeadmOptions, NodeLabels, ProviderAnswer,
-    ProviderCall, TaintEffect,
+    self, CallOutcome, CallResult, CallVerb, ClusterExpectation, EffectKey, KubeadmOptions,
+    NodeLabels, ProviderAnswer, ProviderCall, TaintEffect,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
+use model::plan::UNDO_PREFIX;
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const RESET: &str = "$SUDO env \"PATH=$PATH\" kubeadm reset --force";
 /// The API server that the kubelet of a host was joined to. Nothing: it was joined to none.
 const JOINED_TO: &str = "$SUDO sed -n 's/^ *server: //p' /etc/kubernetes/kubelet.conf 2>/dev/null";
+/// The most attempts in a row that ended before this provider was called.
+const MAX_GAP: u32 = 32;
 /// The most lines of kubeadm that a fault quotes.
 const MAX_LAST_LINES: usize = 8;
 const MAX_LINE_CHARS: usize = 300;
@@ -120,8 +123,10 @@ impl Datacenter {
         joining: JoinRequest<'_>,
     ) -> CallResult {
         let TargetCall { target, call, .. } = request;
+        // Stored first, so that the undo knows what this run did not do.
+        let noted = self.begin_or_recall(call, CallCheckpoint::Join { token: None }).await?;
         let api = self.cluster(joining.cluster).await?;
-        match (call.verb, self.checkpoint(&call.key).await?) {
+        match (call.verb, noted) {
             (CallVerb::Perform, None | Some(StoredCheckpoint::Checkpoint(_))) => {
                 let host = self.hosts.connect(target).await?;
                 if let Some(node) = self.find_member(request, &api, &host).await? {
@@ -135,13 +140,17 @@ impl Datacenter {
             (CallVerb::Perform, Some(StoredCheckpoint::StoppedBeforeStart)) => {
                 Err(stopped_before_start(&call.key))
             }
+            (
+                CallVerb::Follow | CallVerb::GetStatus,
+                None
+                | Some(
+                    StoredCheckpoint::StoppedBeforeStart
+                    | StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token: None }),
+                ),
+            ) => Ok(ProviderAnswer::NeverStarted),
             (CallVerb::Follow, Some(StoredCheckpoint::Checkpoint(_))) => {
                 self.finish_join(request, &api, joining).await
             }
-            (
-                CallVerb::Follow | CallVerb::GetStatus,
-                None | Some(StoredCheckpoint::StoppedBeforeStart),
-            ) => Ok(ProviderAnswer::NeverStarted),
             (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(_))) => {
                 self.join_status(target, call).await
             }
@@ -156,9 +165,10 @@ impl Datacenter {
                     None => ProviderAnswer::Differs(observed.message),
                 })
             }
-            (CallVerb::Stop, noted) => {
+            (CallVerb::Stop, _) => {
+                let noted = self.bar(&call.key).await?;
                 let stopped = self.stop_job(target, call).await?;
-                if let Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token })) = noted {
+                if let Some(CallCheckpoint::Join { token: Some(token) }) = noted {
                     api.delete_token(&token).await?;
                 }
                 Ok(stopped)
@@ -225,7 +235,7 @@ impl Datacenter {
             | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => return Ok(()),
         }
         let token = api.draw_token()?;
-        let checkpoint = CallCheckpoint::Join { token: token.id.clone() };
+        let checkpoint = CallCheckpoint::Join { token: Some(token.id.clone()) };
         match self.begin(&call.key, checkpoint.clone()).await? {
             None => {}
             Some(StoredCheckpoint::StoppedBeforeStart) => {
@@ -233,7 +243,7 @@ impl Datacenter {
             }
             Some(StoredCheckpoint::Checkpoint(before)) => {
                 // A former attempt stored a token and never started: delete that token.
-                if let CallCheckpoint::Join { token } = &before {
+                if let CallCheckpoint::Join { token: Some(token) } = &before {
                     api.delete_token(token).await?;
                 }
                 self.compare_and_swap(&call.key, before, checkpoint).await?;
@@ -265,8 +275,10 @@ impl Datacenter {
         let ended = follow_job(&host, call.key.as_str(), call.log_offset_bytes, journal).await;
         let over =
             !matches!(&ended, Err(fault) if fault.code.effect_outcome() == EffectOutcome::Unknown);
-        if let (true, Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token }))) =
-            (over, self.checkpoint(&call.key).await?)
+        if let (
+            true,
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token: Some(token) })),
+        ) = (over, self.checkpoint(&call.key).await?)
         {
             api.delete_token(&token).await.map_err(possibly_happened)?;
         }
@@ -292,6 +304,12 @@ impl Datacenter {
     pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
         let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
+        if call.verb != CallVerb::Stop && self.joined_nothing(&call.key).await? {
+            let (_, node) = find_node(&api, target).await?;
+            let observed = observe_node(&api, cluster, node.as_ref()).await?;
+            let message = format!("{}: this operation did not join it", observed.message);
+            return Ok(ProviderAnswer::Done(CallOutcome { message, ..observed }));
+        }
         let reset = format!("{PRELUDE}; {RESET}");
         match call.verb {
             CallVerb::Observe => {
@@ -320,6 +338,26 @@ impl Datacenter {
             }
             CallVerb::Stop => self.command(request, &reset).await,
         }
+    }
+
+    /// Whether the join that this key undoes was called and never started kubeadm: its host is as
+    /// it was before. False without a checkpoint, as in a run that undoes the work of another.
+    async fn joined_nothing(&self, undo: &EffectKey) -> Result<bool> {
+        let Some(step) = undo.step().strip_prefix(UNDO_PREFIX) else { return Ok(false) };
+        let (mut called, mut gap) = (false, 0);
+        for attempt in 1.. {
+            let key = EffectKey::trusted(format!("{}/{step}/{attempt}", undo.run()));
+            match self.checkpoint(&key).await? {
+                None if gap == MAX_GAP => break,
+                None => gap += 1,
+                Some(
+                    StoredCheckpoint::StoppedBeforeStart
+                    | StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token: None }),
+                ) => (called, gap) = (true, 0),
+                Some(StoredCheckpoint::Checkpoint(_)) => return Ok(false),
+            }
+        }
+        Ok(called)
     }
 }
 

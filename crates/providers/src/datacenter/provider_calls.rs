@@ -44,9 +44,10 @@ pub(super) enum CallCheckpoint {
     InBand {
         boot: String,
     },
-    /// The public id of the join token.
     Join {
-        token: String,
+        /// The public id of the join token. None: this key has not changed the host so far.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
     },
     /// The progress of the power cycle into the image; the rest is in the deployment.
     Image {

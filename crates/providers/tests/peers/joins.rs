@@ -80,9 +80,13 @@ impl JoinFixture {
     async fn join(&self, step: &str, kubeadm: KubeadmOptions) -> CallResult {
         let labels = NodeLabels::from([("zone".into(), "b".into())]);
         let effect = Effect::Join { cluster_ref: "c1".into(), labels, taints: Vec::new(), kubeadm };
+        self.call(CallVerb::Perform, step, effect).await
+    }
+
+    async fn call(&self, verb: CallVerb, step: &str, effect: Effect) -> CallResult {
         let step = format!("{step}-{}", std::process::id());
         let key = EffectKey::new(&RunId::trusted("op-1"), &step, 1);
-        let call = ProviderCall { key, verb: CallVerb::Perform, effect, log_offset_bytes: 0 };
+        let call = ProviderCall { key, verb, effect, log_offset_bytes: 0 };
         let spec =
             MachineSpec { ssh_endpoint: self.host.endpoint().to_string(), ..Default::default() };
         let target = Target { id: TargetId::from(&MachineId::trusted("n1")), spec };
@@ -140,6 +144,41 @@ async fn a_failed_join_says_what_kubeadm_said() {
     }
     assert!(!fault.message.contains("stack trace"), "{fault}");
     assert!(site.api.state.lock().secrets.is_empty(), "the token is gone");
+}
+
+/// Rows: the step, whether the host is a member before it, the verb, and whether its undo resets
+/// the host.
+#[tokio::test]
+async fn the_undo_of_a_join_resets_only_what_the_run_joined() {
+    for (step, member, verb, resets) in [
+        ("adopted", true, CallVerb::Perform, false),
+        ("stopped", true, CallVerb::Stop, false),
+        ("joined", false, CallVerb::Perform, true),
+    ] {
+        let Some(site) = JoinFixture::start(KUBEADM).await else { return };
+        site.api.state.lock().add_node(node("n1"));
+        if member {
+            let server = format!("    server: https://{}\n", site.api.address);
+            std::fs::write(site.home().join("kubelet.conf"), server).unwrap();
+        }
+        let join = Effect::Join {
+            cluster_ref: "c1".into(),
+            labels: NodeLabels::new(),
+            taints: Vec::new(),
+            kubeadm: KubeadmOptions::default(),
+        };
+        let leave = join.undo().unwrap();
+        site.call(verb, step, join).await.unwrap();
+        let undo = format!("undo-{step}");
+        for verb in [CallVerb::Perform, CallVerb::GetStatus, CallVerb::Observe] {
+            let answer = site.call(verb, &undo, leave.clone()).await;
+            let Ok(ProviderAnswer::Done(outcome)) = answer else { panic!("{step}: {answer:?}") };
+            let stays = outcome.message.contains("this operation did not join it");
+            assert_eq!(stays, !resets, "{step}: {outcome:?}");
+        }
+        assert_eq!(site.happened().contains("kubeadm reset"), resets, "{step}");
+        assert_eq!(site.api.state.lock().nodes.contains_key("n1"), !resets, "{step}");
+    }
 }
 
 #[tokio::test]
