@@ -170,7 +170,11 @@ impl Datacenter {
         let mut left = api.occupants(&name, &options.selector).await?;
         left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
-            None => ProviderAnswer::Done(node_outcome(cluster, Some(&node), Some(0))),
+            None if options.selector.is_empty() => {
+                ProviderAnswer::Done(node_outcome(cluster, Some(&node), Some(0)))
+            }
+            // Pods that the selector does not match may be left.
+            None => ProviderAnswer::Done(observe_node(&api, cluster, Some(&node)).await?),
             Some(first) => {
                 let count = left.len();
                 let message = format!("pods on its node in {cluster} that must go: {count}");
@@ -258,7 +262,7 @@ enum PassResult {
     Empty(CallOutcome),
     /// The reason why it is not empty yet.
     Occupied(Fault),
-    /// It has pods that the options do not allow to evict. None was evicted.
+    /// It has pods that the options do not allow to evict. This pass evicted none.
     Refused(Fault),
 }
 

@@ -189,6 +189,21 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     assert_eq!(site.evictions(), evicted);
 }
 
+/// The pods that the selector does not match stay, so the node is not drained.
+#[tokio::test]
+async fn a_drain_with_a_selector_is_not_observed_as_a_drained_node() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    let one = site.replica();
+    let options = DrainOptions { selector: "app=db".into(), ..DrainOptions::default() };
+    let drain = Effect::Drain { cluster_ref: "c1".into(), deadline_seconds: Some(30), options };
+    for verb in [CallVerb::Perform, CallVerb::Observe] {
+        let outcome = done(call_provider(&one, verb, "drain", &drain).await.0);
+        assert!(evidence(&outcome).contains(&(Drained, false, "PodsLeft")), "{outcome:?}");
+    }
+    assert!(site.pods().contains(&"shop/web-0".to_string()), "{:?}", site.pods());
+}
+
 /// The ids of machines, and the names of their nodes: every call on the cluster uses the same.
 #[tokio::test]
 async fn every_call_finds_the_node_of_a_machine_by_one_name() {
