@@ -9,7 +9,7 @@ use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
 use super::{Datacenter, TargetCall};
 use crate::fault::possibly_happened;
 use crate::kubernetes::{
-    Cluster, Node, NodeEvent, NodeTaintEffect, PRELUDE, Settings, Taint, join_script,
+    Cluster, Node, NodeEvent, NodeTaintEffect, PRELUDE, Settings, Taint, check_config, join_script,
 };
 use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
@@ -234,6 +234,7 @@ impl Datacenter {
             | JobStatus::Ended(_)
             | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => return Ok(()),
         }
+        check_config(kubeadm)?;
         let token = api.draw_token()?;
         let checkpoint = CallCheckpoint::Join { token: Some(token.id.clone()) };
         match self.begin(&call.key, checkpoint.clone()).await? {

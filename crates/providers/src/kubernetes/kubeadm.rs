@@ -38,6 +38,33 @@ pub fn join_script(
     Ok(script.into())
 }
 
+/// Checks the plan's config, before there is a token that a bad one would leave behind.
+pub fn check_config(options: &KubeadmOptions) -> Result<()> {
+    match options.config.is_empty() {
+        true => Ok(()),
+        false => read_config(options).map(drop),
+    }
+}
+
+/// The documents of the plan's config, and the index of its JoinConfiguration.
+fn read_config(options: &KubeadmOptions) -> Result<(Vec<Value>, usize)> {
+    let odd = |why: &str| {
+        Fault::new(FaultCode::NotSupported, format!("the kubeadm config of the plan {why}"))
+    };
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&options.config).map_err(|_| odd("is not YAML"))?;
+    let documents: Vec<Value> = documents.into_iter().filter(Value::is_object).collect();
+    let index = documents.iter().position(|one| one["kind"] == JOIN_CONFIGURATION);
+    let index = index.ok_or_else(|| odd("has no document of the kind JoinConfiguration"))?;
+    let fits = |value: &Value| value.is_object() || value.is_null();
+    let join = &documents[index];
+    let fields = ["discovery", "nodeRegistration"];
+    match fields.into_iter().find(|field| !fits(&join[*field])) {
+        Some(field) => Err(odd(&format!("has a {field} that is not a mapping"))),
+        None => Ok((documents, index)),
+    }
+}
+
 /// The documents of the plan's config. The discovery and the name are added to its
 /// JoinConfiguration. JSON is YAML, so kubeadm reads them.
 fn join_config(
@@ -45,14 +72,8 @@ fn join_config(
     options: &KubeadmOptions,
     node_name: &str,
 ) -> Result<String> {
-    let odd = |why: &str| {
-        Fault::new(FaultCode::NotSupported, format!("the kubeadm config of the plan {why}"))
-    };
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&options.config).map_err(|_| odd("is not YAML"))?;
-    let mut documents: Vec<Value> = documents.into_iter().filter(Value::is_object).collect();
-    let join = documents.iter_mut().find(|one| one["kind"] == JOIN_CONFIGURATION);
-    let join = join.ok_or_else(|| odd("has no document of the kind JoinConfiguration"))?;
+    let (mut documents, index) = read_config(options)?;
+    let join = &mut documents[index];
     join["discovery"]["bootstrapToken"] = json!({
         "token": material.token.expose_secret(),
         "apiServerEndpoint": material.server,
@@ -121,8 +142,15 @@ mod tests {
         let called = script(&options);
         assert!(called.contains("kubeadm join --config \"$FILE\""), "{called}");
         assert!(!called.contains("--token"), "{called}");
-        for bad in ["kind: InitConfiguration", "[", "text"] {
+        for bad in [
+            "kind: InitConfiguration",
+            "[",
+            "text",
+            "{kind: JoinConfiguration, discovery: text}",
+            "{kind: JoinConfiguration, nodeRegistration: [a]}",
+        ] {
             let options = KubeadmOptions { config: bad.into(), ..Default::default() };
+            assert!(check_config(&options).is_err(), "{bad}");
             let fault = join_config(&material(), &options, "n1").unwrap_err();
             assert_eq!(fault.code, FaultCode::NotSupported, "{bad}");
         }
