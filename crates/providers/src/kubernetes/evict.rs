@@ -69,7 +69,7 @@ pub struct EvictionPass {
     pub blocked: Vec<BlockedPod>,
     /// Pods that may stay.
     pub left_alone: usize,
-    /// Pods that are evicted only when the options say so. Then no pod was evicted.
+    /// Pods that are evicted only when the options say so. Then this pass evicted none.
     pub refused: Vec<BlockedPod>,
 }
 
@@ -114,7 +114,7 @@ impl EvictionPass {
             more => format!(", and {more} more"),
         };
         let message = format!(
-            "node `{node}` was not drained, and no pod was evicted; pods that are evicted only when told to: {}: {}{more}",
+            "node `{node}` was not drained; pods that are evicted only when told to: {}: {}{more}",
             self.refused.len(),
             named.join(", ")
         );
@@ -418,6 +418,17 @@ mod tests {
         for part in ["`n`", "shop/db-1 (needs 2 healthy pods)", "7 s ago", "and 3 more"] {
             assert!(fault.message.contains(part), "{part}: {fault}");
         }
+    }
+
+    /// An earlier pass may have evicted pods, so the fault of a refusal says nothing about that.
+    #[test]
+    fn a_refused_pass_speaks_for_itself_only() {
+        let pod = PodName { namespace: "shop".into(), name: "db-0".into() };
+        let refused = vec![BlockedPod { pod, message: UNMANAGED.into() }];
+        let pass = EvictionPass { refused, ..EvictionPass::default() };
+        let fault = pass.fault("n").unwrap();
+        assert!(fault.message.contains("shop/db-0 (no controller replaces it"), "{fault}");
+        assert!(!fault.message.contains("no pod was evicted"), "{fault}");
     }
 
     #[test]
