@@ -90,7 +90,8 @@ pub enum Effect {
         /// and use the step's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_seconds: Option<u32>,
-        #[serde(default, skip_serializing_if = "DrainOptions::is_default")]
+        /// Always stored: an effect from before there were options evicts all pods.
+        #[serde(default = "DrainOptions::all_pods")]
         options: DrainOptions,
     },
     /// Makes the node schedulable again.

@@ -31,6 +31,11 @@ impl DrainOptions {
     pub const ALL_PODS: Self =
         Self { unmanaged_pods: true, emptydir: true, grace_seconds: None, selector: String::new() };
 
+    /// The meaning of a stored drain without options.
+    pub(super) fn all_pods() -> Self {
+        Self::ALL_PODS
+    }
+
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -3,8 +3,9 @@
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
 use model::effect::{
-    CallVerb, ChildRunGroup, ChildRunSpec, ClusterExpectation, DesiredPower, DeviceWork, Effect,
-    FabricGoal, NetbootMode, NodeLabels, PowerOffPolicy, RebootMode, RmaAction, Taint, TaintEffect,
+    CallVerb, ChildRunGroup, ChildRunSpec, ClusterExpectation, DesiredPower, DeviceWork,
+    DrainOptions, Effect, FabricGoal, NetbootMode, NodeLabels, PowerOffPolicy, RebootMode,
+    RmaAction, Taint, TaintEffect,
 };
 use model::fault::{Fault, FaultCode};
 use model::id::{PlanId, RunId};
@@ -108,7 +109,7 @@ pub fn golden_effects() -> Vec<Effect> {
     let drain = |deadline_seconds| Effect::Drain {
         cluster_ref: cluster_ref(),
         deadline_seconds,
-        options: Default::default(),
+        options: DrainOptions::ALL_PODS,
     };
     let say = |graceful_seconds, force| PowerOffPolicy { graceful_seconds, force };
     let taint =
@@ -167,15 +168,34 @@ fn golden_group() -> ChildRunGroup {
     ChildRunGroup { child_runs: parts, max_concurrent: 4, skip_if_all_hold: Vec::new() }
 }
 
-/// Values without new fields are stored unchanged, so existing rows do not change.
+/// Values without new fields are stored unchanged, so existing rows do not change. Only the options
+/// of a drain are always stored.
 #[test]
 fn effects_are_read_and_written_as_ever() {
     let read: Vec<Effect> = serde_json::from_str(EFFECTS).expect("stored effects are readable");
     assert_eq!(read, golden_effects());
-    let golden: serde_json::Value = serde_json::from_str(EFFECTS).unwrap();
-    assert_eq!(serde_json::to_value(golden_effects()).unwrap(), golden);
+    let mut golden: Vec<serde_json::Value> = serde_json::from_str(EFFECTS).unwrap();
+    for drain in golden.iter_mut().filter(|effect| effect["kind"] == "drain") {
+        drain["options"] = serde_json::to_value(DrainOptions::ALL_PODS).unwrap();
+    }
+    assert_eq!(serde_json::to_value(golden_effects()).unwrap(), serde_json::json!(golden));
     for name in Effect::NAMES {
         assert!(read.iter().any(|effect| effect.name() == name), "{name} has no golden form");
+    }
+}
+
+/// A drain from before there were options evicted all pods. One that is careful stays so.
+#[test]
+fn a_stored_drain_keeps_its_options() {
+    let options = |text: &str| match serde_json::from_str(text).unwrap() {
+        Effect::Drain { options, .. } => options,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(options(r#"{"kind":"drain","cluster_ref":"c"}"#), DrainOptions::ALL_PODS);
+    for own in [DrainOptions::default(), DrainOptions::ALL_PODS] {
+        let cluster_ref = "c".into();
+        let drain = Effect::Drain { cluster_ref, deadline_seconds: None, options: own.clone() };
+        assert_eq!(options(&serde_json::to_string(&drain).unwrap()), own);
     }
 }
 
