@@ -186,6 +186,7 @@ impl Plan {
                 Err(Gap::Cluster) if self.built_in => continue,
                 Err(gap) => return Err(gap.refusal(step, machine)),
             };
+            check_selectors(step, &drained)?;
             let timeout_seconds = step.timeout_seconds.unwrap_or(defaults.timeout_seconds);
             let resolved = RunStep {
                 name: step.name.clone(),
@@ -231,6 +232,18 @@ fn moot(effect: &Effect) -> bool {
         Effect::Drain { cluster_ref, .. } | Effect::Uncordon { cluster_ref, .. }
             if cluster_ref.is_empty()
     )
+}
+
+/// Refuses a requested selector where the step has another: it would be dropped silently.
+fn check_selectors(step: &Step, requested: &DrainOptions) -> Result<(), Refusal> {
+    let Effect::Drain { options, .. } = &step.effect else { return Ok(()) };
+    let (own, requested) = (&options.selector, &requested.selector);
+    if own.is_empty() || requested.is_empty() || own == requested {
+        return Ok(());
+    }
+    let problem = format!("is {requested:?}, and step {} of the plan has {own:?}", step.name);
+    let instead = "leave drain_selector out, or use a plan without a selector of its own";
+    Err(Refusal::invalid(&format!("params[{DRAIN_SELECTOR}]"), problem, instead))
 }
 
 /// Limits the deadline of a drain so that it ends shortly before its step: the remaining time is

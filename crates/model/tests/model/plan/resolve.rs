@@ -94,6 +94,32 @@ fn the_parameters_say_which_pods_a_drain_takes() {
     }
 }
 
+/// Rows: the selector of the step, the requested one, and whether they conflict.
+#[test]
+fn two_selectors_of_a_drain_are_refused() {
+    for (own, requested, conflict) in [
+        ("", "app=web", false),
+        ("app=web", "", false),
+        ("app=web", "app=web", false),
+        ("app=db", "app=web", true),
+    ] {
+        let options = DrainOptions { selector: own.into(), ..DrainOptions::default() };
+        let effect = Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None, options };
+        let step = Step { name: "drain".into(), timeout_seconds: None, max_retries: None, effect };
+        let plan = Plan { steps: vec![step], ..default_plan(RunType::Rma).unwrap() };
+        let params = Params::from([("drain_selector".into(), requested.into())]);
+        let params = checked_params(params).unwrap();
+        let resolved = plan.resolve(&machine("c"), &params, &Defaults::default());
+        assert_eq!(resolved.is_err(), conflict, "{own} {requested}");
+        if let Err(refusal) = resolved {
+            assert_eq!(refusal.field.as_deref(), Some("params[drain_selector]"));
+            for words in ["\"app=web\"", "\"app=db\"", "step drain"] {
+                assert!(refusal.message.contains(words), "{words}: {refusal}");
+            }
+        }
+    }
+}
+
 /// Rows: the images of a plan's steps, the requested image, and the recorded one or the conflict.
 #[test]
 fn the_record_has_the_image_that_is_installed() {
