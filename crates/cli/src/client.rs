@@ -155,7 +155,7 @@ impl Client {
         self.interceptor.dry_run.is_some()
     }
 
-    /// What has become of an object, by a past participle: `deleted`, or in a dry run
+    /// Words the result of a request by its past participle: `deleted`, or in a dry run
     /// `would be deleted`.
     pub fn outcome(&self, participle: &str) -> String {
         let would = if self.is_dry_run() { "would be " } else { "" };

@@ -125,7 +125,7 @@ pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: boo
     format!("{}\n{}", change.would_text(&id), format_follow_ups(follows))
 }
 
-/// What a dry run predicts to follow without further requests; empty if nothing does.
+/// The changes that a dry run predicts to follow without a further request. Empty: none.
 pub fn format_follow_ups(follows: &[String]) -> String {
     let lines: String = follows.iter().map(|line| format!("  {}\n", one_line(line))).collect();
     match follows.is_empty() {

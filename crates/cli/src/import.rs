@@ -60,7 +60,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
 }
 
 impl Import {
-    /// What became of each machine, or would; in a dry run with what their racks would do.
+    /// One line for each machine: its result. A dry run adds the predictions for their racks.
     async fn register(
         &self,
         client: &Client,

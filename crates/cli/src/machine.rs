@@ -130,7 +130,7 @@ async fn update(client: &Client, screen: &mut Screen, args: MachineUpdateArgs) -
     Ok(Exit::Success)
 }
 
-/// What a dry run predicts of the racks of the machine.
+/// The predictions of a dry run for the racks of the machine.
 fn format_follow_ups(machine: &Machine) -> String {
     let follows = machine.status.as_ref().map(|status| status.would_follow.as_slice());
     device::format_follow_ups(follows.unwrap_or_default())

@@ -20,7 +20,7 @@ impl Clusters {
         Ok(self.inspector()?.check_cluster(name).await)
     }
 
-    /// What a drain of the machine's node would do. Empty for a simulated machine, and for one that
+    /// Previews a drain of the machine's node. Empty for a simulated machine, and for one that
     /// belongs to no cluster.
     pub async fn preview_drain(
         &self,

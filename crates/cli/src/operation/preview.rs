@@ -46,7 +46,7 @@ fn duration_of(ms: i64) -> String {
     format_duration(Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
 }
 
-/// What would become of a step in progress.
+/// The notes of a preview: how the request would end a step in progress.
 fn note_lines(preview: &OperationPreview) -> String {
     preview.notes.iter().map(|note| format!("{}\n", one_line(note))).collect()
 }

@@ -233,7 +233,7 @@ async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
     expect(&server, &format!("{aside} --dry-run"), 0, &["would be set aside"]);
     assert_eq!(holder(&mut api, "m-2").await, parent);
     expect(&server, &aside, 0, &["set aside"]);
-    // What no child run works on is free, and waits for a person.
+    // A device without an active child run is released and needs intervention.
     let released = api.machine("m-2").await;
     assert_eq!(holder(&mut api, "m-2").await, "");
     assert!(is(&released, "NeedsIntervention"), "{released:?}");

@@ -80,8 +80,8 @@ impl Candidates {
 }
 
 impl Engine {
-    /// What needs a person, worst first; among equals, what waits longest. At most `limit` objects
-    /// are explained.
+    /// Objects that need a person: the worst first, then the longest waiting. At most `limit` of
+    /// them are explained.
     pub async fn attention(&self, limit: usize) -> Result<Attention> {
         let mut candidates = Candidates::default();
         self.find_machines(&mut candidates).await?;
