@@ -203,7 +203,8 @@ fn refused_sessions_power_off() {
         script.image_faults = [Fault::Cut(MIB), Fault::Status(status)].into();
         let server = Server::start(script);
         assert_eq!(machine.run(&server), FinalAction::PowerOff, "the image, {status}");
-        assert_eq!(server.stages(), ["writing"]);
+        // The refusal may come before the first report.
+        assert!(server.stages().iter().all(|stage| stage == "writing"), "{:?}", server.stages());
     }
 }
 
