@@ -101,6 +101,8 @@ fn file_system(machine: &TestMachine, make: &[&str], bytes: usize) -> Option<Vec
     )
     .unwrap();
     fs::write(at.join("etc/ssh/ssh_host_rsa_key"), "everybody has it").unwrap();
+    // Another mount namespace may keep the file system mounted, so unmounting may write nothing.
+    assert!(Command::new("sync").arg("--file-system").arg(&at).status().unwrap().success());
     assert!(Command::new("umount").arg(&at).status().unwrap().success());
     drop(device);
     Some(fs::read(&path).unwrap())
