@@ -1,0 +1,147 @@
+//! Fault rules: every action, by machine, effect and verb.
+
+use super::*;
+
+#[tokio::test]
+async fn every_fault_action() {
+    let (_dir, memories) = memories();
+    for memory in memories {
+        for action in Action::ALL {
+            let sim = Sim::new(memory.clone(), Speed::Zero);
+            // Two actions never answer in time; the others answer, however long that takes.
+            let late = FaultRule { delay_ms: 600_000, ..rule(action) };
+            let made = sim.add_fault(if action == Action::Slow { late } else { rule(action) });
+            let (made, step) = (made.unwrap(), action.as_str());
+            let waits = match action {
+                Action::Hang | Action::Slow => Duration::from_millis(30),
+                Action::Fail | Action::Drop | Action::Garbage | Action::Twice => DEADLINE,
+            };
+            let requested =
+                tokio::time::timeout(waits, answer(&sim, CallVerb::Perform, step, REBOOT)).await;
+            let happened = match (action, requested) {
+                (Action::Fail, Ok(Err(fault))) => {
+                    assert_eq!(fault.code, FaultCode::EffectFailed);
+                    false
+                }
+                (Action::Hang, Err(_timeout)) => false,
+                (Action::Drop, Ok(Err(fault))) => {
+                    assert_eq!(fault.code, FaultCode::AnswerLost);
+                    true
+                }
+                (Action::Garbage, Ok(Err(fault))) => {
+                    assert_eq!(fault.code, FaultCode::AnswerGarbled);
+                    true
+                }
+                (Action::Slow, Err(_)) | (Action::Twice, Ok(Ok(ProviderAnswer::Done(_)))) => true,
+                (_, other) => panic!("{action:?}: {other:?}"),
+            };
+            assert_eq!(sim.list_faults().unwrap()[0].applied_count, 1);
+            // Another controller reads what really happened.
+            let other = Sim::new(memory.clone(), Speed::Zero);
+            let status = answer(&other, CallVerb::GetStatus, step, REBOOT).await.unwrap();
+            assert_eq!(matches!(status, ProviderAnswer::Done(_)), happened, "{status:?}");
+            let never = action == Action::Hang;
+            assert_eq!(status == ProviderAnswer::NeverStarted, never, "{status:?}");
+            // The rule is used up, and so is a key that failed: it never acts.
+            let again = perform(&other, step, REBOOT).await;
+            assert_eq!(again.is_err(), action == Action::Fail, "{again:?}");
+            let count = other.effects(&format!("op-1/{step}")).unwrap().remove(0);
+            assert_eq!((count.requested, count.applied), (2, u32::from(again.is_ok())));
+            assert_eq!(other.clear_faults(Some(&made.id)).unwrap(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn slow_answers_come_in_the_end() {
+    let sim = Sim::in_ram(Speed::Zero);
+    sim.add_fault(rule(Action::Slow)).unwrap();
+    let begun = std::time::Instant::now();
+    perform(&sim, "slow", REBOOT).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+}
+
+#[tokio::test]
+async fn faults_by_verb_and_effect() {
+    let sim = Sim::in_ram(Speed::Zero);
+    perform(&sim, "done", REBOOT).await.unwrap();
+    for (effect, verb, step, code) in [
+        (ssh("false"), CallVerb::Perform, "ssh", FaultCode::CommandFailed),
+        (REBOOT, CallVerb::Perform, "reboot", FaultCode::EffectFailed),
+        (REBOOT, CallVerb::Follow, "reboot", FaultCode::EffectFailed),
+        // It was done before, and stays done.
+        (REBOOT, CallVerb::Follow, "done", FaultCode::AnswerLost),
+        (REBOOT, CallVerb::GetStatus, "done", FaultCode::BmcUnreachable),
+        (REBOOT, CallVerb::Observe, "done", FaultCode::BmcUnreachable),
+        (REBOOT, CallVerb::Stop, "done", FaultCode::BmcUnreachable),
+    ] {
+        let message = "smoke".to_string();
+        let effect_word = effect.name().to_string();
+        let rule = FaultRule { verb, effect: effect_word, message, ..rule(Action::Fail) };
+        sim.add_fault(rule).unwrap();
+        let fault = answer(&sim, verb, step, effect).await.unwrap_err();
+        assert_eq!(fault, Fault::new(code, "smoke"), "{verb:?}");
+    }
+    // A rule for one effect or machine leaves the others alone.
+    sim.clear_faults(None).unwrap();
+    let elsewhere = FaultRule { machine: "x-*".into(), ..rule(Action::Fail) };
+    sim.add_fault(elsewhere).unwrap();
+    sim.add_fault(FaultRule { effect: "repave".into(), ..rule(Action::Fail) }).unwrap();
+    perform(&sim, "free", REBOOT).await.unwrap();
+    assert!(sim.list_faults().unwrap().iter().all(|rule| rule.applied_count == 0));
+}
+
+#[tokio::test]
+async fn a_fault_while_following_ends_the_work() {
+    let call = ManualClock::new();
+    let memory = SimStore::ram();
+    let instant = Sim::new(memory.clone(), Speed::Zero);
+    perform(&instant, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
+    let sim = call.sim(&memory);
+    begin_and_crash(&sim, &order(CallVerb::Perform, "repave", repave("a"))).await;
+    sim.add_fault(FaultRule { verb: CallVerb::Follow, ..rule(Action::Fail) }).unwrap();
+    let fault = answer(&sim, CallVerb::Follow, "repave", repave("a")).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::EffectFailed);
+    call.advance(60_000);
+    assert_eq!(sim.effects("op-1/repave").unwrap()[0].applied, 0);
+    let probe = answer(&sim, CallVerb::Observe, "repave", repave("a")).await;
+    assert_eq!(probe, Ok(ProviderAnswer::Differs("image partial is on disk".into())));
+}
+
+#[tokio::test]
+async fn probes() {
+    let (_dir, memories) = memories();
+    for memory in memories {
+        let sim = Sim::new(memory, Speed::Zero);
+        perform(&sim, "join", join("c1")).await.unwrap();
+        // A rule for every effect does not apply to probes.
+        sim.add_fault(FaultRule { times: 0, ..rule(Action::Fail) }).unwrap();
+        let observed = sim.probe(&target("m-1")).await.unwrap();
+        let observed = CallOutcome { evidence: observed, ..CallOutcome::default() };
+        let expected = [
+            (Reachable, true, "PingOK"),
+            (BmcReachable, true, "RedfishOK"),
+            (InCustomerCluster, true, "Joined:c1"),
+        ];
+        assert_eq!(evidence(&observed), expected);
+        for (action, code) in [
+            (Action::Fail, FaultCode::BmcUnreachable),
+            (Action::Drop, FaultCode::AnswerLost),
+            (Action::Garbage, FaultCode::AnswerGarbled),
+        ] {
+            sim.add_fault(FaultRule { effect: PROBE.into(), ..rule(action) }).unwrap();
+            assert_eq!(sim.probe(&target("m-1")).await.unwrap_err().code, code);
+        }
+        assert!(sim.probe(&target("m-1")).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn bad_rules_are_refused() {
+    let sim = Sim::in_ram(Speed::Zero);
+    let refusal =
+        sim.add_fault(FaultRule { effect: "boil".into(), ..rule(Action::Fail) }).unwrap_err();
+    assert_eq!(refusal.field.as_deref(), Some("fault.effect"));
+    assert!(refusal.message.contains("ssh, reboot, netboot"), "{refusal}");
+    assert!(sim.list_faults().unwrap().is_empty());
+}
