@@ -5,8 +5,9 @@ use secrecy::{ExposeSecret, SecretString};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Shorter values are not masked: they occur in ordinary words.
-const MIN_CHARS: usize = 6;
+/// A shorter value occurs in ordinary words too. The whole word is then masked, so that neither the
+/// value nor its place in the word is shown.
+const MIN_BYTES: usize = 6;
 const COVER: &[u8] = b"***";
 
 /// The secrets to mask, as they are and percent-encoded.
@@ -22,7 +23,7 @@ impl fmt::Debug for SecretMask {
 impl SecretMask {
     pub fn of<'a>(secrets: impl IntoIterator<Item = &'a SecretString>) -> Self {
         let mut forms: Vec<SecretString> = Vec::new();
-        for secret in secrets.into_iter().filter(|one| one.expose_secret().len() >= MIN_CHARS) {
+        for secret in secrets.into_iter().filter(|one| !one.expose_secret().is_empty()) {
             let encoded = encode(secret.expose_secret());
             if encoded != secret.expose_secret() {
                 forms.push(encoded.into());
@@ -51,9 +52,10 @@ fn replaced(bytes: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
     let mut at = find(bytes, secret)?;
     let (mut masked, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
     loop {
-        masked.extend_from_slice(&rest[..at]);
+        let (before, behind) = covered(rest, at, secret);
+        masked.extend_from_slice(before);
         masked.extend_from_slice(COVER);
-        rest = &rest[at + secret.len()..];
+        rest = behind;
         match find(rest, secret) {
             Some(next) => at = next,
             None => {
@@ -62,6 +64,22 @@ fn replaced(bytes: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
+}
+
+/// What stays before and behind the cover of a secret at this place.
+fn covered<'a>(bytes: &'a [u8], at: usize, secret: &[u8]) -> (&'a [u8], &'a [u8]) {
+    let (before, behind) = (&bytes[..at], &bytes[at + secret.len()..]);
+    if secret.len() >= MIN_BYTES {
+        return (before, behind);
+    }
+    let start = before.iter().rposition(|byte| !is_letter(*byte)).map_or(0, |last| last + 1);
+    let end = behind.iter().position(|byte| !is_letter(*byte)).unwrap_or(behind.len());
+    (&before[..start], &behind[end..])
+}
+
+/// Every byte of a character that is not ASCII counts as a letter.
+fn is_letter(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
 
 /// Looks for the first byte only, then compares: the list of a region has hundreds of megabytes.
@@ -83,7 +101,7 @@ mod tests {
 
     #[test]
     fn secrets_are_masked_and_nothing_else() {
-        let mask = SecretMask::of(&["s3cret-1".into(), "p&ss word".into(), "abc".into()]);
+        let mask = SecretMask::of(&["s3cret-1".into(), "p&ss word".into(), "".into()]);
         for (text, shown) in [
             ("", ""),
             ("nothing to hide, abc", "nothing to hide, abc"),
@@ -93,5 +111,22 @@ mod tests {
             assert_eq!(mask.text(text), shown);
         }
         assert_eq!(SecretMask::default().text("s3cret-1"), "s3cret-1");
+    }
+
+    #[test]
+    fn a_short_secret_takes_its_word_with_it() {
+        let mask = SecretMask::of(&["admin".into(), "a&b".into()]);
+        for (text, shown) in [
+            ("admin", "***"),
+            ("no login for admin:admin@10.0.0.5", "no login for ***:***@10.0.0.5"),
+            ("ipmitool -Padmin, administrator", "ipmitool -***, ***"),
+            ("admin_of_it: it is well", "***_of_it: it is well"),
+            ("éadminé adminadmin.", "*** ***."),
+            ("x=a&b&y=xa%26b", "x=***&y=***"),
+            ("Admin, badmi, and more", "Admin, badmi, and more"),
+        ] {
+            assert_eq!(mask.text(text), shown);
+        }
+        assert_eq!(SecretMask::of(&["1".into()]).text("power 1, 10.2"), "power ***, ***.2");
     }
 }

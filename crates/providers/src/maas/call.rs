@@ -162,14 +162,16 @@ impl Inner {
             }
             let retry_after =
                 response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            // MAAS may quote what it was sent: its key, or the password of a BMC.
-            let mask = SecretMask::of(self.key.secrets().chain(call.form.secrets()));
-            let body = mask.bytes(response.body.as_deref().unwrap_or_default());
-            let answer = ApiAnswer { status, retry_after, body: &body };
+            let body = response.body.as_deref().unwrap_or_default();
+            let answer = ApiAnswer { status, retry_after, body };
             failures += 1;
             let again = failures <= self.retries && requested.may_repeat(answer);
             let pause = again.then(|| answer.retry_delay(self.backoff, failures, &nonce)).flatten();
-            let Some(pause) = pause else { return Err(requested.refused(answer)) };
+            let Some(pause) = pause else {
+                // The key, or the password of a BMC.
+                let mask = SecretMask::of(self.key.secrets().chain(call.form.secrets()));
+                return Err(requested.refused(answer, &mask));
+            };
             tracing::debug!(address = %self.address, %status, ?pause, "MAAS request retried");
             sleep(pause).await;
         }

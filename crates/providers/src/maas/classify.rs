@@ -9,6 +9,7 @@
 
 use super::address::Address;
 use crate::http_client::text::one_line;
+use crate::secret_mask::SecretMask;
 use hyper::{Method, StatusCode};
 use model::fault::{Fault, FaultCode};
 use model::retry::Backoff;
@@ -75,8 +76,8 @@ impl RequestContext<'_> {
         Fault::new(code, format!("{}; it answered with something else: {why}", self.describe()))
     }
 
-    /// The fault of a refusal.
-    pub fn refused(&self, answer: ApiAnswer<'_>) -> Fault {
+    /// The fault of a refusal. MAAS may quote what it was sent: `mask` hides it.
+    pub fn refused(&self, answer: ApiAnswer<'_>, mask: &SecretMask) -> Fault {
         let words = ErrorText::of(answer.body);
         let Self { address, method, path, .. } = self;
         let mut message = format!("{address} answered {} to {method} {path}", answer.status);
@@ -88,8 +89,10 @@ impl RequestContext<'_> {
             message.push_str(login_hint(&words.message));
             return Fault::new(code, message);
         }
-        if !words.message.is_empty() {
-            message.push_str(&format!(": {}", words.message));
+        // Masked as it was said, before it is cut.
+        let shown = one_line(&mask.text(&words.message), MAX_SAID_CHARS);
+        if !shown.is_empty() {
+            message.push_str(&format!(": {shown}"));
         }
         message.push_str(hint(answer.status, code));
         Fault::new(code, message)
@@ -189,7 +192,7 @@ impl ErrorText {
             Ok(value @ (Value::Array(_) | Value::String(_))) => flat(&value),
             Ok(Value::Null | Value::Bool(_) | Value::Number(_)) | Err(_) => text.to_owned(),
         };
-        Self { message: one_line(&said, MAX_SAID_CHARS), is_html: false }
+        Self { message: said, is_html: false }
     }
 
     fn wrong_state(&self) -> bool {
@@ -300,7 +303,7 @@ mod tests {
             idempotency: again,
             powers: false,
         };
-        (requested.refused(answer), requested.may_repeat(answer))
+        (requested.refused(answer, &SecretMask::default()), requested.may_repeat(answer))
     }
 
     fn answer<'a>(status: u16, retry_after: Option<&'a str>, body: &'a str) -> ApiAnswer<'a> {
@@ -456,9 +459,30 @@ mod tests {
             idempotency: Idempotency::NotIdempotent,
             powers: true,
         };
-        let fault = requested.refused(answer(500, None, "no such thing"));
+        let fault = requested.refused(answer(500, None, "no such thing"), &SecretMask::default());
         assert_eq!(fault.code, FaultCode::AnswerGarbled);
         assert!(fault.message.ends_with("no such thing; it may have been done"), "{fault}");
+    }
+
+    /// A short password hides whole words. They still decide what the refusal means.
+    #[test]
+    fn secrets_are_masked_and_the_refusal_is_understood() {
+        let address = address();
+        let requested = RequestContext {
+            address: &address,
+            method: &Method::PUT,
+            path: "machines/abc/",
+            target: CallTarget::Machine,
+            idempotency: Idempotency::Idempotent,
+            powers: false,
+        };
+        let mask = SecretMask::of(&["state".into(), "p\"1".into()]);
+        let state = requested.refused(answer(400, None, FORM), &mask);
+        assert_eq!(state.code, FaultCode::EffectFailed);
+        assert!(state.message.ends_with("because of the current *** of the node."), "{state}");
+        let body = r#"{"power_pass": ["It is p\"1, not long enough."]}"#;
+        let quoted = requested.refused(answer(400, None, body), &mask);
+        assert!(quoted.message.ends_with("power_pass: It is ***, not long enough."), "{quoted}");
     }
 
     #[test]
