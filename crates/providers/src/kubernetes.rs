@@ -30,7 +30,7 @@ pub use event::NodeEvent;
 pub use evict::{BlockedPod, EvictionPass, PodEviction, PodName, TerminatingPod};
 pub use inspect::ServerVersion;
 pub use join::{JoinMaterial, Token};
-pub use kubeadm::{PRELUDE, check_config, join_script};
+pub use kubeadm::{PRELUDE, check_config, find_config_problem, join_script};
 pub use node::{Condition, Node, NodeTaintEffect, Taint};
 pub use preview::{DisruptionBudget, PodDecision, PodPreview};
 pub use rights::{RIGHTS, RightsRule, manifest};

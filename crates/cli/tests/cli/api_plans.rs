@@ -36,6 +36,11 @@ fn drain(deadline_seconds: Option<i32>) -> Kind {
     Kind::Drain(v1::DrainNode { deadline_seconds, ..v1::DrainNode::default() })
 }
 
+fn configured(config: &str) -> v1::KubeadmJoin {
+    let kubeadm = Some(v1::KubeadmOptions { config: config.into(), ..Default::default() });
+    v1::KubeadmJoin { kubeadm, ..Default::default() }
+}
+
 /// Plans that are invalid in one field, and the name of that field.
 fn wrong_plans() -> Vec<(v1::Plan, String)> {
     let one = |step: v1::Step| plan("mine", vec![step]);
@@ -84,6 +89,9 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
         ),
         (kind(Kind::Join(labelled("zo ne", "a"))), in_step("join.labels")),
         (kind(Kind::Join(labelled("zone", "a b"))), in_step("join.labels[zone]")),
+        (kind(Kind::Join(configured("["))), in_step("join.kubeadm.config")),
+        (kind(Kind::Join(configured("kind: InitConfiguration"))), in_step("join.kubeadm.config")),
+        (kind(Kind::Join(configured(&long(65_537)))), in_step("join.kubeadm.config")),
         (kind(Kind::Join(tainted("gpu", ""))), in_step("join.taints[0].effect")),
         (kind(Kind::Join(tainted("gpu", "NoFun"))), in_step("join.taints[0].effect")),
         (kind(Kind::Join(tainted("-gpu", "NoExecute"))), in_step("join.taints[0].key")),
@@ -337,7 +345,7 @@ async fn recording(_world: &TestServer, mut api: Clients) {
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_looked_at_soon_after_they_are_registered() {
     let (_world, mut api) = TestServer::open("zero").await;
-    api.fault(fault("dark", "probe", "fail", 0)).await;
+    api.fault(fault("dark*", "probe", "fail", 0)).await;
     let observed = api.settled(crate::api::machine("m-1")).await;
     for (condition, status, reason) in [
         ("Reachable", true, "PingOK"),

@@ -38,29 +38,37 @@ pub fn join_script(
     Ok(script.into())
 }
 
-/// Checks the plan's config, before there is a token that a bad one would leave behind.
-pub fn check_config(options: &KubeadmOptions) -> Result<()> {
-    match options.config.is_empty() {
-        true => Ok(()),
-        false => read_config(options).map(drop),
+/// What is wrong with the config of a plan, as in "is not YAML".
+pub fn find_config_problem(config: &str) -> Option<String> {
+    match config.is_empty() {
+        true => None,
+        false => read_config(config).err(),
     }
 }
 
+/// Checks the plan's config, before there is a token that a bad one would leave behind. A plan of
+/// an older version may have one that is refused today.
+pub fn check_config(options: &KubeadmOptions) -> Result<()> {
+    find_config_problem(&options.config).map_or(Ok(()), |problem| Err(config_fault(&problem)))
+}
+
+fn config_fault(problem: &str) -> Fault {
+    let message = format!("the kubeadm config of the plan {problem}");
+    Fault::new(FaultCode::NotSupported, message)
+}
+
 /// The documents of the plan's config, and the index of its JoinConfiguration.
-fn read_config(options: &KubeadmOptions) -> Result<(Vec<Value>, usize)> {
-    let odd = |why: &str| {
-        Fault::new(FaultCode::NotSupported, format!("the kubeadm config of the plan {why}"))
-    };
+fn read_config(config: &str) -> Result<(Vec<Value>, usize), String> {
     let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&options.config).map_err(|_| odd("is not YAML"))?;
+        serde_saphyr::from_multiple(config).map_err(|_| "is not YAML".to_string())?;
     let documents: Vec<Value> = documents.into_iter().filter(Value::is_object).collect();
     let index = documents.iter().position(|one| one["kind"] == JOIN_CONFIGURATION);
-    let index = index.ok_or_else(|| odd("has no document of the kind JoinConfiguration"))?;
+    let index = index.ok_or("has no document of the kind JoinConfiguration")?;
     let fits = |value: &Value| value.is_object() || value.is_null();
     let join = &documents[index];
     let fields = ["discovery", "nodeRegistration"];
     match fields.into_iter().find(|field| !fits(&join[*field])) {
-        Some(field) => Err(odd(&format!("has a {field} that is not a mapping"))),
+        Some(field) => Err(format!("has a {field} that is not a mapping")),
         None => Ok((documents, index)),
     }
 }
@@ -72,7 +80,8 @@ fn join_config(
     options: &KubeadmOptions,
     node_name: &str,
 ) -> Result<String> {
-    let (mut documents, index) = read_config(options)?;
+    let (mut documents, index) =
+        read_config(&options.config).map_err(|problem| config_fault(&problem))?;
     let join = &mut documents[index];
     join["discovery"]["bootstrapToken"] = json!({
         "token": material.token.expose_secret(),

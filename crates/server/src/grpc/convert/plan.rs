@@ -10,6 +10,7 @@ use model::plan::{OnFailure, Plan, RunStep, Step};
 use model::refusal::Refusal;
 use proto::words::WireEnum;
 use proto::{v1, words};
+use providers::kubernetes::find_config_problem;
 
 pub(in crate::grpc) fn plan(plan: &Plan) -> v1::Plan {
     let steps = plan.steps.iter().map(|step| v1::Step {
@@ -185,7 +186,22 @@ pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
         built_in: false,
         on_failure,
     };
-    plan.checked()
+    let plan = plan.checked()?;
+    check_kubeadm_configs(&plan)?;
+    Ok(plan)
+}
+
+/// Checks what the model cannot read: the YAML for kubeadm.
+fn check_kubeadm_configs(plan: &Plan) -> Result<(), Refusal> {
+    for (index, step) in plan.steps.iter().enumerate() {
+        let Effect::Join { kubeadm, .. } = &step.effect else { continue };
+        if let Some(problem) = find_config_problem(&kubeadm.config) {
+            let field = format!("plan.steps[{index}].join.kubeadm.config");
+            let instead = "give a JoinConfiguration of kubeadm, as YAML";
+            return Err(Refusal::invalid(&field, problem, instead));
+        }
+    }
+    Ok(())
 }
 
 fn step_from(field: &str, step: v1::Step) -> Result<Step, Refusal> {
