@@ -5,12 +5,12 @@ use crate::admission::event;
 use crate::holds::release_lost_run;
 use model::here;
 use model::id::RunId;
-use model::machine::NodeName;
+use model::machine::{Machine, NodeName};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
-use model::target::TargetKind;
 use model::time::Timestamp;
-use store::{Cause, NewEvent, Result, RowKind, SetAsideRow, Store, StoreError, Tx, UnreadableRow};
+use std::fmt;
+use store::{Cause, Result, RowKind, SetAsideRow, Store, StoreError, Tx, UnreadableRow};
 
 /// The most unreadable rows that a check names.
 const MAX_NAMED: usize = 1_000;
@@ -100,14 +100,19 @@ impl RowRequest {
             let noun = format!("row of a {} that was set aside,", self.kind);
             return Err(Refusal::not_found(&noun, &self.id, "farrier db check").into());
         };
+        let mut held = None;
         if self.kind == RowKind::Machine {
             self.check_node_name(tx).await?;
+        }
+        if self.kind == RowKind::Run {
+            held = self.check_hold(tx).await?;
         }
         let message = format!("the row was put back: {}", self.who.reason);
         let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
         tx.put_back(&row, &event).await?;
-        if self.kind == RowKind::Run {
-            self.hold_again(tx, &event).await?;
+        if let Some(mut machine) = held {
+            machine.active_run = Some(RunId::trusted(&*self.id));
+            tx.update_machine(&mut machine, &event)?;
         }
         Ok(row)
     }
@@ -125,28 +130,27 @@ impl RowRequest {
         Err(Refusal::new(Reason::RowPlaceTaken, message).next(next).into())
     }
 
-    /// An active run on a machine holds it again. Any other active run released its devices when it
-    /// was set aside, and may not continue without them.
-    async fn hold_again(&self, tx: &mut Tx, event: &NewEvent) -> Result<()> {
+    /// The machine that the run held when it was set aside. Another run may hold it since; and a
+    /// run on a rack or device released its devices, and may not continue without them.
+    async fn check_hold(&self, tx: &mut Tx) -> Result<Option<Machine>> {
         let run = RunId::trusted(&*self.id);
-        let Some(target) = tx.target_of_active_run(&run).await? else { return Ok(()) };
-        if target.kind != TargetKind::Machine {
-            let message = format!(
-                "run {run} cannot be put back: it was active on {target}, and its devices were \
-                 released when it was set aside"
+        let Some(target) = tx.hold_set_aside(&run).await? else { return Ok(None) };
+        let taken = |why: String, next: &dyn fmt::Display| {
+            let message = format!("run {run} cannot be put back: {why}");
+            Refusal::new(Reason::RowPlaceTaken, message).next(format!("farrier why {next}"))
+        };
+        let Some(id) = target.machine() else {
+            let why = format!(
+                "it was active on {target}, and its devices were released when it was set aside"
             );
-            let refusal = Refusal::new(Reason::RowPlaceTaken, message);
-            return Err(refusal.next(format!("farrier why {target}")).into());
-        }
-        if let Some(mut machine) = tx.machine_held_by(&run).await? {
-            if let Some(holder) = machine.active_run.as_ref().filter(|holder| **holder != run) {
-                let message = format!("run {run} cannot be put back: {holder} holds {target} now");
-                let refusal = Refusal::new(Reason::RowPlaceTaken, message);
-                return Err(refusal.next(format!("farrier why {holder}")).into());
+            return Err(taken(why, &target).into());
+        };
+        let machine = tx.machine(&id).await?;
+        match machine.as_ref().and_then(|machine| machine.active_run.as_ref()) {
+            Some(holder) if *holder != run => {
+                Err(taken(format!("{holder} holds {target} now"), holder).into())
             }
-            machine.active_run = Some(run);
-            tx.update_machine(&mut machine, event)?;
+            Some(_) | None => Ok(machine),
         }
-        Ok(())
     }
 }

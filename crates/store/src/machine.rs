@@ -95,16 +95,6 @@ impl Tx {
         row.map(|row| Ok(TargetId::from_key(row.text(0)?))).transpose()
     }
 
-    /// The machine that the queue row of an active run holds.
-    pub async fn machine_held_by(&mut self, run: &RunId) -> Result<Option<Machine>> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM machines \
-             WHERE id = (SELECT s.holds_machine FROM subjects s WHERE s.id = $1)"
-        );
-        let row = self.query_one(&sql, values![run.as_str()]).await?;
-        row.map(|row| machine_by_id(&row)?.1).transpose()
-    }
-
     /// Inserts a machine and its event. A conflict means that the id exists.
     pub fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
         let body = body(machine)?;

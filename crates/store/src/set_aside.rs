@@ -6,7 +6,9 @@ use crate::event::NewEvent;
 use crate::unreadable::{RowKind, UnreadableRow};
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
+use model::id::RunId;
 use model::machine::NodeName;
+use model::target::TargetId;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -111,9 +113,7 @@ impl Tx {
     /// Moves the rows of an object back. A conflict means that another row has its place.
     pub async fn put_back(&mut self, row: &SetAsideRow, event: &NewEvent) -> Result<()> {
         let (kind, id) = (row.kind, row.id.as_str());
-        let sql = "SELECT stored FROM set_aside WHERE kind = $1 AND id = $2";
-        let found = self.query_one(sql, values![kind.as_str(), id]).await?;
-        let stored: Vec<StoredRow> = found.ok_or(StoreError::Conflict)?.json(0)?;
+        let stored = self.rows_of_set_aside(kind, id).await?.ok_or(StoreError::Conflict)?;
         for StoredRow { table, columns } in stored {
             // The name is a part of the statement, so it must be one of ours.
             let table = kind.layout().tables.iter().find(|(name, _)| *name == table);
@@ -140,22 +140,27 @@ impl Tx {
 
     /// The name in its cluster that a machine had when it was set aside.
     pub async fn node_name_set_aside(&mut self, machine: &str) -> Result<Option<NodeName>> {
+        let stored = self.rows_of_set_aside(RowKind::Machine, machine).await?.unwrap_or_default();
+        let text = |column: &str| text_of(&stored, "node_names", column);
+        Ok(text("cluster").zip(text("name")).map(|(cluster, name)| NodeName { cluster, name }))
+    }
+
+    /// The target that a run held when it was set aside.
+    pub async fn hold_set_aside(&mut self, run: &RunId) -> Result<Option<TargetId>> {
+        let stored = self.rows_of_set_aside(RowKind::Run, run.as_str()).await?.unwrap_or_default();
+        let held = text_of(&stored, "subjects", "holds_machine");
+        let target = held.and_then(|_| text_of(&stored, "runs", "machine_id"));
+        Ok(target.map(|key| TargetId::from_key(&key)))
+    }
+
+    async fn rows_of_set_aside(
+        &mut self,
+        kind: RowKind,
+        id: &str,
+    ) -> Result<Option<Vec<StoredRow>>> {
         let sql = "SELECT stored FROM set_aside WHERE kind = $1 AND id = $2";
-        let found = self.query_one(sql, values![RowKind::Machine.as_str(), machine]).await?;
-        let stored: Vec<StoredRow> = found.map(|row| row.json(0)).transpose()?.unwrap_or_default();
-        let row = stored.iter().find(|row| row.table == "node_names");
-        let text = |row: &StoredRow, name: &str| {
-            row.columns.iter().find_map(|(column, cell)| match cell {
-                StoredCell::Text(text) if column == name => Some(text.clone()),
-                StoredCell::Text(_)
-                | StoredCell::Null
-                | StoredCell::Int(_)
-                | StoredCell::Bytes(_) => None,
-            })
-        };
-        Ok(row.and_then(|row| {
-            Some(NodeName { cluster: text(row, "cluster")?, name: text(row, "name")? })
-        }))
+        let found = self.query_one(sql, values![kind.as_str(), id]).await?;
+        found.map(|row| row.json(0)).transpose()
     }
 
     /// All rows that were set aside, by kind and id.
@@ -215,6 +220,15 @@ impl Tx {
         let event = self.object_event("set-aside", &object, version, state, event);
         self.queue_write(event, ExpectedRows::One)
     }
+}
+
+/// The text in a column of the first stored row of a table.
+fn text_of(stored: &[StoredRow], table: &str, column: &str) -> Option<String> {
+    let row = stored.iter().find(|row| row.table == table)?;
+    row.columns.iter().find_map(|(name, cell)| match cell {
+        StoredCell::Text(text) if name == column => Some(text.clone()),
+        StoredCell::Text(_) | StoredCell::Null | StoredCell::Int(_) | StoredCell::Bytes(_) => None,
+    })
 }
 
 fn set_aside(row: &Row) -> Result<SetAsideRow> {

@@ -12,7 +12,7 @@ use std::time::Instant;
 const UNREADABLE: &str = include_str!("../../../store/tests/unreadable.sql");
 const DAMAGE_MACHINE: &str = include_str!("../../../store/tests/damage_machine.sql");
 const DAMAGE_RACK_RUNS: &str = include_str!("../../../store/tests/damage_rack_runs.sql");
-const DAMAGE_CHILD_RUNS: &str = include_str!("../../../store/tests/damage_child_runs.sql");
+const DAMAGE_MACHINE_RUNS: &str = include_str!("../../../store/tests/damage_machine_runs.sql");
 /// Runs a script in a SQLite database.
 const RUN_SCRIPT: &str = "import sqlite3, sys\n\
     connection = sqlite3.connect(sys.argv[1])\n\
@@ -216,7 +216,7 @@ async fn a_child_run_that_cannot_be_read_stays_while_its_parent_holds_the_device
 async fn set_child_run_aside(env: &TestServer, mut api: Clients) {
     let server = env.server.url();
     let (parent, child) = hanging_maintenance(env, &mut api).await;
-    damage(env, DAMAGE_CHILD_RUNS).await;
+    damage(env, DAMAGE_MACHINE_RUNS).await;
     let aside = format!("db set-aside run {child} --reason damaged");
     let manual = format!("operation mark-manual {parent} --reason");
     expect(&server, &aside, 2, &[&format!("{child} works for {parent}"), &manual]);
@@ -259,6 +259,37 @@ async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
     }
     expect(&server, "rack maintenance start rack-1", 0, &["SUCCEEDED"]);
     until_state(&server, "rack get rack-1", "Ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_not_put_back_while_another_holds_its_machine() {
+    on_both("zero", put_run_back_over_another).await;
+}
+
+/// The machine was released with the first run; the second one keeps it.
+async fn put_run_back_over_another(env: &TestServer, mut api: Clients) {
+    let server = env.server.url();
+    api.in_maintenance("m-1").await;
+    api.fault(fault("m-1", "reboot", "hang", 0)).await;
+    let reboot = "reboot m-1 --no-wait";
+    expect(&server, reboot, 0, &["op-"]);
+    let first = holder(&mut api, "m-1").await;
+    api.at_step(&first, "reboot").await;
+    damage(env, DAMAGE_MACHINE_RUNS).await;
+    expect(&server, &format!("db set-aside run {first} --reason damaged"), 0, &["set aside"]);
+    assert_eq!(holder(&mut api, "m-1").await, "");
+    expect(&server, reboot, 0, &["op-"]);
+    let second = holder(&mut api, "m-1").await;
+    assert_ne!(second, first);
+    let put_back = format!("db put-back run {first} --reason again");
+    let taken = format!("run {first} cannot be put back: {second} holds m-1 now");
+    expect(&server, &put_back, 2, &[&taken, &format!("farrier why {second}")]);
+    assert_eq!(holder(&mut api, "m-1").await, second);
+    api.clear_faults().await;
+    api.cancel(&second).await.unwrap();
+    api.finished(&second).await;
+    expect(&server, &put_back, 0, &["put back"]);
+    assert_eq!(holder(&mut api, "m-1").await, first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
