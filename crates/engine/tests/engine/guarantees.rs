@@ -5,6 +5,7 @@ use crate::test_env::{TestEnv, simulate};
 use engine::watch::WatchPosition;
 use engine::{DescribedMachine, Engine, Settings, clock, random};
 use futures_util::future::BoxFuture;
+use model::effect::CallVerb;
 use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
 use model::machine::{Labels, MachineSpec};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Options, Result, Store, StoreError, TransactionHook, TransactionPoint};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 const MACHINE: &str = "m-1";
 
@@ -164,6 +165,31 @@ fn a_cursor_from_the_future_is_refused() {
             .watch(Filter::default(), Some(watch.position().clone()))
             .await
             .expect("its own cursor");
+    });
+}
+
+/// A device that does not answer does not hold up the dry run of an adoption.
+#[test]
+fn the_dry_run_of_an_adoption_ends_without_an_answer() {
+    simulate(async {
+        let env = TestEnv::new(1).await;
+        let process = env.boot("one").await;
+        env.register(&process.engine, MACHINE).await;
+        let client = Client::new(&process.engine);
+        let enter = client.start(MACHINE, RunType::EnterMaintenance, "enter".into()).await;
+        client.wait_until_ended(&enter.expect("accepted")).await;
+        let rule =
+            |verb, action| FaultRule { effect: "reboot".into(), verb, ..FaultRule::new(action) };
+        env.sim.add_fault(rule(CallVerb::Perform, sim::Action::Fail)).expect("a rule");
+        env.sim.add_fault(rule(CallVerb::Observe, sim::Action::Hang)).expect("a rule");
+        let run = client.start(MACHINE, RunType::Reboot, "reboot".into()).await.expect("accepted");
+        assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Failed);
+        let runs = process.engine.with_dry_run(true).runs();
+        let adopting = runs.act(run, Action::Adopt, operator()).await.expect("accepted");
+        let preview = timeout(Duration::from_secs(3_600), runs.preview_adoption(&adopting)).await;
+        let notes = preview.expect("the call has a time limit").expect("a preview").notes.join("");
+        assert!(notes.contains("whether reboot holds cannot be read now"), "{notes}");
+        assert!(notes.contains("no answer within 30s"), "{notes}");
     });
 }
 
