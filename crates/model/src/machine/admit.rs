@@ -111,9 +111,9 @@ impl RunCase<'_> {
         }
         let (by_node, service) = self.check_service(overrides);
         match (self.check_phase(overrides), service) {
-            // An override is offered only if it passes the phase too.
+            // An override of this request would not pass the phase.
             (Err(phase), Err(refusal)) if by_node && phase.gate.is_none() => {
-                vec![refusal.without_override()]
+                vec![self.offer_maintenance(refusal.without_override())]
             }
             (Err(_), Err(refusal)) if by_node => vec![refusal],
             (Err(refusal), _) => vec![refusal],
@@ -125,6 +125,21 @@ impl RunCase<'_> {
                 all
             }
         }
+    }
+
+    /// Adds the command that leads into phase MAINTENANCE past the node. There the override of the
+    /// request is enough.
+    fn offer_maintenance(&self, refusal: Refusal) -> Refusal {
+        if self.machine.phase == Phase::Maintenance {
+            return refusal;
+        }
+        let enter = format!("farrier enter-maintenance {}", self.machine.id);
+        let enter = match objection_of_service(self.machine, self.node, Impact::Maintenance) {
+            Some(_) => format!("{enter} {}", Overrides::default().flags_with(Gate::InService)),
+            None => enter,
+        };
+        let drain = refusal.next_command.clone().unwrap_or_default();
+        refusal.next(format!("{drain}   # or: {enter}"))
     }
 
     /// Checks whether the run may start.

@@ -441,7 +441,11 @@ impl Walk {
             let drain = crate::support::drain(0);
             let steps = if drains && in_cluster { vec![drain] } else { Vec::new() };
             let entering = self.case(RunType::EnterMaintenance, &steps);
-            assert_eq!(entering.admit(&Overrides::default()), Ok(()), "{command}");
+            let overrides = match command.ends_with(" --override in-service --reason …") {
+                true => Overrides::of(&[Gate::InService], "fire"),
+                false => Overrides::default(),
+            };
+            assert_eq!(entering.admit(&overrides), Ok(()), "{command}");
             self.machine.phase = Phase::Maintenance;
             let drained = ConditionObservation::new(ConditionType::Drained, drains, "test");
             self.machine.learn(&[drained], Timestamp::default());
@@ -465,6 +469,9 @@ impl Walk {
                 Some((command, flags)) => (command, Some(flags)),
                 None => (next.as_str(), None),
             };
+            // A phase that no override passes is entered past the node.
+            let (command, past) = command.split_once("   # or: ").unwrap_or((command, command));
+            let command = if overriding { past } else { command };
             match flags.filter(|_| overriding) {
                 Some(flags) => {
                     assert_eq!(flags, "--override in-service --reason …");
@@ -481,6 +488,25 @@ impl Walk {
         }
         panic!("{run_type:?} is not admitted after four commands");
     }
+}
+
+/// A machine that became a node in phase FACTORY_READY: the phase forbids the reboot too.
+#[test]
+fn a_reboot_under_an_active_node_names_the_way_past_it() {
+    let (machine, node) = (machine(Phase::FactoryReady), serving(NodeState::Active));
+    let effect = Effect::Reboot {
+        mode: model::effect::RebootMode::Bmc,
+        power_off: model::effect::PowerOffPolicy::PROVIDER_DEFAULT,
+    };
+    let steps = [RunStep { name: "reboot".into(), timeout_seconds: 1, max_retries: 0, effect }];
+    let case =
+        RunCase { machine: &machine, node: Some(&node), run_type: RunType::Reboot, steps: &steps };
+    let refusal = case.admit(&Overrides::default()).unwrap_err();
+    assert_eq!(refusal.gate, Some(Gate::InService));
+    assert!(refusal.message.contains("m-1 serves as node-1 (gate in-service)"), "{refusal}");
+    let next = "farrier node drain node-1   # or: farrier enter-maintenance m-1 \
+                --override in-service --reason …";
+    assert_eq!(refusal.next_command.as_deref(), Some(next));
 }
 
 /// Every command that a refusal prints is accepted, and they lead to the request. An override is
