@@ -2,10 +2,11 @@
 //!
 //! Events and log arrive on two streams, in any order. The log lines of a step are held until its
 //! start line is printed, and its end line waits briefly for the rest of the log, so that the lines
-//! of a step usually stay together. A server restart adds one dim line to the output.
+//! of a step usually stay together. A server restart adds two dim lines to the output.
 
 pub mod feed;
 pub mod log;
+pub mod notice;
 pub mod progress;
 pub mod summary;
 
@@ -17,6 +18,7 @@ use crate::text::one_line;
 use feed::{FeedMessage, ReconnectPolicy, RunEventSource, RunLogSource, is_terminal};
 use log::LogLineBuffer;
 use model::time::format_duration;
+use notice::ConnectionNotice;
 use progress::{LinePosition, Progress, ProgressLine};
 use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
@@ -31,9 +33,6 @@ const LOST_GRACE: Duration = Duration::from_secs(8);
 const RUN_GRACE: Duration = Duration::from_secs(5);
 /// The maximum number of log lines that are held for steps without a start line.
 const MAX_HELD_LINES: usize = 10_000;
-
-/// Printed when the connection breaks.
-pub const CONNECTION_LOST: &str = "connection lost; waiting for the server…";
 
 /// The position at which a follower starts.
 pub struct FollowStart {
@@ -69,7 +68,7 @@ pub async fn follow(
         lines: LogLineBuffer::default(),
         held_lines: Vec::new(),
         unprinted_starts: Vec::new(),
-        events_lost: false,
+        notice: ConnectionNotice::default(),
         log_lost: false,
     };
     let goes_on = format!("the operation goes on\nnext: farrier operation watch {run_id}");
@@ -109,7 +108,7 @@ struct RunFollower<'a> {
     held_lines: Vec<(String, String)>,
     /// Steps whose start line is known but not printed yet.
     unprinted_starts: Vec<String>,
-    events_lost: bool,
+    notice: ConnectionNotice,
     log_lost: bool,
 }
 
@@ -136,12 +135,11 @@ impl RunFollower<'_> {
         let run = match message {
             Some(FeedMessage::Item(event)) => event.snapshot,
             Some(FeedMessage::Disconnected) => {
-                self.print_connection_lost()?;
-                self.events_lost = true;
+                self.notice.lost(self.screen)?;
                 return Ok(None);
             }
             Some(FeedMessage::Reconnected) => {
-                self.events_lost = false;
+                self.notice.back(self.screen)?;
                 return Ok(None);
             }
             Some(FeedMessage::Failed(status)) => return Err(self.client.failure(status)),
@@ -184,10 +182,13 @@ impl RunFollower<'_> {
                 }
             }
             Some(FeedMessage::Disconnected) => {
-                self.print_connection_lost()?;
+                self.notice.lost(self.screen)?;
                 self.log_lost = true;
             }
-            Some(FeedMessage::Reconnected) => self.log_lost = false,
+            Some(FeedMessage::Reconnected) => {
+                self.notice.back(self.screen)?;
+                self.log_lost = false;
+            }
             Some(FeedMessage::Ended) | None => self.log = None,
             Some(FeedMessage::Failed(status)) => {
                 self.log = None;
@@ -215,14 +216,6 @@ impl RunFollower<'_> {
             buffered.into_iter().partition(|(step, _)| is_due(&self.progress, step));
         self.held_lines = buffered;
         due.iter().try_for_each(|(_, line)| self.screen.print_line(line))
-    }
-
-    /// Prints the notice once, even if both streams break.
-    fn print_connection_lost(&mut self) -> Result<()> {
-        if self.events_lost || self.log_lost {
-            return Ok(());
-        }
-        self.screen.print_toned_line(Tone::Dim, CONNECTION_LOST)
     }
 
     /// Reads the log until it ends or `grace` has passed. A reconnect restarts the grace period.

@@ -3,12 +3,11 @@
 use crate::args::LogsArgs;
 use crate::client::Client;
 use crate::exit::{Exit, Result};
-use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{self, FeedMessage, ReconnectPolicy, RunLogSource};
 use crate::follow::log::LogLineBuffer;
+use crate::follow::notice::ConnectionNotice;
 use crate::operation::resolve_operation_id;
 use crate::output::Screen;
-use crate::table::Tone;
 
 pub async fn print_log(client: &Client, screen: &mut Screen, args: LogsArgs) -> Result<Exit> {
     let LogsArgs { operation_id, no_follow, follow: _, offset } = args;
@@ -16,7 +15,7 @@ pub async fn print_log(client: &Client, screen: &mut Screen, args: LogsArgs) -> 
     let log = RunLogSource { client: client.clone(), run_id, offset, follow: !no_follow };
     let mut feed = feed::spawn(log, ReconnectPolicy::AfterFirstResponse);
     let mut lines = LogLineBuffer::default();
-    let mut lost = false;
+    let mut notice = ConnectionNotice::default();
     while let Some(message) = feed.recv().await {
         match message {
             FeedMessage::Item(chunk) if screen.is_human() => {
@@ -25,12 +24,8 @@ pub async fn print_log(client: &Client, screen: &mut Screen, args: LogsArgs) -> 
                 }
             }
             FeedMessage::Item(chunk) => screen.print_event(&chunk, |_| String::new())?,
-            FeedMessage::Reconnected => lost = false,
-            FeedMessage::Disconnected if lost => {}
-            FeedMessage::Disconnected => {
-                lost = true;
-                screen.print_toned_line(Tone::Dim, CONNECTION_LOST)?;
-            }
+            FeedMessage::Disconnected => notice.lost(screen)?,
+            FeedMessage::Reconnected => notice.back(screen)?,
             FeedMessage::Ended => break,
             FeedMessage::Failed(status) => return Err(client.failure(status)),
         }

@@ -3,11 +3,11 @@
 use crate::args::WatchArgs;
 use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Result};
-use crate::follow::CONNECTION_LOST;
 use crate::follow::feed::{
     self, FeedMessage, FeedSource, MachineEventSource, NodeEventSource, RackEventSource,
     ReconnectPolicy, RunEventSource,
 };
+use crate::follow::notice::ConnectionNotice;
 use crate::follow::summary::phase_label;
 use crate::machine::{effective_name, phase_name as machine_phase};
 use crate::operation::{target_name, type_label, workflow_name};
@@ -93,16 +93,12 @@ where
         screen.print_toned_line(Tone::Dim, WATCH_NOTICE)?;
     }
     let mut feed = feed::spawn(source, ReconnectPolicy::AfterFirstResponse);
-    let mut lost = false;
+    let mut notice = ConnectionNotice::default();
     while let Some(message) = feed.recv().await {
         match message {
             FeedMessage::Item(event) => screen.print_event(&event, &format_event)?,
-            FeedMessage::Reconnected => lost = false,
-            FeedMessage::Disconnected if lost => {}
-            FeedMessage::Disconnected => {
-                lost = true;
-                screen.print_toned_line(Tone::Dim, CONNECTION_LOST)?;
-            }
+            FeedMessage::Disconnected => notice.lost(screen)?,
+            FeedMessage::Reconnected => notice.back(screen)?,
             FeedMessage::Failed(status) => return Err(client.failure(status)),
             FeedMessage::Ended => break,
         }

@@ -32,6 +32,7 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
     let (code, stdout, stderr) = finish(follower);
     assert_eq!(code, 0, "{stdout}{stderr}");
     assert!(stdout.contains("connection lost"), "{stdout}");
+    assert!(stdout.contains("connected again"), "{stdout}");
     assert!(stdout.contains("✓ SUCCEEDED"), "{stdout}");
     // The same request returns the same run, although the gate is still open.
     let again = clients

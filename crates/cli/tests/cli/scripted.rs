@@ -50,6 +50,7 @@ const TRANSCRIPT: &str = "\
 → Setting netboot...
 │ [set-netboot] Configuring PXE for ubuntu-2204
 connection lost; waiting for the server…
+connected again
 │ [set-netboot] DHCP updated
 ✓ Netboot configured
 
@@ -203,7 +204,7 @@ fn logs_end_with_the_run() {
     stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     stage.start();
     let (code, stdout, _) = follower.finish();
-    let expected = "│ [repave] one\n│ [repave] two\nconnection lost; waiting for the server…\n│ [repave] three\n";
+    let expected = "│ [repave] one\n│ [repave] two\nconnection lost; waiting for the server…\nconnected again\n│ [repave] three\n";
     assert_eq!((code, stdout.as_str()), (0, expected));
     let (_, stdout, _) = finish(farrier(&stage.url(), &["logs", "op-1", "--offset", "4"]));
     assert_eq!(stdout, "│ [repave] two\n│ [repave] three\n");

@@ -1,0 +1,32 @@
+//! What the screen says about a connection that breaks: once that it broke, once that it is back.
+
+use crate::exit::Result;
+use crate::output::Screen;
+use crate::table::Tone;
+
+const LOST: &str = "connection lost; waiting for the server…";
+const BACK: &str = "connected again";
+
+/// The notice of all feeds of one command: they share a connection.
+#[derive(Debug, Default)]
+pub struct ConnectionNotice {
+    lost: bool,
+}
+
+impl ConnectionNotice {
+    /// A feed broke. A second feed adds no line, nor does an attempt that fails.
+    pub fn lost(&mut self, screen: &mut Screen) -> Result<()> {
+        match std::mem::replace(&mut self.lost, true) {
+            true => Ok(()),
+            false => screen.print_toned_line(Tone::Dim, LOST),
+        }
+    }
+
+    /// A feed has reconnected.
+    pub fn back(&mut self, screen: &mut Screen) -> Result<()> {
+        match std::mem::take(&mut self.lost) {
+            true => screen.print_toned_line(Tone::Dim, BACK),
+            false => Ok(()),
+        }
+    }
+}
