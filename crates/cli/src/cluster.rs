@@ -45,7 +45,7 @@ pub async fn preview_drain(
 fn format_preview(preview: &DrainPreview) -> String {
     let (cluster, node) = (one_line(&preview.cluster), one_line(&preview.node));
     if cluster.is_empty() {
-        return String::new();
+        return "\nThe machine is in no cluster: there is nothing to drain.\n".into();
     }
     if node.is_empty() {
         return format!("\nThe machine has no node in {cluster}: there is nothing to drain.\n");

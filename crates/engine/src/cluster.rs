@@ -20,8 +20,7 @@ impl Clusters {
         Ok(self.inspector()?.check_cluster(name).await)
     }
 
-    /// Previews a drain of the machine's node. Empty for a simulated machine, and for one that
-    /// belongs to no cluster.
+    /// Previews a drain of the machine's node. Empty for a machine that belongs to no cluster.
     pub async fn preview_drain(
         &self,
         id: &MachineId,
@@ -29,11 +28,10 @@ impl Clusters {
     ) -> HardwareResult<DrainPreview> {
         let machine = self.0.machines().get(id).await?;
         let provider = self.0.providers().cluster_provider(&machine.spec.provider);
-        let inspector = provider.and_then(|provider| provider.cluster_inspector());
         let target = Target { id: TargetId::from(&machine.id), spec: machine.spec.clone() };
-        match inspector.filter(|_| !machine.spec.target_cluster_ref.is_empty()) {
+        match provider {
             None => Ok(DrainPreview::default()),
-            Some(inspector) => Ok(inspector.preview_drain(&target, options).await?),
+            Some(provider) => Ok(provider.preview_drain(&target, options).await?),
         }
     }
 

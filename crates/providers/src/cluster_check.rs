@@ -3,10 +3,7 @@
 
 use crate::bmc_discovery::CheckOutcome;
 use crate::kubernetes::{DisruptionBudget, PodPreview};
-use crate::port::Target;
 use async_trait::async_trait;
-use model::effect::DrainOptions;
-use model::fault::Result;
 use model::time::Timestamp;
 
 /// One check of a cluster.
@@ -66,7 +63,4 @@ pub struct DrainPreview {
 pub trait ClusterInspector: Send + Sync {
     /// Checks the cluster whose kubeconfig is the credential of this name. Changes nothing there.
     async fn check_cluster(&self, name: &str) -> ClusterReport;
-
-    /// Asks the cluster of a machine what a drain would do. Changes nothing there.
-    async fn preview_drain(&self, target: &Target, options: &DrainOptions) -> Result<DrainPreview>;
 }

@@ -40,7 +40,7 @@ mod record;
 mod session_cache;
 
 use crate::bmc_discovery::BmcDiscovery;
-use crate::cluster_check::ClusterInspector;
+use crate::cluster_check::{ClusterInspector, DrainPreview};
 use crate::fetch::Fetcher;
 use crate::governor::{self, BmcStatus};
 use crate::inspect::Inspector;
@@ -59,7 +59,7 @@ use hosts::Hosts;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
 use model::condition::ConditionObservation;
-use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
+use model::effect::{CallResult, Capability, DeviceFacts, DrainOptions, ProviderCall};
 use model::fault::Result;
 use model::machine::MachineSpec;
 use model::time::format_duration;
@@ -213,6 +213,10 @@ impl Provider for Datacenter {
 
     fn cluster_inspector(&self) -> Option<&dyn ClusterInspector> {
         Some(self)
+    }
+
+    async fn preview_drain(&self, target: &Target, options: &DrainOptions) -> Result<DrainPreview> {
+        self.preview_node_drain(target, options).await
     }
 
     fn gauges(&self) -> Vec<(&'static str, usize)> {

@@ -1,14 +1,14 @@
 //! The interface between the engine and the providers.
 
 use crate::bmc_discovery::BmcDiscovery;
-use crate::cluster_check::ClusterInspector;
+use crate::cluster_check::{ClusterInspector, DrainPreview};
 use crate::datacenter::Datacenter;
 use crate::inspect::Inspector;
 use crate::secret_mask::SecretMask;
 use crate::sim::Sim;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
-use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
+use model::effect::{CallResult, Capability, DeviceFacts, DrainOptions, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
@@ -227,6 +227,15 @@ pub trait Provider: Send + Sync {
     /// Checks clusters, where it reaches them.
     fn cluster_inspector(&self) -> Option<&dyn ClusterInspector> {
         None
+    }
+
+    /// What a drain of the machine's node would do; changes nothing. Empty: there is no cluster.
+    async fn preview_drain(
+        &self,
+        _target: &Target,
+        _options: &DrainOptions,
+    ) -> Result<DrainPreview> {
+        Ok(DrainPreview::default())
     }
 
     /// Gauges of the provider, by metric name.

@@ -27,6 +27,7 @@ pub use job::Speed;
 pub use store::{RamStore, SimStore};
 
 use crate::clock::{Clock, system_clock};
+use crate::cluster_check::DrainPreview;
 use crate::inspect::Inspector;
 use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, UpstreamMachine};
 use async_trait::async_trait;
@@ -36,7 +37,8 @@ use hardware::Hardware;
 use job::Job;
 use model::condition::ConditionObservation;
 use model::effect::{
-    CallResult, CallVerb, Capability, DeviceFacts, Effect, ProviderAnswer, ProviderCall,
+    CallResult, CallVerb, Capability, DeviceFacts, DrainOptions, Effect, ProviderAnswer,
+    ProviderCall,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::filter::Filter;
@@ -381,6 +383,17 @@ impl Provider for Sim {
 
     fn inspector(&self) -> Option<&dyn Inspector> {
         Some(self)
+    }
+
+    async fn preview_drain(
+        &self,
+        target: &Target,
+        _options: &DrainOptions,
+    ) -> Result<DrainPreview> {
+        let (cluster, node) = (&target.spec.target_cluster_ref, target.node_name());
+        self.with_hardware(&target.machine_id(), |hardware, _| {
+            hardware.preview_drain(cluster, node)
+        })
     }
 }
 

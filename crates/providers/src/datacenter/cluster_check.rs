@@ -1,5 +1,5 @@
 //! Checks a cluster for `farrier cluster check`: the kubeconfig, the server, our user and its
-//! rights.
+//! rights. Previews a drain there.
 
 use super::Datacenter;
 use super::node_state::find_node;
@@ -32,9 +32,19 @@ impl ClusterInspector for Datacenter {
         }
         report
     }
+}
 
-    async fn preview_drain(&self, target: &Target, options: &DrainOptions) -> Result<DrainPreview> {
+impl Datacenter {
+    /// Asks the API server about each eviction, as a dry run.
+    pub(super) async fn preview_node_drain(
+        &self,
+        target: &Target,
+        options: &DrainOptions,
+    ) -> Result<DrainPreview> {
         let cluster = target.spec.target_cluster_ref.clone();
+        if cluster.is_empty() {
+            return Ok(DrainPreview::default());
+        }
         let api = self.cluster(&cluster).await?;
         let (name, node) = find_node(&api, target).await?;
         if node.is_none() {
@@ -49,9 +59,7 @@ impl ClusterInspector for Datacenter {
         budgets.retain(|budget| namespaces.contains(budget.namespace.as_str()));
         Ok(DrainPreview { cluster, node: name, budgets, pods })
     }
-}
 
-impl Datacenter {
     /// Everything but the rights. None: no further request makes sense.
     async fn check_server(
         &self,

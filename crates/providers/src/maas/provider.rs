@@ -35,6 +35,7 @@ mod sync;
 mod undo;
 
 use super::Settings as ClientSettings;
+use crate::cluster_check::DrainPreview;
 use crate::http_client::Trust;
 use crate::inspect::Inspector;
 use crate::peer_login::TrustPolicy;
@@ -45,7 +46,7 @@ use async_trait::async_trait;
 use executor::{CallContext, StageExecutor};
 use machine::MachineExecutor;
 use model::condition::ConditionObservation;
-use model::effect::{CallResult, Capability, Effect, ProviderAnswer, ProviderCall};
+use model::effect::{CallResult, Capability, DrainOptions, Effect, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::NodeId;
 use model::machine::MachineSpec;
@@ -326,5 +327,12 @@ impl Provider for MaasProvider {
 
     fn inspector(&self) -> Option<&dyn Inspector> {
         Some(self)
+    }
+
+    async fn preview_drain(&self, target: &Target, options: &DrainOptions) -> Result<DrainPreview> {
+        match &self.hosts {
+            Some(hosts) => hosts.preview_drain(target, options).await,
+            None => Ok(DrainPreview::default()),
+        }
     }
 }

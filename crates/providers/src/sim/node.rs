@@ -5,6 +5,8 @@
 
 use super::hardware::{Hardware, Power, outcome};
 use super::job::Job;
+use crate::cluster_check::DrainPreview;
+use crate::kubernetes::{PodDecision, PodName, PodPreview};
 use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
 use model::effect::{CallOutcome, ClusterExpectation, Effect, EffectKey, NodeLabels, Taint};
 use model::time::Timestamp;
@@ -67,6 +69,19 @@ impl Hardware {
     pub(super) fn apply_partial_drain(&mut self, job: &Job, now: Timestamp) {
         let gone = PODS * job.elapsed_ms(now).min(job.takes_ms) / job.takes_ms.max(1);
         self.node.pods = self.node.pods.min(PODS - gone);
+    }
+
+    /// What a drain would do: it evicts every pod, and no budget is in its way.
+    pub(super) fn preview_drain(&self, cluster_ref: &str, node: String) -> DrainPreview {
+        let Some(cluster) = self.cluster.clone().filter(|_| self.member_of(cluster_ref)) else {
+            return DrainPreview { cluster: cluster_ref.into(), ..DrainPreview::default() };
+        };
+        let pod = |number: u64| PodPreview {
+            pod: PodName { namespace: "simulated".into(), name: format!("pod-{number}") },
+            decision: PodDecision::Evict,
+        };
+        let pods = (1..=self.node.pods).map(pod).collect();
+        DrainPreview { cluster, node, pods, budgets: Vec::new() }
     }
 
     /// An empty reference means any cluster.

@@ -12,6 +12,7 @@ use model::effect::{
 use model::fault::{Fault, FaultCode};
 use model::machine::MachineSpec;
 use model::node::{NodeStage, NodeState};
+use providers::cluster_check::DrainPreview;
 use providers::datacenter::{self, Datacenter};
 use providers::power::PowerState;
 use providers::redfish::Inventory;
@@ -249,6 +250,14 @@ impl Provider for RecordingHosts {
         );
         Ok(vec![ConditionObservation::new(ConditionType::InCustomerCluster, true, "Ready")])
     }
+
+    async fn preview_drain(
+        &self,
+        _target: &Target,
+        _options: &DrainOptions,
+    ) -> Result<DrainPreview, Fault> {
+        Ok(DrainPreview { cluster: "prod".into(), ..DrainPreview::default() })
+    }
 }
 
 /// MAAS has the power, netboot and imaging of a machine; commands and its cluster are reached over
@@ -312,6 +321,9 @@ async fn hosts_behind_maas_are_reached_over_ssh() {
     assert_eq!(fixture.store.identity(&peer).await, Ok(None));
     let observed = fixture.replica().probe(&fixture.target).await.unwrap();
     assert!(observed.iter().any(|one| one.condition == ConditionType::InCustomerCluster));
+    let drain = DrainOptions::default();
+    let previewed = fixture.replica().preview_drain(&fixture.target, &drain).await.unwrap();
+    assert_eq!(previewed.cluster, "prod");
 }
 
 /// An installation that MAAS has proven stays proven when the old host key cannot be removed, and
