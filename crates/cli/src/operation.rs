@@ -252,7 +252,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &OperationListArgs
 }
 
 /// Fetches the runs that match, newest first unless an order is given.
-async fn fetch_runs(
+pub async fn fetch_runs(
     client: &Client,
     (filter, order_by): (&str, &str),
     limit: Option<u32>,

@@ -1,11 +1,13 @@
 //! `farrier sim`: the faults of the simulated fleet, and the effects that it executed.
 
 use crate::args::{
-    SimAction, SimCommand, SimFaultArgs, SimFaultCommand, SimFaultDeleteArgs, SimVerb,
+    SimAction, SimCommand, SimEffectsArgs, SimFaultArgs, SimFaultCommand, SimFaultDeleteArgs,
+    SimVerb,
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
 use crate::filter::{FilterText, empty_list_note};
+use crate::operation::fetch_runs;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::one_line;
@@ -14,6 +16,9 @@ use proto::v1::{
     ProviderVerb, SimEffect, SimFault,
 };
 use proto::words::{self, WireEnum};
+
+/// The number of runs that one filter names; a filter has at most 4,096 bytes.
+const MAX_FILTER_RUNS: usize = 64;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
@@ -41,31 +46,66 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> R
             screen.print_record(&answer, |answer| format!("{} deleted\n", answer.deleted))?;
         }
         SimCommand::Effects(args) => {
-            let filter = effects_filter(&args.prefix, &args.list.filter);
-            let effects = fetch_pages(args.list.limit, async |page_size, page_token| {
-                let filter = filter.clone();
-                let request = ListEffectsRequest { page_size, page_token, filter };
-                let page = client.call(client.simulator().list_effects(request)).await?;
-                Ok((page.effects, page.next_page_token))
-            })
-            .await?;
-            let none = empty_list_note(&filter, "no effects were asked for");
+            let effects = fetch_effects(client, &args).await?;
+            let selected = format!("{}{}", args.prefix, args.list.filter);
+            let none = empty_list_note(&selected, "no effects were asked for");
             screen.print_list(&effects, effects_table, none)?;
         }
     }
     Ok(Exit::Success)
 }
 
-/// The filter of a key's prefix: an operation, a step of it, or a whole key.
-fn effects_filter(prefix: &str, typed: &str) -> String {
-    let filter = FilterText::typed(typed);
-    let parts: Vec<&str> = prefix.trim_end_matches('/').splitn(3, '/').collect();
-    let filter = match parts.as_slice() {
-        [run] => filter.equal("run_id", run),
-        [run, step] => filter.equal("run_id", run).equal("step", step),
-        _ => filter.equal("key", prefix),
+/// The counters that the prefix and the filter select.
+async fn fetch_effects(client: &Client, args: &SimEffectsArgs) -> Result<Vec<SimEffect>> {
+    let runs = fetch_run_ids(client, &args.prefix).await?;
+    let mut effects = Vec::new();
+    for filter in effects_filters(&args.prefix, &runs, &args.list.filter) {
+        let left = args.list.limit.map(|limit| limit.saturating_sub(effects.len() as u32));
+        let found = fetch_pages(left, async |page_size, page_token| {
+            let request = ListEffectsRequest { page_size, page_token, filter: filter.clone() };
+            let page = client.call(client.simulator().list_effects(request)).await?;
+            Ok((page.effects, page.next_page_token))
+        });
+        effects.extend(found.await?);
+    }
+    Ok(effects)
+}
+
+/// The operation of a prefix with its child operations, in the order of their effect keys. The
+/// operation of a rack calls no hardware itself: its child operations do.
+async fn fetch_run_ids(client: &Client, prefix: &str) -> Result<Vec<String>> {
+    let ([run] | [run, _]) = key_parts(prefix)[..] else { return Ok(Vec::new()) };
+    if run.is_empty() {
+        return Ok(Vec::new());
+    }
+    let children = FilterText::default().equal("part_of", run).build();
+    let children = fetch_runs(client, (&children, ""), None).await?;
+    let mut ids: Vec<String> = children.into_iter().map(|child| child.run_id).collect();
+    ids.push(run.into());
+    ids.sort();
+    Ok(ids)
+}
+
+/// The parts of a prefix: an operation, a step of it, and the rest of a whole key.
+fn key_parts(prefix: &str) -> Vec<&str> {
+    prefix.trim_end_matches('/').splitn(3, '/').collect()
+}
+
+/// The filters that together select the effects of these runs.
+fn effects_filters(prefix: &str, runs: &[String], typed: &str) -> Vec<String> {
+    let filter = |runs: &[String]| {
+        let filter = FilterText::typed(typed).any_of("run_id", runs);
+        let filter = match key_parts(prefix).as_slice() {
+            [_, step] => filter.equal("step", step),
+            [_, _, _, ..] => filter.equal("key", prefix),
+            [] | [_] => filter,
+        };
+        filter.build()
     };
-    filter.build()
+    match runs.is_empty() {
+        true => vec![filter(&[])],
+        false => runs.chunks(MAX_FILTER_RUNS).map(filter).collect(),
+    }
 }
 
 fn fault_rule(args: SimFaultArgs) -> SimFault {
@@ -107,7 +147,8 @@ fn action_name(action: SimAction) -> &'static str {
 
 fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
     let mut table = Table::new(&[
-        "FAULT_ID", "MACHINE", "EFFECT", "VERB", "ACTION", "TIMES", "STRUCK", "DELAY", "MESSAGE",
+        "FAULT_ID", "MACHINE", "EFFECT", "VERB", "ACTION", "CODE", "TIMES", "STRUCK", "DELAY",
+        "MESSAGE",
     ]);
     for fault in faults {
         let or = |text: &str, empty: &str| {
@@ -122,6 +163,7 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
             or(&fault.effect, "*").into(),
             or(fault.verb().word(), "perform").into(),
             fault.action().word().into(),
+            (&fault.code).into(),
             times.into(),
             fault.struck.to_string().into(),
             delay.into(),
@@ -150,6 +192,7 @@ fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::filter::{Filter, FilterSubject};
 
     #[test]
     fn the_earlier_words_of_faults_still_work() {
@@ -170,14 +213,32 @@ mod tests {
 
     #[test]
     fn a_prefix_becomes_a_filter() {
+        let runs = |prefix: &str| match prefix.is_empty() {
+            true => Vec::new(),
+            false => vec!["op-1".to_string()],
+        };
         for (prefix, expected) in [
             ("", "effect=repave"),
-            ("op-1", "effect=repave AND run_id=\"op-1\""),
-            ("op-1/", "effect=repave AND run_id=\"op-1\""),
-            ("op-1/join", "effect=repave AND run_id=\"op-1\" AND step=\"join\""),
-            ("op-1/join/1", "effect=repave AND key=\"op-1/join/1\""),
+            ("op-1", "effect=repave AND run_id in (\"op-1\")"),
+            ("op-1/", "effect=repave AND run_id in (\"op-1\")"),
+            ("op-1/join", "effect=repave AND run_id in (\"op-1\") AND step=\"join\""),
         ] {
-            assert_eq!(effects_filter(prefix, "effect=repave"), expected, "{prefix}");
+            let filters = effects_filters(prefix, &runs(prefix), "effect=repave");
+            assert_eq!(filters, [expected], "{prefix}");
         }
+        let key = effects_filters("op-1/join/1", &[], "effect=repave");
+        assert_eq!(key, ["effect=repave AND key=\"op-1/join/1\""]);
+    }
+
+    /// The operation of a large rack has more child operations than one filter may name.
+    #[test]
+    fn many_runs_take_several_filters() {
+        let runs: Vec<String> = (0..150).map(|number| format!("op-{number:026}")).collect();
+        let filters = effects_filters("op-1", &runs, "");
+        assert_eq!(filters.len(), 3);
+        for filter in &filters {
+            Filter::parse(filter, FilterSubject::SimEffect).unwrap();
+        }
+        assert!(runs.iter().all(|run| filters.iter().any(|filter| filter.contains(run))));
     }
 }

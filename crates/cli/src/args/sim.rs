@@ -102,7 +102,7 @@ pub struct SimFaultDeleteArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Filters:\n  run_id=op-… AND step=repave-os\n  key, machine, effect")]
 pub struct SimEffectsArgs {
-    /// Only this operation, this OPERATION/STEP, or this whole effect key
+    /// Only this operation and its children, this OPERATION/STEP, or this effect key
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
     #[command(flatten)]

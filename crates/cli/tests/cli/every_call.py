@@ -322,7 +322,7 @@ def nodes(caller):
 
 
 def simulator(caller):
-    fault = caller.ok("Simulator.CreateFault", fault={"machine": "m-9", "action": 1})
+    fault = caller.ok("Simulator.CreateFault", fault={"machine": "m-*", "action": 1})
     caller.ok("Simulator.ListFaults", filter="action=fail", page_size=1)
     caller.ok("Simulator.DeleteFaults", fault_id=fault.fault_id)
     caller.ok("Simulator.ListEffects", filter="machine=m-1", page_size=1)

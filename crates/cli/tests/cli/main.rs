@@ -45,6 +45,7 @@ mod replicas;
 mod restart;
 mod restore;
 mod scripted;
+mod simulator;
 mod stage;
 mod steps;
 mod transcripts;

@@ -7,10 +7,13 @@ use super::{Answer, GrpcServices};
 use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
 use model::refusal::{Reason, Refusal};
+use model::target::{TargetId, TargetKind};
 use model::text;
 use proto::{v1, words};
 use providers::sim::{FaultRule, Sim};
 use tonic::{Request, Response, Status};
+
+const FAULT_MACHINE: &str = "fault.machine";
 
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
@@ -18,7 +21,9 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
-        let added = self.simulator()?.add_fault(rule).or_status()?;
+        let simulator = self.simulator()?;
+        self.check_fault_machine(&rule.machine).await?;
+        let added = simulator.add_fault(rule).or_status()?;
         Ok(Response::new(fault(added)))
     }
 
@@ -84,6 +89,27 @@ impl GrpcServices {
             refusal_status(Refusal::new(Reason::SimulatorOff, message).next(next))
         })
     }
+
+    /// Refuses a rule for one machine or device that is not registered: it would never apply. A
+    /// rule with a wildcard may come before its machines.
+    async fn check_fault_machine(&self, machine: &str) -> Result<(), Status> {
+        if machine.is_empty() || machine.contains('*') {
+            return Ok(());
+        }
+        let target = TargetId::parse_field(machine, FAULT_MACHINE).or_status()?;
+        // A rack has no hardware of its own.
+        let known = target.kind != TargetKind::Rack
+            && self
+                .engine
+                .store()
+                .read(target, |target, tx| Box::pin(tx.target_exists(target)))
+                .await
+                .or_status()?;
+        match known {
+            true => Ok(()),
+            false => Err(refusal_status(unknown_machine(machine))),
+        }
+    }
 }
 
 fn saturate(count: impl TryInto<i32>) -> i32 {
@@ -114,6 +140,12 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
         code,
         ..rule
     })
+}
+
+fn unknown_machine(machine: &str) -> Refusal {
+    let problem = format!("is {machine:?}, and no machine, switch or power shelf has this id");
+    let instead = format!("name one, or use a pattern such as {machine}*");
+    Refusal::invalid(FAULT_MACHINE, problem, instead).next(TargetKind::Machine.list_command())
 }
 
 fn unknown_code(name: &str) -> Refusal {
