@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(value["node"]["state"], "bootstrap_issued");
         assert_eq!(value["node"]["version"], 7);
         assert_eq!(value["workflow"]["phase"], "RUNNING");
-        assert_eq!(value["workflow"]["workflow_state"], "FAILED_RETRYABLE");
+        assert_eq!(value["workflow"]["workflow_state"], "failed_retryable");
         assert_eq!(value["workflow"]["created_at"], "2026-01-01T00:00:00.000001Z");
         assert_eq!(value["failure"], "NODE_STATE_ACTIVE", "a text is left alone");
     }

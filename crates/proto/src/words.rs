@@ -93,6 +93,8 @@ words! {
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";
+    WorkflowState: "pending" "running" "completed" "failed_retryable" "failed_manual_intervention"
+        "cancelled" "compensating" "reconciled";
     WatchChange: "snapshot" "changed" "no_longer_matches" "deleted" "bookmark";
 }
 

@@ -177,7 +177,7 @@ Reason:      its onboarding is blocked
 Machine:     machine-1
 Site:        site-a
 Created:     1970-01-01 00:00:10 +00:00
-Workflow:    onboarding FAILED_MANUAL_INTERVENTION, 30s
+Workflow:    onboarding failed_manual_intervention, 30s
 Operation:   op-1
 Step:        configure_storage
 Attempts:    2

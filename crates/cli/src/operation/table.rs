@@ -7,19 +7,13 @@ use crate::text::join_pairs;
 use crate::time::Clock;
 use model::node::NODE;
 use model::plan::RunType;
-use proto::v1::{Run, StepStatus, WorkflowState, step_status::State};
+use proto::v1::{Run, StepStatus, step_status::State};
+use proto::words::WireEnum;
 
 pub fn workflow_name(run: &Run) -> &'static str {
-    match run.workflow_state() {
-        WorkflowState::Unspecified => "-",
-        WorkflowState::Pending => "PENDING",
-        WorkflowState::Running => "RUNNING",
-        WorkflowState::Completed => "COMPLETED",
-        WorkflowState::FailedRetryable => "FAILED_RETRYABLE",
-        WorkflowState::FailedManualIntervention => "FAILED_MANUAL_INTERVENTION",
-        WorkflowState::Cancelled => "CANCELLED",
-        WorkflowState::Compensating => "COMPENSATING",
-        WorkflowState::Reconciled => "RECONCILED",
+    match run.workflow_state().word() {
+        "" => "-",
+        word => word,
     }
 }
 
@@ -130,7 +124,7 @@ mod tests {
             r#type: "ONBOARD".into(),
             plan_id: "p".into(),
             phase: Phase::Failed.into(),
-            workflow_state: WorkflowState::FailedRetryable.into(),
+            workflow_state: proto::v1::WorkflowState::FailedRetryable.into(),
             current_step: "wait_for_ready".into(),
             params: [(NODE.to_string(), "node-1".to_string())].into(),
             ..Default::default()
@@ -174,7 +168,7 @@ op-3          rack-1     RACK_MAINTENANCE  PENDING  -               -           
         let shown = operation_table(&[onboarding()], true, &Clock::fixed(0));
         let text = shown.render(ColorMode { enabled: false });
         let row = text.lines().nth(1).unwrap();
-        assert!(row.contains("  node-1  p     FAILED_RETRYABLE  "), "{text}");
+        assert!(row.contains("  node-1  p     failed_retryable  "), "{text}");
     }
 
     #[test]
@@ -200,7 +194,7 @@ op-3          rack-1     RACK_MAINTENANCE  PENDING  -               -           
             machine_id: "machine-1".into(),
             r#type: "REPAVE".into(),
             phase: Phase::Running.into(),
-            workflow_state: WorkflowState::Running.into(),
+            workflow_state: proto::v1::WorkflowState::Running.into(),
             steps: vec![step],
             ..Default::default()
         };

@@ -52,7 +52,7 @@ fn every_trigger_of_a_manual_intervention_can_be_rehearsed() {
         assert_eq!(run["type"], "ONBOARD", "{run}");
         let id = run["operation_id"].as_str().unwrap();
         let shown = person.json(&format!("operation get {id}"));
-        assert_eq!(shown["workflow_state"], "FAILED_MANUAL_INTERVENTION", "{code}: {shown}");
+        assert_eq!(shown["workflow_state"], "failed_manual_intervention", "{code}: {shown}");
         assert_eq!(shown["error"]["details"]["fault"], code, "{shown}");
         let nodes = person.json(&format!("node list --filter machine_id={machine}"));
         let state = nodes[0]["state"].as_str().unwrap();

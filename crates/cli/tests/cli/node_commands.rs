@@ -183,7 +183,7 @@ fn repairs(person: &Terminal) {
     says(&reported, &["✗ configure_storage failed", "✗ FAILED", "(enrolling)"]);
     let node = node_on(person, "gpu-2");
     let got = person.line(&format!("node get {node}"), 0);
-    says(&got, &["onboarding FAILED_RETRYABLE", "configure_storage", "Attempts:", "Failure:"]);
+    says(&got, &["onboarding failed_retryable", "configure_storage", "Attempts:", "Failure:"]);
     let failed = person.line("operation list --state failed_retryable", 0);
     assert!(failed.contains("gpu-2") && !failed.contains("SUCCEEDED"), "{failed}");
     let run = person.json(&format!("operation get {node}"))["operation_id"].clone();
@@ -191,7 +191,7 @@ fn repairs(person: &Terminal) {
     // The earlier names of the same actions.
     says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);
     person.run(&["operation", "mark-manual", &node, "--reason", "look first"], 0);
-    says(&person.line(&format!("node get {node}"), 0), &["FAILED_MANUAL_INTERVENTION"]);
+    says(&person.line(&format!("node get {node}"), 0), &["failed_manual_intervention"]);
     let manual = person.json(&format!("operation get {node}"));
     assert_eq!(manual["error"]["retryable"], false, "{manual}");
     says(&person.line(&format!("workflow adopt {node}"), 1), &["✗ FAILED"]);

@@ -364,7 +364,7 @@ fn is_well(person: &Terminal, case: &Case) -> bool {
         }
         Well::NodeOf(machine) => {
             let found = person.json(&format!("node get {}", node_of(person, machine)));
-            let done = ["COMPLETED", "RECONCILED"].map(serde_json::Value::from);
+            let done = ["completed", "reconciled"].map(serde_json::Value::from);
             found["node"]["state"] != "quarantined"
                 && done.contains(&found["workflow"]["workflow_state"])
         }
