@@ -86,7 +86,8 @@ impl Initiator {
         let ascii: String =
             name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect();
         let known = MetadataValue::try_from(ascii.as_str()).ok().filter(|_| !ascii.is_empty());
-        Self(known.unwrap_or_else(|| MetadataValue::from_static("unknown")))
+        // The name that power-shelf.md gives to a caller without one.
+        Self(known.unwrap_or_else(|| MetadataValue::from_static("admin-cli")))
     }
 }
 
@@ -336,7 +337,7 @@ mod tests {
     fn initiators_are_ascii() {
         assert_eq!(Initiator::named("ada").0, "ada");
         assert_eq!(Initiator::named("ad\u{e4}\n").0, "ad??");
-        assert_eq!(Initiator::named("").0, "unknown");
+        assert_eq!(Initiator::named("").0, "admin-cli");
     }
 
     #[test]

