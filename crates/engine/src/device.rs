@@ -113,7 +113,9 @@ impl Devices {
         version: Option<i64>,
         actor: String,
     ) -> Result<D> {
-        self.put(id.to_string(), change, Expected::Known { version }, actor).await
+        let by = actor.clone();
+        let done = self.put(id.to_string(), change, Expected::Known { version }, actor).await;
+        self.0.trace_refusal(id, (&by, "update"), done)
     }
 
     async fn put<D: Device>(

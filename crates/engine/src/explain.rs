@@ -272,7 +272,8 @@ impl Engine {
             return self.explain_node(id, &node).await;
         }
         if let Ok(site) = SiteId::parse(id) {
-            let explanation = explain_site(&self.sites().get(&site).await?);
+            let mut explanation = explain_site(&self.sites().get(&site).await?);
+            self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
             return Ok(Explained { explanation, ..Explained::default() });
         }
         self.explain_machine_or_run(id).await

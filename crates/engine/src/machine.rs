@@ -59,7 +59,9 @@ impl Machines {
         version: Option<i64>,
         actor: String,
     ) -> Result<Machine> {
-        self.put(id, change, Expected::Known { version }, actor).await
+        let (machine, by) = (id.clone(), actor.clone());
+        let done = self.put(id, change, Expected::Known { version }, actor).await;
+        self.0.trace_refusal(machine.as_str(), (&by, "update"), done)
     }
 
     async fn put(

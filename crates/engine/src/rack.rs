@@ -117,11 +117,13 @@ impl Racks {
         version: Option<i64>,
         by: String,
     ) -> Result<Rack> {
+        let (rack, actor) = (id.clone(), by.clone());
         let update = UpdateRack { id, change, version, by, now: self.0.now() };
-        self.0
+        let done = self
+            .0
             .store()
-            .retry_write("update_rack", update, |update, tx| Box::pin(update.run(tx)))
-            .await
+            .retry_write("update_rack", update, |update, tx| Box::pin(update.run(tx)));
+        self.0.trace_refusal(rack.as_str(), (&actor, "update"), done.await)
     }
 
     /// Marks a rack for deletion, at this version if one is named. Devices in it make this fail,

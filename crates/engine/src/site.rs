@@ -47,12 +47,13 @@ impl Sites {
         version: Option<i64>,
         who: Requester,
     ) -> Result<Site> {
+        let (name, by) = (id.clone(), who.by.clone());
         let update = UpdateSite { id, change, version, write: self.write(who) };
         let written = self
             .0
             .store()
             .retry_write("update_site", update, |update, tx| Box::pin(update.run(tx)));
-        let site = written.await?;
+        let site = self.0.trace_refusal(name.as_str(), (&by, "update"), written.await)?;
         self.0.nodes().probe_sites_soon();
         Ok(site)
     }
@@ -92,13 +93,13 @@ impl Sites {
 
     /// Deletes a site that has no nodes, at this version if one is named.
     pub async fn delete(&self, id: &SiteId, version: Option<i64>, who: Requester) -> Result<Site> {
+        let by = who.by.clone();
         let input = (id.clone(), version, who, self.0.now());
-        self.0
-            .store()
-            .retry_write("delete_site", input, |(id, version, who, now), tx| {
+        let done =
+            self.0.store().retry_write("delete_site", input, |(id, version, who, now), tx| {
                 Box::pin(delete(tx, id, *version, who, *now))
-            })
-            .await
+            });
+        self.0.trace_refusal(id.as_str(), (&by, "delete"), done.await)
     }
 }
 

@@ -2,16 +2,23 @@
 //! targets of operations, in simulated time.
 
 use crate::rack_fixture::{RackFixture, add_firmware, firmware, machines, power};
-use engine::Engine;
 use engine::component::{FirmwareUpdate, UpdateOutcome};
 use engine::host::Reprovision;
+use engine::rack::RackDescription;
+use engine::{Change, DescribedDevice, DescribedMachine, Engine, SiteDescription};
 use model::effect::DesiredPower;
 use model::gate::Overrides;
-use model::id::{FirmwareId, MachineId, PowerShelfId, RunId};
+use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SiteId};
+use model::machine::{Labels, Machine};
 use model::power_shelf::maintenance::PowerChangeRequest;
+use model::rack::Rack;
 use model::rack::maintenance::PowerSequence;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::{Action, Requester, RestartMode};
+use model::site::{Site, SiteSpec};
+use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
+use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
 
@@ -84,6 +91,38 @@ fn a_refused_request_is_shown_by_its_object() {
         engine.hosts().reprovision(reprovision("second")).await.expect_err("refused");
         let told = refused(engine, "m-2").await;
         assert!(told.starts_with("reprovision of cleo, "), "{told}");
+    });
+}
+
+/// The refused update of an object leaves the same trace as any other request on it.
+#[test]
+fn a_refused_update_is_shown_by_its_object() {
+    crate::test_env::simulate(async {
+        let fixture = RackFixture::ready().await;
+        let engine = fixture.engine();
+        let refuse = || Refusal::new(Reason::DeviceBusy, "it is held");
+        let by = || "dora".to_string();
+        let machine = MachineId::trusted("m-2");
+        let change: Change<Machine, DescribedMachine> = Arc::new(move |_| Err(refuse()));
+        engine.machines().update(machine, change, None, by()).await.expect_err("refused");
+        let rack = RackId::trusted("rack-1");
+        let change: Change<Rack, RackDescription> = Arc::new(move |_| Err(refuse()));
+        engine.racks().update(rack, change, None, by()).await.expect_err("refused");
+        let change: Change<Switch, DescribedDevice> = Arc::new(move |_| Err(refuse()));
+        engine.devices().update("sw-1", change, None, by()).await.expect_err("refused");
+        for id in ["m-2", "rack-1", "sw-1"] {
+            let told = refused(engine, id).await;
+            assert!(told.starts_with("update of dora, "), "{id}: {told}");
+        }
+        let site = SiteId::trusted("site-1");
+        let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
+        let described = SiteDescription { id: site.clone(), spec, labels: Labels::new() };
+        let who = || Requester { by: by(), reason: String::new() };
+        engine.sites().create(described, who()).await.expect("created");
+        let change: Change<Site, SiteDescription> = Arc::new(move |_| Err(refuse()));
+        engine.sites().update(site, change, None, who()).await.expect_err("refused");
+        let told = refused(engine, "site-1").await;
+        assert!(told.starts_with("update of dora, "), "{told}");
     });
 }
 
