@@ -15,19 +15,21 @@ use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
 use model::firmware::AppliedFirmware;
 use model::host::Host;
-use model::id::{MachineId, ObjectId, RunId};
+use model::id::{MachineId, ObjectId, RackId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
 use model::machine::{DiskWrite, Machine};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
+use model::rack::Rack;
 use model::refusal::Refusal;
 use model::run::actions::{Action, ActionResult, Requester, apply_action};
 use model::run::{Run, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{NewEvent, Result, Tx};
+use std::collections::BTreeSet;
+use store::{NewEvent, Result, StoreError, Tx};
 
 /// Takes the target and the other held devices of a run, all or none.
 pub(crate) async fn hold_devices(
@@ -183,6 +185,34 @@ impl LockedTarget {
             Self::PowerShelf(shelf) => shelf.head.active_run.as_ref(),
         }
     }
+
+    fn rack(&self) -> Option<&RackId> {
+        match self {
+            Self::Nothing => None,
+            Self::Machine(machine) => machine.spec.rack.as_ref(),
+            Self::Switch(switch) => switch.head.rack.as_ref(),
+            Self::PowerShelf(shelf) => shelf.head.rack.as_ref(),
+        }
+    }
+}
+
+/// Wakes the racks that wait for the release of a device.
+pub(crate) async fn wake_waiting_racks(
+    tx: &mut Tx,
+    racks: BTreeSet<RackId>,
+    at: Timestamp,
+) -> Result<()> {
+    for id in racks {
+        let rack = match tx.record::<Rack>(id.as_str()).await {
+            // The run ends all the same.
+            Err(StoreError::Corrupt(_)) => None,
+            found => found?,
+        };
+        if rack.is_some_and(|rack| rack.waits_for_release()) {
+            tx.wake(&ObjectId::trusted(SubjectId::new(SubjectKind::Rack, id.as_str()).key()), at)?;
+        }
+    }
+    Ok(())
 }
 
 async fn lock(tx: &mut Tx, target: &TargetId) -> Result<LockedTarget> {
@@ -274,6 +304,7 @@ impl TargetUpdate<'_> {
     /// Writes the changes and wakes the objects that wait for the run.
     pub async fn write(&self, tx: &mut Tx, locked: LockedTargets) -> Result<()> {
         let alone = locked.target.holder() == Some(&self.run.spec.id);
+        let racks = self.racks_of_released(&locked);
         match locked.target {
             LockedTarget::Nothing => {}
             LockedTarget::Machine(mut machine) => {
@@ -306,7 +337,19 @@ impl TargetUpdate<'_> {
         for (claimed, next) in locked.claims {
             self.release(tx, claimed, next)?;
         }
+        wake_waiting_racks(tx, racks, self.event.at).await?;
         self.report(tx, alone)
+    }
+
+    /// The racks of the devices that this commit releases. A run on a rack wakes its own rack.
+    fn racks_of_released(&self, locked: &LockedTargets) -> BTreeSet<RackId> {
+        let run = &self.run.spec;
+        if !self.run.ended() || run.target.kind == TargetKind::Rack {
+            return BTreeSet::new();
+        }
+        let held = std::iter::once(&locked.target).chain(locked.claims.iter().map(|(one, _)| one));
+        let released = held.filter(|one| one.holder() == Some(&run.id));
+        released.filter_map(LockedTarget::rack).cloned().collect()
     }
 
     fn learn<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {

@@ -100,6 +100,14 @@ impl Rack {
         format!("Maintenance ({})", stage.as_str())
     }
 
+    /// True if the release of a device may let it go on. A rack whose devices have changed is about
+    /// to look for them.
+    pub fn waits_for_release(&self) -> bool {
+        matches!(self.state, RackState::Discovering)
+            || self.topology_changed
+            || self.reprovision_requested.is_some()
+    }
+
     /// Describes what its lifecycle waits for now.
     pub fn waits_for(&self, observed: &RackTurnInput, now: Timestamp) -> String {
         match self.next(observed, now) {

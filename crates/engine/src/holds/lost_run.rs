@@ -1,17 +1,18 @@
 //! Releases the devices of an active run whose row cannot be read and is set aside. What the run
 //! did last is not known, so each of its devices waits for a person, unless a child run goes on.
 
+use super::wake_waiting_racks;
 use model::condition::{ConditionObservation, ConditionType};
 use model::device::Device;
 use model::fault::FaultCode;
-use model::id::{ObjectId, RunId};
+use model::id::{ObjectId, RackId, RunId};
 use model::lifecycle::{DeviceFailure, SubjectId, SubjectKind};
 use model::machine::Machine;
 use model::power_shelf::PowerShelf;
 use model::refusal::{Reason, Refusal};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{NewEvent, Result, Tx};
 
 /// Fails if a device of the run cannot be read either: the error names its row.
@@ -30,6 +31,13 @@ pub(crate) async fn release_lost_run(tx: &mut Tx, run: &RunId, event: &NewEvent)
     let targets: Vec<TargetId> = targets.chain(shelves.iter().map(Device::target)).collect();
     let mut children = tx.active_runs_on(&targets).await?;
     children.retain(|_, child| child != run);
+    let racks: BTreeSet<RackId> = machines
+        .iter()
+        .filter_map(|machine| machine.spec.rack.clone())
+        .chain(switches.iter().filter_map(|switch| switch.head.rack.clone()))
+        .chain(shelves.iter().filter_map(|shelf| shelf.head.rack.clone()))
+        .collect();
+    wake_waiting_racks(tx, racks, event.at).await?;
     let mut release = LostRun { tx, run, children, event };
     for machine in machines {
         release.machine(machine)?;

@@ -5,14 +5,16 @@ use crate::rack_fixture::{
     power, requester,
 };
 use crate::test_env::simulate;
+use engine::admission::StartRequest;
 use engine::rack::MaintenanceStart;
 use engine::{DescribedDevice, PlacedSpec};
 use model::gate::{Gate, Overrides};
-use model::id::{FirmwareId, PowerShelfId, RackId, SwitchId};
+use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, SwitchId};
 use model::lifecycle::{
     DeviceSpec, IdleReason, Lifecycle, LifecycleDecision, RecordHeader, SubjectKind,
 };
 use model::machine::Labels;
+use model::plan::{Params, PowerChange, RunType};
 use model::rack::maintenance::{
     MaintenanceScope, MaintenanceTrigger, PowerSequence, RackMaintenanceRequest, RequestedActivity,
 };
@@ -221,6 +223,40 @@ fn power_states_are_recorded_after_every_sequence() {
         let message = &cause.failure.message;
         assert!(message.contains("it is broken") && message.ends_with(left), "{message}");
         assert!(powers().await.starts_with("m-1 Some(Off), m-2"), "{}", powers().await);
+    });
+}
+
+/// The commit that releases a device wakes the rack that waits for it: without the wake-up, the
+/// rack looks again after 15 seconds.
+#[test]
+fn a_rack_begins_when_its_device_is_released() {
+    simulate(async {
+        let fixture =
+            RackFixture::with_expected(Counts { machines: 2, switches: 0, power_shelves: 0 }).await;
+        fixture.add_machine("m-1", None).await.expect("registered");
+        let slow = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            delay_ms: 97_000,
+            ..FaultRule::new(sim::Action::Slow)
+        };
+        fixture.env.sim.add_fault(slow).expect("a rule");
+        let start = StartRequest {
+            machine_id: MachineId::trusted("m-1"),
+            request_id: "on".into(),
+            run_type: RunType::Power,
+            plan_id: Some(PowerChange::On.plan_id()),
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: "ada".into(),
+        };
+        let held = fixture.engine().runs().start(start).await.expect("accepted").run.spec.id;
+        // Now all devices are there, and one of them is held.
+        fixture.add_machine("m-2", None).await.expect("registered");
+        let ended = fixture.wait_until_ended(&held).await.progress.finished_at.expect("its end");
+        let rack = fixture.wait_for_state("Maintenance").await;
+        let waited = rack.head.since.since(ended);
+        assert!(waited < Duration::from_secs(1), "{waited:?}");
     });
 }
 
