@@ -278,11 +278,14 @@ async fn register(
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
-    let labels = Labels::from([
+    let mut labels = Labels::from([
         ("env".to_string(), env.to_string()),
         ("rack".to_string(), format!("r{rack}")),
-        ("slot".to_string(), slot.to_string()),
     ]);
+    // A machine in a rack has a slot of its own.
+    if at.is_none() {
+        labels.insert("slot".into(), slot.to_string());
+    }
     let (high, low) = (rack % 256, slot % 256);
     let spec = MachineSpec {
         ssh_endpoint: format!("10.{}.{high}.{low}:22", rack / 256),
