@@ -264,6 +264,29 @@ impl Effect {
         None
     }
 
+    /// The cluster that it concerns; none if it concerns no cluster.
+    pub fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Join { cluster_ref, .. }
+            | Self::Leave { cluster_ref }
+            | Self::Verify { cluster_ref, .. }
+            | Self::Drain { cluster_ref, .. }
+            | Self::Uncordon { cluster_ref, .. } => {
+                Some(cluster_ref).filter(|name| !name.is_empty()).map(String::as_str)
+            }
+            Self::Ssh { .. }
+            | Self::Reboot { .. }
+            | Self::Netboot { .. }
+            | Self::Repave { .. }
+            | Self::Net { .. }
+            | Self::Rma { .. }
+            | Self::Power { .. }
+            | Self::Device { .. }
+            | Self::Stage { .. }
+            | Self::ChildRuns { .. } => None,
+        }
+    }
+
     /// The effect that reverts this one, if there is one.
     pub fn undo(&self) -> Option<Self> {
         match self {

@@ -95,7 +95,14 @@ pub const MAX_SLOT: u32 = 64;
 /// The number of MAC addresses that one machine may have.
 pub const MAX_MACS: usize = 64;
 
+/// The provider of simulated hardware.
+pub const SIMULATED: &str = "sim";
+
 impl MachineSpec {
+    pub fn is_simulated(&self) -> bool {
+        self.provider == SIMULATED
+    }
+
     /// The name in its cluster of the machine with this id.
     pub fn node_name_of(&self, id: &str) -> String {
         match self.node_name.as_str() {

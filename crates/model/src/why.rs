@@ -279,7 +279,7 @@ pub fn explain_run(run: &Run, context: RunContext, now: Timestamp) -> Explanatio
     let failure = run.progress.failure.as_ref();
     let mut reported = Explanation {
         headline: headline(run),
-        failed: failure.map(|failure| failure.fault.message.clone()).unwrap_or_default(),
+        failed: failure.map(|failure| failed_words(run, failure, context)).unwrap_or_default(),
         fault: failure.map(|failure| failure.fault.code),
         since: run.progress.finished_at.or(Some(run.spec.created_at)),
         next_commands: next_commands(run, context),
@@ -303,6 +303,11 @@ pub fn explain_run(run: &Run, context: RunContext, now: Timestamp) -> Explanatio
         reported.failed = format!("an earlier attempt: {}", step.message);
     }
     reported
+}
+
+fn failed_words(run: &Run, failure: &Failure, context: RunContext) -> String {
+    let RunContext { machine, node, .. } = context;
+    Incident { fault: &failure.fault, run: Some(run), machine, node }.describe()
 }
 
 /// Why an operation applied no firmware, if it skipped that.

@@ -66,7 +66,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    pub const NAME: &'static str = "sim";
+    pub const NAME: &'static str = model::machine::SIMULATED;
 
     pub fn new(store: SimStore, speed: Speed) -> Self {
         Self { store, speed, clock: system_clock() }

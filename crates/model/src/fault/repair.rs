@@ -33,10 +33,8 @@ pub enum Repair {
     ListPlans,
     ShowSite,
     ShowNode,
-    /// Removes a node without the help of its agent.
-    RemoveWithoutAgent,
-    /// Removes a node without the help of MAAS.
-    RemoveWithoutMaas,
+    /// Checks the access to the cluster of the failed step.
+    CheckCluster,
     /// Switches on a machine that is observed as off.
     PowerOn,
     SetRootDisk,
@@ -75,23 +73,24 @@ impl FaultCode {
             Self::BmcUnreachable | Self::BmcGarbled => &[TestBmc, RETRY, RERUN, Logs],
             Self::HostUnreachable => &[PowerOn, RETRY, RERUN, Logs],
             Self::BmcBusy
-            | Self::ClusterUnreachable
             | Self::DatabaseUnreachable
             | Self::MaasBusy
             | Self::MaasFailed
             | Self::EffectFailed
             | Self::ReadBackDiffers
             | Self::CommandFailed
-            | Self::NotInCluster
             | Self::EvictionBlocked
             | Self::DeploySilent
             | Self::FabricFailed
             | Self::TaskFailed
             | Self::NodeNotClean
             | Self::PxeInterfaceUnfixable => &[RETRY, RERUN, Logs],
+            Self::ClusterUnreachable | Self::NotInCluster => &[CheckCluster, RETRY, RERUN, Logs],
             Self::CommissioningFailed => &[RERUN, RETRY, Logs],
-            Self::MaasUnreachable => &[ShowSite, RETRY, RERUN, RemoveWithoutMaas],
-            Self::AgentSilent => &[ShowNode, RETRY, RERUN, RemoveWithoutAgent],
+            // A peer that cannot be reached may come back. The page tells how a node is removed
+            // without it; that is never offered.
+            Self::MaasUnreachable => &[ShowSite, RETRY, RERUN],
+            Self::AgentSilent => &[ShowNode, RETRY, RERUN],
             Self::SeedFailed => &[ShowSite, RETRY, RESTART_CLEAN],
             Self::NetbootSilent => &[NetbootConfig, ShowTarget, RETRY, RERUN, Logs],
             Self::ChecksumWrong => &[ShowImage, RETRY, RERUN],
@@ -157,7 +156,7 @@ impl Repair {
             Self::ListPlans => "farrier plans",
             Self::ShowSite => "farrier site get",
             Self::ShowNode => "farrier node get",
-            Self::RemoveWithoutAgent | Self::RemoveWithoutMaas => "farrier node decommission",
+            Self::CheckCluster => "farrier cluster check",
             Self::PowerOn => "farrier machine power",
             Self::SetRootDisk | Self::SetIdentifiers => "farrier machine update",
             Self::ReadConsole => "farrier machine console-log",
@@ -192,6 +191,7 @@ impl Repair {
             | Self::ListPlans
             | Self::ShowSite
             | Self::ShowNode
+            | Self::CheckCluster
             | Self::ReadConsole
             | Self::ShowTarget
             | Self::ShowChild
@@ -203,8 +203,6 @@ impl Repair {
             | Self::PinIdentity
             | Self::AddImage
             | Self::DefaultFirmware
-            | Self::RemoveWithoutAgent
-            | Self::RemoveWithoutMaas
             | Self::PowerOn
             | Self::SetRootDisk
             | Self::SetIdentifiers
@@ -254,8 +252,7 @@ impl Repair {
                 given(site.map(ToString::to_string)).or(Some("farrier site list".into()))
             }
             Self::ShowNode => given(incident.node.map(|node| node.head.id.clone())),
-            Self::RemoveWithoutAgent => incident.remove_node("agent", "the node is dead"),
-            Self::RemoveWithoutMaas => incident.remove_node("maas", "the site was given up"),
+            Self::CheckCluster => given(incident.cluster().filter(|_| !incident.simulated())),
             Self::PowerOn => incident.off_machine().map(|id| format!("{words} {id} on")),
             Self::SetRootDisk => {
                 given(incident.machine_id()).map(|it| it + " --root-disk serial:…")
@@ -302,8 +299,37 @@ impl Incident<'_> {
             .or_else(|| self.machine.map(|machine| machine.id.to_string()))
     }
 
+    /// A simulated machine has no BMC, no network boot and no cluster that could be checked.
+    fn simulated(&self) -> bool {
+        self.machine.is_some_and(|machine| machine.spec.is_simulated())
+    }
+
+    /// The cluster of the failed step, or of the machine.
+    pub fn cluster(&self) -> Option<String> {
+        let of_step = self.run.and_then(|run| {
+            let step = run.progress.current()?;
+            run.effect(step)?.cluster().map(ToString::to_string)
+        });
+        let of_machine = || self.machine.map(|machine| machine.spec.target_cluster_ref.clone());
+        of_step.or_else(of_machine).filter(|cluster| !cluster.is_empty())
+    }
+
+    /// What failed, with the name of the cluster if the fault is about one.
+    pub fn describe(&self) -> String {
+        let message = &self.fault.message;
+        let about_cluster =
+            matches!(self.fault.code, FaultCode::ClusterUnreachable | FaultCode::NotInCluster);
+        match self.cluster().filter(|name| about_cluster && !message.contains(name.as_str())) {
+            Some(cluster) => format!("cluster {cluster}: {message}"),
+            None => message.clone(),
+        }
+    }
+
     /// The address of the BMC.
     fn bmc(&self) -> Option<String> {
+        if self.simulated() {
+            return None;
+        }
         let named = self.machine.map(|machine| machine.spec.bmc_endpoint.clone());
         let named = named.filter(|endpoint| !endpoint.is_empty());
         let peer = self.fault.facts().peer.clone();
@@ -313,7 +339,8 @@ impl Incident<'_> {
 
     /// Farrier's own netboot service serves only machines that it switches by their BMC.
     fn boots_here(&self) -> bool {
-        self.machine.is_none_or(|machine| !machine.spec.bmc_endpoint.is_empty())
+        self.machine
+            .is_none_or(|machine| !machine.spec.bmc_endpoint.is_empty() && !self.simulated())
     }
 
     /// The image of the incident, or of the failed step.
@@ -346,11 +373,5 @@ impl Incident<'_> {
         let machine = self.machine?;
         let known = machine.conditions.get(ConditionType::Reachable)?;
         (!known.status && known.reason == POWERED_OFF).then(|| machine.id.to_string())
-    }
-
-    fn remove_node(&self, gate: &str, reason: &str) -> Option<String> {
-        let id = &self.node?.head.id;
-        let mode = "--mode full_decommission";
-        Some(format!("farrier node decommission {id} {mode} --override {gate} --reason '{reason}'"))
     }
 }

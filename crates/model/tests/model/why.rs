@@ -1,5 +1,7 @@
 //! Explanations: every state has one, with what is normal and what to type.
 
+mod repairs;
+
 use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
 use model::condition::{ConditionObservation, ConditionType};
