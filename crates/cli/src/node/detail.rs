@@ -6,7 +6,7 @@ use crate::table::format_pairs;
 use crate::text::join_pairs;
 use crate::time::Clock;
 use crate::why::format_next_commands;
-use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
+use proto::v1::{AgentStatus, Node, NodeDetail, NodeState, ObservedMachine, Run};
 use proto::words::WireEnum;
 
 pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
@@ -19,7 +19,11 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
             .as_ref()
             .map(|observed| maas_facts(observed, node.state().word(), clock))
             .unwrap_or_default(),
-        agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
+        match node.state() == NodeState::Deleted {
+            // A deleted node has no agent, and no machine in MAAS.
+            true => Facts::new(),
+            false => agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
+        },
     ];
     let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
     // The user has just typed this command.
@@ -123,7 +127,7 @@ mod tests {
     use super::*;
     use proto::Timestamp;
     use proto::v1::WorkflowState;
-    use proto::v1::{FaultClass, NodeState, NodeTransitionOwner, NodeWorkflow, QuarantineCause};
+    use proto::v1::{FaultClass, NodeTransitionOwner, NodeWorkflow, QuarantineCause};
 
     fn at(seconds: i64) -> Option<Timestamp> {
         Some(Timestamp { seconds, nanos: 0 })
@@ -226,6 +230,10 @@ Agent on:  gpu-1, 0.1.0
 Enrolled:  1970-01-01 00:00:30 +00:00
 "
         );
+        // A deleted node has neither an agent nor a machine in MAAS.
+        let mut gone = detail.clone();
+        gone.node.get_or_insert_default().state = NodeState::Deleted.into();
+        assert!(!describe(&gone, &Clock::fixed(100)).contains("Agent"));
         let left = detail.agent.clone().map(|agent| AgentStatus { enrolled: false, ..agent });
         let page = describe(&NodeDetail { agent: left, ..detail }, &Clock::fixed(100));
         assert!(page.contains("not enrolled any more, last heartbeat 2s ago"), "{page}");

@@ -18,7 +18,7 @@ use engine::node::NodeView;
 use maud::{Markup, html};
 use model::id::NodeId;
 use model::lifecycle::Lifecycle;
-use model::node::{Node, Quarantine, is_expected_maas_state};
+use model::node::{Node, NodeState, Quarantine, is_expected_maas_state};
 use model::run::Run;
 use model::time::Timestamp;
 use store::NodeHeartbeat;
@@ -46,11 +46,11 @@ pub(super) async fn show(
         div #layers .columns.layers data-region {
             (coarse(&node, now))
             (work(run.as_ref(), now))
-            (observed(&node, site_answered, now))
+            @if node.state != NodeState::Deleted { (observed(&node, site_answered, now)) }
         }
         div #stages .columns data-region {
             @if let Some(run) = &run { (steps(run, "Steps", now)) }
-            (agent(&node, &name, enrolled, now))
+            @if node.state != NodeState::Deleted { (agent(&node, &name, enrolled, now)) }
         }
         (history.draw(&format!("/nodes/{id}"), now))
     };

@@ -390,6 +390,8 @@ fn detail(view: NodeView) -> v1::NodeDetail {
     } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());
     let fault = failure.map(|failure| &failure.fault);
+    // Neither the machine in MAAS nor an agent is that of a deleted node.
+    let exists = one.state != NodeState::Deleted;
     v1::NodeDetail {
         node: Some(node(&one)),
         workflow_kind: latest
@@ -401,8 +403,13 @@ fn detail(view: NodeView) -> v1::NodeDetail {
             .map_or(0, |fault| words::value::<v1::FaultClass>(fault.class().as_str())),
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
         failure: fault.map(|fault| fault.message.clone()).unwrap_or_default(),
-        observed: one.maas.as_ref().map(|observation| observed(&one, observation, site_answered)),
+        observed: one
+            .maas
+            .as_ref()
+            .filter(|_| exists)
+            .map(|observation| observed(&one, observation, site_answered)),
         agent: agent(&one, &name, enrolled)
+            .filter(|_| exists)
             .map(|agent| v1::AgentStatus { silent: agent_silent, ..agent }),
         recommended: reported.next_commands,
         quarantine_cause: one
