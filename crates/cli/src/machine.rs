@@ -335,19 +335,25 @@ pub fn effective_word(state: EffectiveState) -> &'static str {
 }
 
 /// The effective state in a list: short, and marked if an operator must act. IDLE says what is
-/// intended: a machine that is off or does not answer is marked too.
+/// intended: a machine with a problem is marked too.
 fn effective_cell(machine: &Machine) -> Cell {
-    let reachable = condition(machine, "Reachable");
-    let silent = reachable.is_some_and(|one| !one.status && one.last_transition.is_some());
+    let marked = !problem(machine).is_empty();
     match effective(machine) {
+        EffectiveState::New if marked => Cell::with_tone("⚠NEW", Tone::Warn),
         EffectiveState::Unspecified | EffectiveState::New => effective_name(machine).into(),
-        EffectiveState::Idle if silent => Cell::with_tone("⚠IDLE", Tone::Warn),
+        EffectiveState::Idle if marked => Cell::with_tone("⚠IDLE", Tone::Warn),
         EffectiveState::Idle => Cell::with_tone("IDLE", Tone::Good),
         EffectiveState::Busy => Cell::with_tone("BUSY", Tone::Busy),
+        EffectiveState::Maintenance if marked => Cell::with_tone("⚠MAINT", Tone::Warn),
         EffectiveState::Maintenance => Cell::with_tone("MAINT", Tone::Warn),
         EffectiveState::Attention => Cell::with_tone("⚠ATTENTION", Tone::Warn),
         EffectiveState::Blocked => Cell::with_tone("⛔BLOCKED", Tone::Bad),
     }
+}
+
+/// What is wrong, if the effective state does not say so.
+fn problem(machine: &Machine) -> &str {
+    machine.status.as_ref().map_or("", |status| status.problem.as_str())
 }
 
 fn lifecycle_name(machine: &Machine) -> &'static str {
@@ -401,15 +407,15 @@ fn deviations(machine: &Machine) -> String {
     set.chain(bmc.map(|_| "BMCReachable=✗".into())).collect::<Vec<_>>().join(",")
 }
 
-/// The condition that takes the machine out of use, with its reason; empty if there is none.
+/// The condition that takes the machine out of use, with its reason, or the problem; empty if there
+/// is none.
 fn blocking_flag(machine: &Machine) -> String {
-    let flags =
-        [("Retired", true), ("RMA", true), ("NeedsIntervention", true), ("Reachable", false)];
-    let holds = |one: &&Condition, bad| one.status == bad && one.last_transition.is_some();
-    let set = flags
-        .iter()
-        .find_map(|(name, bad)| condition(machine, name).filter(|one| holds(one, *bad)));
-    set.map_or_else(String::new, |condition| format!("{}: {}", condition.r#type, condition.reason))
+    let flags = ["Retired", "RMA", "NeedsIntervention"];
+    let set = flags.iter().find_map(|name| condition(machine, name).filter(|one| one.status));
+    set.map_or_else(
+        || problem(machine).to_string(),
+        |condition| format!("{}: {}", condition.r#type, condition.reason),
+    )
 }
 
 pub fn table(machines: &[Machine], wide: bool) -> Table {
@@ -455,10 +461,14 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let hardware = status.hardware.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
+    let effective = match problem(machine) {
+        "" => effective_name(machine).to_string(),
+        problem => format!("{} ⚠ {problem}", effective_name(machine)),
+    };
     let mut text = format_pairs(&[
         ("Machine:", machine.machine_id.clone()),
         ("Phase:", phase_name(machine).into()),
-        ("EffectiveState:", effective_name(machine).into()),
+        ("EffectiveState:", effective),
         ("LifecycleState:", lifecycle_name(machine).into()),
         ("ActiveOperationId:", or_dash(status.active_operation_id)),
         ("Labels:", or_dash(join_pairs(&machine.labels, ","))),
@@ -528,6 +538,11 @@ mod tests {
         Machine { machine_id: id.into(), status: Some(status), ..Default::default() }
     }
 
+    fn with_problem(mut machine: Machine) -> Machine {
+        machine.status.get_or_insert_default().problem = "its disk is half written".into();
+        machine
+    }
+
     #[test]
     fn the_list_is_that_of_the_document() {
         let both = [("Reachable", true), ("Provisioned", true)];
@@ -550,7 +565,22 @@ mod tests {
                 "",
             ),
             // READY is the intent, and it is off.
-            machine("machine-6", Phase::Ready, EffectiveState::Idle, &[("Reachable", false)], ""),
+            with_problem(machine(
+                "machine-6",
+                Phase::Ready,
+                EffectiveState::Idle,
+                &[("Reachable", false)],
+                "",
+            )),
+            // Only the server knows of the write that did not finish.
+            with_problem(machine("machine-7", Phase::Ready, EffectiveState::Idle, &both, "")),
+            with_problem(machine(
+                "machine-8",
+                Phase::Maintenance,
+                EffectiveState::Maintenance,
+                &both,
+                "",
+            )),
         ];
         assert_eq!(
             table(&machines, false).render(ColorMode { enabled: false }),
@@ -562,6 +592,8 @@ machine-3    READY        ⚠ATTENTION  ✓          ✓            -          N
 machine-4    READY        ⛔BLOCKED   -          -            -          -
 machine-5    MAINTENANCE  MAINT       ✗          never        -          -
 machine-6    READY        ⚠IDLE       ✗          never        -          -
+machine-7    READY        ⚠IDLE       ✓          ✓            -          -
+machine-8    MAINTENANCE  ⚠MAINT      ✓          ✓            -          -
 "
         );
     }
@@ -578,9 +610,11 @@ machine-6    READY        ⚠IDLE       ✗          never        -          -
             "{text}"
         );
         assert!(text.ends_with("RMA: disk\n"), "{text}");
-        let off = machine("m", Phase::Ready, EffectiveState::Idle, &[("Reachable", false)], "");
-        let text = table(&[off], true).render(ColorMode { enabled: false });
-        assert!(text.ends_with("Reachable: disk\n"), "{text}");
+        let cut = with_problem(machine("m", Phase::Ready, EffectiveState::Idle, &[], ""));
+        let text = table(std::slice::from_ref(&cut), true).render(ColorMode { enabled: false });
+        assert!(text.ends_with("its disk is half written\n"), "{text}");
+        let text = describe(&cut, &Clock::fixed(0));
+        assert!(text.contains("IDLE ⚠ its disk is half written\n"), "{text}");
     }
 
     #[test]

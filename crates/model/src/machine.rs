@@ -9,9 +9,11 @@ pub mod delete;
 pub mod disk_write;
 pub mod hardware;
 pub mod matcher;
+mod problem;
 pub mod view;
 
 pub use disk_write::DiskWrite;
+pub use problem::MachineProblem;
 
 use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER};
 use crate::health::HealthSummary;

@@ -37,7 +37,7 @@ use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
 use disk::{disk_note, half_written, reimage};
 use outcome::imaging_words;
-use rest::{idle, in_maintenance};
+use rest::{idle, in_maintenance, out_of_use};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Explanation {
@@ -145,7 +145,7 @@ fn as_node(
         EffectiveState::Maintenance => canceled,
         EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => false,
     };
-    if quiet {
+    if quiet && machine.problem().is_none() {
         return plain(format!("{id} is a node: {is_node}"), vec![why, format!("farrier get {id}")]);
     }
     reported.headline = format!("{}; {is_node}", reported.headline);
@@ -183,15 +183,12 @@ fn explain_state(
             None => plain(format!("{id} is busy, and its operation cannot be read"), vec![]),
         },
         EffectiveState::Maintenance | EffectiveState::New | EffectiveState::Idle
-            if machine.is(ConditionType::OperationCanceled) =>
+            if machine.is(ConditionType::OperationCanceled) && machine.problem().is_none() =>
         {
             canceled(machine, run)
         }
         EffectiveState::Maintenance => in_maintenance(machine, run),
-        EffectiveState::New => plain(
-            format!("{id} is new: registered, and never provisioned"),
-            vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
-        ),
+        EffectiveState::New => out_of_use(machine),
         EffectiveState::Idle => idle(machine, context.imaging),
     }
 }

@@ -64,7 +64,7 @@ words! {
     DeviceWork: "firmware" "read" "configure" "check" "fabric";
     FaultClass: "retryable" "needs-intervention" "rejected" "bug";
     HardwareHealth: "OK" "Warning" "Critical" "Unknown";
-    AttentionUrgency: "may_be_damaged" "stopped" "out_of_service" "overdue";
+    AttentionUrgency: "may_be_damaged" "stopped" "out_of_service" "overdue" "degraded";
     HistoryCause: "request" "engine" "probe" "admin";
     HostState: "Ready" "CheckingFirmwareV2" "WaitingForRackFirmwareUpgrade" "FailedFirmwareUpgrade";
     ImageKind: "raw" "qcow2" "tar" "kernel" "iso";

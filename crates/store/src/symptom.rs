@@ -19,6 +19,8 @@ pub enum MachineSymptom {
     OpenDiskWrite,
     /// Probed and not reachable, at rest and not in maintenance.
     Unreachable,
+    /// Like `Unreachable`, for its BMC.
+    BmcUnreachable,
 }
 
 impl MachineSymptom {
@@ -28,15 +30,20 @@ impl MachineSymptom {
                 format!("(holds & {}) <> 0", ConditionType::NeedsIntervention.bit())
             }
             Self::OpenDiskWrite => "body LIKE '%\"open_disk_write\":%'".into(),
-            Self::Unreachable => format!(
-                "(holds & {}) = 0 AND active_run IS NULL AND phase <> '{}' \
-                 AND body LIKE '%\"{}\":{{\"status\":false%'",
-                ConditionType::Reachable.bit(),
-                Phase::Maintenance.as_str(),
-                ConditionType::Reachable.as_str()
-            ),
+            Self::Unreachable => observed_as_lost(ConditionType::Reachable),
+            Self::BmcUnreachable => observed_as_lost(ConditionType::BmcReachable),
         }
     }
+}
+
+fn observed_as_lost(condition: ConditionType) -> String {
+    format!(
+        "(holds & {}) = 0 AND active_run IS NULL AND phase <> '{}' \
+         AND body LIKE '%\"{}\":{{\"status\":false%'",
+        condition.bit(),
+        Phase::Maintenance.as_str(),
+        condition.as_str()
+    )
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

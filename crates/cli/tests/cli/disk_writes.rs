@@ -60,6 +60,8 @@ async fn a_half_written_disk_leaves_maintenance_only_with_an_override() {
     assert!(history.contains("a test rig"), "{history}");
     let why = person.line("why m-1", 0);
     assert!(why.contains("m-1 is in phase READY, and its disk is half written"), "{why}");
+    let row = person.line("list", 0);
+    assert!(row.contains("READY        ⚠IDLE"), "{row}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -120,6 +120,7 @@ impl Engine {
             MachineSymptom::NeedsIntervention,
             MachineSymptom::OpenDiskWrite,
             MachineSymptom::Unreachable,
+            MachineSymptom::BmcUnreachable,
         ] {
             let found = self.store().scan(symptom, |symptom, tx| {
                 Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))

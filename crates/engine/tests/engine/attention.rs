@@ -52,9 +52,10 @@ fn the_list_is_bounded_by_rank() {
         for number in 0..60 {
             env.register(&process.engine, &format!("a-{number:02}")).await;
         }
-        for id in ["m-off-1", "m-off-2", "z-failed"] {
+        for id in ["m-off-1", "m-off-2", "m-no-bmc", "z-failed"] {
             env.register(&process.engine, id).await;
         }
+        observe(&env, "m-no-bmc", ConditionType::BmcReachable, false).await;
         observe(&env, "m-off-1", ConditionType::Reachable, false).await;
         observe(&env, "m-off-2", ConditionType::Reachable, false).await;
         observe(&env, "z-failed", ConditionType::NeedsIntervention, true).await;
@@ -62,7 +63,8 @@ fn the_list_is_bounded_by_rank() {
         let ids: Vec<&str> = found.items.iter().map(|item| item.id.as_str()).collect();
         assert_eq!(ids, ["z-failed", "m-off-1"]);
         assert_eq!(found.items[0].urgency, Urgency::Stopped);
-        assert_eq!((found.rest, found.more), (vec![Urgency::OutOfService], false));
+        let rest = vec![Urgency::OutOfService, Urgency::Degraded];
+        assert_eq!((found.rest, found.more), (rest, false));
     });
 }
 

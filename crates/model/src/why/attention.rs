@@ -10,8 +10,8 @@ use crate::fault::{EffectOutcome, FaultCode};
 use crate::health::{AlertClass, Reports};
 use crate::host::{Host, HostState};
 use crate::lifecycle::Lifecycle;
-use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
+use crate::machine::{Machine, MachineProblem};
 use crate::node::{Node, NodeState};
 use crate::rack::{Rack, RackState};
 use crate::run::Run;
@@ -30,11 +30,13 @@ pub enum Urgency {
     OutOfService,
     /// An operation or a state lasts longer than is normal.
     Overdue,
+    /// It works, but something that it needs is lost or ends soon.
+    Degraded,
 }
 
 impl Urgency {
-    pub const ALL: [Self; 4] =
-        [Self::MayBeDamaged, Self::Stopped, Self::OutOfService, Self::Overdue];
+    pub const ALL: [Self; 5] =
+        [Self::MayBeDamaged, Self::Stopped, Self::OutOfService, Self::Overdue, Self::Degraded];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,6 +44,7 @@ impl Urgency {
             Self::Stopped => "stopped",
             Self::OutOfService => "out_of_service",
             Self::Overdue => "overdue",
+            Self::Degraded => "degraded",
         }
     }
 
@@ -52,7 +55,7 @@ impl Urgency {
         match (self, explanation.may_be_damaged) {
             (_, true) => Self::MayBeDamaged,
             (Self::MayBeDamaged, false) => Self::Stopped,
-            (Self::Stopped | Self::OutOfService | Self::Overdue, false) => self,
+            (Self::Stopped | Self::OutOfService | Self::Overdue | Self::Degraded, false) => self,
         }
     }
 }
@@ -72,36 +75,21 @@ impl Rank {
 
 /// None: the machine needs no person. Its operation is ranked by itself.
 pub fn rank_machine(machine: &Machine) -> Option<Rank> {
-    let ranked = |urgency, condition| {
-        let known = machine.conditions.get(condition);
-        let since = known.map_or(machine.updated_at, |known| known.last_transition);
-        Some(Rank::new(urgency, since))
-    };
-    match machine.effective_state() {
-        EffectiveState::Attention => {
-            let known = machine.conditions.get(ConditionType::NeedsIntervention)?;
-            let urgency = match has_unknown_outcome(&known.reason) {
-                true => Urgency::MayBeDamaged,
-                false => Urgency::Stopped,
-            };
-            Some(Rank::new(urgency, known.last_transition))
-        }
-        EffectiveState::New | EffectiveState::Idle | EffectiveState::Maintenance
-            if machine.open_disk_write.is_some() =>
-        {
-            ranked(Urgency::Stopped, ConditionType::Provisioned)
-        }
-        EffectiveState::Idle => {
-            // A machine that was never probed is not a problem.
-            let known = machine.conditions.get(ConditionType::Reachable)?;
-            let lost = Rank::new(Urgency::OutOfService, known.last_transition);
-            (!known.status).then_some(lost)
-        }
-        EffectiveState::New
-        | EffectiveState::Maintenance
-        | EffectiveState::Busy
-        | EffectiveState::Blocked => None,
+    if machine.effective_state() == EffectiveState::Attention {
+        let known = machine.conditions.get(ConditionType::NeedsIntervention)?;
+        let urgency = match has_unknown_outcome(&known.reason) {
+            true => Urgency::MayBeDamaged,
+            false => Urgency::Stopped,
+        };
+        return Some(Rank::new(urgency, known.last_transition));
     }
+    let problem = machine.problem()?;
+    let urgency = match problem {
+        MachineProblem::UnfinishedDisk(_) => Urgency::Stopped,
+        MachineProblem::Unreachable(_) => Urgency::OutOfService,
+        MachineProblem::BmcUnreachable(_) => Urgency::Degraded,
+    };
+    Some(Rank::new(urgency, machine.problem_since(problem)))
 }
 
 /// The reason of `NeedsIntervention` begins with the code of the fault.

@@ -4,7 +4,7 @@
 use super::Explanation;
 use crate::condition::ConditionType;
 use crate::machine::view::EffectiveState;
-use crate::machine::{DiskWrite, Machine, Phase};
+use crate::machine::{DiskWrite, Machine, MachineProblem, Phase};
 
 /// Explains a machine whose last disk write did not finish, and that nothing works on.
 pub(super) fn half_written(machine: &Machine, write: &DiskWrite) -> Explanation {
@@ -53,8 +53,5 @@ pub(super) fn disk_note(machine: &Machine) -> Option<String> {
 }
 
 fn describe(write: &DiskWrite) -> String {
-    let (run, content, progress) = (write.key.run(), &write.content, write.progress());
-    format!(
-        "its disk is half written: {run} did not finish writing {content}; it stopped {progress}"
-    )
+    MachineProblem::UnfinishedDisk(write).describe()
 }

@@ -3,9 +3,9 @@
 use super::condition::{condition_repairs, service_repairs};
 use super::disk::reimage;
 use super::{Explanation, headline, plain};
-use crate::condition::{Condition, ConditionType, POWERED_OFF};
+use crate::condition::{Condition, ConditionType};
 use crate::fault::FaultCode;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineProblem};
 use crate::plan::RunType;
 use crate::run::{Run, RunPhase};
 
@@ -56,6 +56,27 @@ pub(super) fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanatio
     }
 }
 
+/// A machine that was never provisioned, or whose system was removed since. It may well be off.
+pub(super) fn out_of_use(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    let provisioned = machine.conditions.get(ConditionType::Provisioned);
+    let state = match provisioned {
+        Some(known) => format!("{id} is out of use: it has no system any more ({})", known.reason),
+        None => format!("{id} is new: registered, and never provisioned"),
+    };
+    let reachable = machine.conditions.get(ConditionType::Reachable).filter(|known| !known.status);
+    let power = reachable.map_or_else(String::new, |known| {
+        format!("; {}", MachineProblem::Unreachable(known).describe())
+    });
+    Explanation {
+        since: provisioned.map(|known| known.last_transition),
+        ..plain(
+            format!("{state}{power}"),
+            vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
+        )
+    }
+}
+
 /// True if the run has installed the machine, which then waits for its operator.
 fn is_finished_reimage(run: &Run) -> bool {
     run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
@@ -85,18 +106,12 @@ pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
         },
         (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
         (Some((condition, known)), _) => {
-            let silent = condition == ConditionType::Reachable;
-            let what = match (silent, known.reason == POWERED_OFF) {
-                (true, true) => "it is switched off; ",
-                (true, false) => "it does not answer; ",
-                (false, _) => "",
-            };
-            let (name, status) = (condition.as_str(), known.status);
+            let what = machine.problem().map_or_else(
+                || format!("{} is {}: {}", condition.as_str(), known.status, known.reason),
+                MachineProblem::describe,
+            );
             Explanation {
-                headline: format!(
-                    "{id} is meant to be in service, but {what}{name} is {status}: {}",
-                    known.reason
-                ),
+                headline: format!("{id} is meant to be in service, but {what}"),
                 since: Some(known.last_transition),
                 failed: known.reason.clone(),
                 fault: FaultCode::parse(&known.reason),

@@ -43,8 +43,9 @@ fn half_written(machine: Machine) -> Machine {
 
 #[test]
 fn a_machine_is_ranked_by_its_record() {
-    use ConditionType::{NeedsIntervention, Provisioned, Reachable, Rma};
+    use ConditionType::{BmcReachable, NeedsIntervention, Provisioned, Reachable, Rma};
     use Phase::{FactoryReady, Maintenance, Ready};
+    let no_bmc = (BmcReachable, false, "bmc-unreachable");
     let off = (Reachable, false, "PoweredOff");
     let failed = (NeedsIntervention, true, "effect-failed:op-1");
     let cut = (Provisioned, false, "Unfinished:ubuntu-2204:60%:op-1");
@@ -52,6 +53,9 @@ fn a_machine_is_ranked_by_its_record() {
         (machine(Ready, &[]), None),
         (machine(Ready, &[(Reachable, true, "PingOK")]), None),
         (machine(Ready, &[off]), Some(Urgency::OutOfService)),
+        (machine(Ready, &[off, no_bmc]), Some(Urgency::OutOfService)),
+        (machine(Ready, &[(Reachable, true, "PingOK"), no_bmc]), Some(Urgency::Degraded)),
+        (machine(Maintenance, &[no_bmc]), None),
         (machine(FactoryReady, &[off]), None),
         (machine(Maintenance, &[off]), None),
         (machine(Ready, &[off, failed]), Some(Urgency::Stopped)),
@@ -89,6 +93,7 @@ fn every_fault_has_a_rank() {
         (Urgency::Stopped, Urgency::Stopped),
         (Urgency::OutOfService, Urgency::OutOfService),
         (Urgency::Overdue, Urgency::Overdue),
+        (Urgency::Degraded, Urgency::Degraded),
     ] {
         assert_eq!(ranked.explained(&told(false)), unharmed);
         assert_eq!(ranked.explained(&told(true)), Urgency::MayBeDamaged);
@@ -104,6 +109,7 @@ fn what_is_worse_or_waits_longer_comes_first() {
         rank(Urgency::Stopped, at(2)),
         rank(Urgency::OutOfService, at(0)),
         rank(Urgency::Overdue, at(0)),
+        rank(Urgency::Degraded, at(0)),
     ];
     assert!(ranked.is_sorted());
 }

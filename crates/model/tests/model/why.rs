@@ -346,6 +346,33 @@ fn a_ready_machine_that_is_off_or_silent_is_not_well() {
     }
 }
 
+/// A canceled operation and a node do not hide what is wrong with the machine.
+#[test]
+fn a_problem_is_in_the_headline_whatever_else_is_told() {
+    use ConditionType::{BmcReachable, OperationCanceled, Provisioned, Reachable};
+    let node = crate::nodes::node(model::node::NodeState::Active);
+    for lost in [Reachable, BmcReachable] {
+        for phase in [Phase::Ready, Phase::FactoryReady] {
+            for canceled in [&[][..], &[OperationCanceled]] {
+                for node in [None, Some(&node)] {
+                    let mut machine = machine(phase, false, canceled);
+                    machine
+                        .learn(&[ConditionObservation::new(Provisioned, true, "Image:a")], at(2));
+                    machine.learn(&[ConditionObservation::new(lost, false, "Timeout")], at(3));
+                    let mut run = Run::new(spec(vec![wipe(0)]));
+                    run.spec.run_type = model::plan::RunType::Decommission;
+                    run.progress.workflow = Workflow::Cancelled;
+                    let context = RunContext { node, ..RunContext::default() };
+                    let reported = explain_machine(&machine, Some(&run), context, at(9));
+                    let words = machine.problem().expect("a problem").describe();
+                    assert!(reported.headline.contains(&words), "{words}: {reported:?}");
+                    assert_eq!(reported.since, Some(at(3)), "{reported:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     let spec = MachineSpec { bmc_endpoint: "https://10.1.0.7".into(), ..MachineSpec::default() };

@@ -71,17 +71,17 @@ pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
     Badge { tone, sign, label: state.as_str(), meaning, action }
 }
 
-/// The effective state of a machine. An idle machine that is off or does not answer keeps its
-/// documented state and is not shown as healthy.
+/// The effective state of a machine. A machine with a problem keeps its documented state and is
+/// not shown as healthy.
 pub(super) fn machine_badge(machine: &Machine) -> Badge {
-    let state = machine.effective_state();
-    let badge = effective_state_badge(state);
-    let silent = machine.conditions.get(ConditionType::Reachable).is_some_and(|one| !one.status);
-    if !silent || state != EffectiveState::Idle {
-        return badge;
+    let badge = effective_state_badge(machine.effective_state());
+    match machine.problem() {
+        Some(problem) => {
+            let (meaning, action) = (problem.label(), "farrier why …");
+            Badge { tone: Tone::Orange, sign: "!", meaning, action, ..badge }
+        }
+        None => badge,
     }
-    let (meaning, action) = ("off or does not answer", "farrier machine power … on");
-    Badge { tone: Tone::Orange, sign: "!", meaning, action, ..badge }
 }
 
 /// A workflow state, displayed as its phase.
@@ -207,6 +207,11 @@ pub(super) const fn condition_tone(condition: ConditionType, status: bool) -> To
     }
 }
 
+/// The mark of a machine on which no image was installed here, as in `farrier list`.
+pub(super) fn never_mark() -> Markup {
+    html! { span.mark.gray title="no image was installed on it here" { "never" } }
+}
+
 /// A condition in a table cell: yes, no, or a dash when it was never probed.
 pub(super) fn condition_mark(condition: ConditionType, known: Option<&Condition>) -> Markup {
     let Some(known) = known else {
@@ -257,6 +262,11 @@ mod tests {
         let badge = machine_badge(&machine);
         assert_eq!((badge.label, badge.tone), ("IDLE", Tone::Orange));
         assert!(!badge.draw().into_string().contains("healthy"));
+        let no_bmc = ConditionObservation::new(ConditionType::BmcReachable, false, "Timeout");
+        let mut deaf = Machine { conditions: Default::default(), ..machine.clone() };
+        deaf.learn(&[no_bmc], now);
+        assert_eq!((machine_badge(&deaf).tone, machine_badge(&deaf).sign), (Tone::Orange, "!"));
+        assert!(deaf.is_never_imaged() && never_mark().into_string().contains("never"));
         machine.phase = Phase::Maintenance;
         assert_eq!(machine_badge(&machine), effective_state_badge(EffectiveState::Maintenance));
     }

@@ -1,6 +1,6 @@
 //! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
-use super::badge::{condition_mark, effective_state_badge, machine_badge};
+use super::badge::{condition_mark, effective_state_badge, machine_badge, never_mark};
 use super::clock::relative_time;
 use super::error_page::PageResult;
 use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
@@ -126,6 +126,7 @@ fn headline(attention: &Attention) -> String {
             Urgency::Stopped => "stopped",
             Urgency::OutOfService => "out of service",
             Urgency::Overdue => "overdue",
+            Urgency::Degraded => "degraded",
         };
         (count > 0).then(|| format!("{count} {words}"))
     };
@@ -249,7 +250,8 @@ fn row(machine: &Machine) -> Markup {
             td { (machine.phase.as_str()) }
             td { (known(ConditionType::Reachable)) }
             td { (known(ConditionType::BmcReachable)) }
-            td { (known(ConditionType::Provisioned)) }
+            td { @if machine.is_never_imaged() { (never_mark()) } @else {
+                (known(ConditionType::Provisioned)) } }
             td { (known(ConditionType::InCustomerCluster)) }
             td { @match &machine.active_run { Some(id) => (run_link(id)), None => span.dim { "–" } } }
             td.labels { (labels(machine)) }

@@ -16,7 +16,7 @@ use model::gate::{Gate, Overrides};
 use model::id::{MachineId, RackId, RunId};
 use model::machine::hardware::RecordedHardware;
 use model::machine::view::{EffectiveState, LifecycleState};
-use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
+use model::machine::{Labels, MAX_SLOT, Machine, MachineProblem, MachineSpec, Phase};
 use model::placement::{check_height, parse_feeds};
 use model::plan::RunType;
 use model::refusal::Refusal;
@@ -237,6 +237,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         health: health_summary(&TargetId::from(&machine.id), &machine.health),
         hardware: None,
         would_follow: Vec::new(),
+        problem: machine.problem().map(MachineProblem::describe).unwrap_or_default(),
     };
     v1::Machine {
         machine_id: machine.id.to_string(),

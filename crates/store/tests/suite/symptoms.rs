@@ -43,6 +43,7 @@ async fn machines_are_found_by_symptom(db: Db) {
         (MachineSymptom::NeedsIntervention, &["m-failed"][..]),
         (MachineSymptom::OpenDiskWrite, &["m-half"]),
         (MachineSymptom::Unreachable, &["m-lost-1", "m-lost-2"]),
+        (MachineSymptom::BmcUnreachable, &["m-bmc"]),
     ] {
         let expected = expected.iter().map(ToString::to_string).collect();
         assert_eq!(found(&db, symptom, 9).await, (expected, false), "{symptom:?}");

@@ -1,0 +1,87 @@
+//! What is wrong with a machine at rest that its effective state does not say: IDLE and MAINTENANCE
+//! are what its operator intends, not what is observed.
+
+use super::view::EffectiveState;
+use super::{DiskWrite, Machine};
+use crate::condition::{Condition, ConditionType, POWERED_OFF};
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineProblem<'a> {
+    /// Its last disk write did not finish.
+    UnfinishedDisk(&'a DiskWrite),
+    /// It is meant to be in service, and is off or does not answer.
+    Unreachable(&'a Condition),
+    /// It is meant to be in service, and its BMC does not answer or refuses the login.
+    BmcUnreachable(&'a Condition),
+}
+
+impl Machine {
+    /// The worst problem of a machine that nothing works on. A state that calls for an operator by
+    /// itself has none.
+    pub fn problem(&self) -> Option<MachineProblem<'_>> {
+        let lost = |condition| self.conditions.get(condition).filter(|known| !known.status);
+        let unfinished = self.open_disk_write.as_ref().map(MachineProblem::UnfinishedDisk);
+        match self.effective_state() {
+            EffectiveState::Idle => unfinished
+                .or_else(|| lost(ConditionType::Reachable).map(MachineProblem::Unreachable))
+                .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable)),
+            // A machine in maintenance, and one that was never in service, may well be off.
+            EffectiveState::New | EffectiveState::Maintenance => unfinished,
+            EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => None,
+        }
+    }
+
+    /// True if the machine was observed, and no image was ever installed on it here: it has the
+    /// system that it came with.
+    pub fn is_never_imaged(&self) -> bool {
+        let observed = self.conditions.iter().next().is_some();
+        observed && self.conditions.get(ConditionType::Provisioned).is_none()
+    }
+
+    /// Since when the problem lasts.
+    pub fn problem_since(&self, problem: MachineProblem<'_>) -> Timestamp {
+        match problem {
+            MachineProblem::UnfinishedDisk(_) => {
+                let known = self.conditions.get(ConditionType::Provisioned);
+                known.map_or(self.updated_at, |known| known.last_transition)
+            }
+            MachineProblem::Unreachable(known) | MachineProblem::BmcUnreachable(known) => {
+                known.last_transition
+            }
+        }
+    }
+}
+
+impl MachineProblem<'_> {
+    /// A sentence about the machine, which it calls "it".
+    pub fn describe(self) -> String {
+        match self {
+            Self::UnfinishedDisk(write) => format!(
+                "its disk is half written: {} did not finish writing {}; it stopped {}",
+                write.key.run(),
+                write.content,
+                write.progress()
+            ),
+            Self::Unreachable(known) => {
+                let what = match known.reason == POWERED_OFF {
+                    true => "it is switched off",
+                    false => "it does not answer",
+                };
+                format!("{what}; Reachable is false: {}", known.reason)
+            }
+            Self::BmcUnreachable(known) => {
+                format!("its BMC cannot be used; BMCReachable is false: {}", known.reason)
+            }
+        }
+    }
+
+    /// A few words for a badge.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::UnfinishedDisk(_) => "half-written disk",
+            Self::Unreachable(_) => "off or does not answer",
+            Self::BmcUnreachable(_) => "BMC cannot be used",
+        }
+    }
+}
