@@ -69,7 +69,7 @@ struct ObjectTrace {
 impl ObjectTrace {
     async fn read(tx: &mut Tx, target: Option<&TargetId>, id: &str) -> Result<Self> {
         let latest = match target {
-            Some(target) => tx.latest_run(target).await?,
+            Some(target) => readable(tx.latest_run(target).await)?,
             None => None,
         };
         Ok(Self { latest, refused: tx.refused_request(id).await? })
@@ -85,8 +85,8 @@ impl ObjectTrace {
     }
 }
 
-/// Treats a corrupt node as absent, so that it does not block other explanations.
-fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
+/// Treats a corrupt object as absent, so that it does not block other explanations.
+fn readable<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(StoreError::Corrupt(_)) => Ok(None),
         other => other,

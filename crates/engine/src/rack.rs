@@ -12,7 +12,7 @@ pub(crate) use maintain::{reopen_operation, start_operation};
 pub(crate) use power::load_device_power;
 
 use crate::admission::event;
-use crate::explain::Explained;
+use crate::explain::{Explained, peer_contacts};
 use crate::fan_out::{failed_child, has_active_children};
 use crate::holds::unknown;
 use crate::topology::take_out_devices;
@@ -27,14 +27,16 @@ use model::machine::Machine;
 use model::order::Selection;
 use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
-    NotIngested, Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState,
-    RackTurnInput, explain,
+    NotIngested, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackSpec,
+    RackState, RackTurnInput, explain,
 };
 use model::refusal::{Reason, Refusal};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::version::check_version;
-use store::{Cause, RecordPage, Result, Tx};
+use model::why::{Explanation, RunContext, explain_run};
+use std::time::Duration;
+use store::{Cause, RecordPage, Result, StoreError, Tx};
 
 /// A rack as the operator describes it.
 #[derive(Debug, Clone)]
@@ -54,6 +56,8 @@ pub struct RackView {
     pub waits_for: String,
     /// The machines that its ingestion left out because they were in service.
     pub not_ingested: Vec<NotIngested>,
+    /// The rows of its operations that cannot be read.
+    pub unreadable: Vec<String>,
 }
 
 /// Racks: their inventory and their operations.
@@ -81,15 +85,24 @@ impl Racks {
     /// Why a rack is as it is.
     pub(crate) async fn explain(&self, id: &RackId) -> Result<Explained> {
         let view = self.get(id).await?;
-        let reported = explain(&view.rack, &view.waits_for, &view.not_ingested, self.0.now());
-        let run_id = view.rack.active.first().cloned();
-        Ok(Explained {
-            explanation: reported,
-            machine_id: None,
-            run_id,
-            claimed_by: None,
-            degraded_reason: None,
-        })
+        let now = self.0.now();
+        let input = (view.rack.active.clone(), now);
+        let operation = self
+            .0
+            .store()
+            .read(input, |(active, now), tx| Box::pin(slowest_operation(tx, active, *now)))
+            .await?;
+        let context = RackContext {
+            waits_for: &view.waits_for,
+            left_out: &view.not_ingested,
+            devices: &view.devices,
+            operation: operation.as_ref().map(|(_, explanation)| explanation),
+            unreadable: &view.unreadable,
+        };
+        let explanation = explain(&view.rack, context, now);
+        let slowest = operation.map(|(run, _)| run);
+        let run_id = slowest.or_else(|| view.rack.active.first().cloned());
+        Ok(Explained { explanation, run_id, ..Explained::default() })
     }
 
     /// A page of racks in the order of their ids, after the id `after`.
@@ -215,19 +228,53 @@ async fn load_operations(
     let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
     let mut operations = Vec::new();
     for id in rack.active.iter().chain(waiting) {
-        let Some(run) = tx.run(id).await? else { continue };
-        let at_work = run.ended() && has_active_children(tx, &run).await?;
-        let failed = failed_child(tx, &run).await?;
-        let mut operation = RackOperation::of(&run, at_work, failed.as_ref());
-        if operation.stopped_switching() {
-            operation.set_power(&load_device_power(tx, &run.spec.held_targets).await?);
-        }
-        if !rack.active.contains(id) {
-            operation.against = admit_resume(&run, devices).err().map(|refusal| refusal.message);
-        }
-        operations.push(operation);
+        operations.extend(load_operation(tx, rack, id, devices).await?);
     }
     Ok(operations)
+}
+
+async fn load_operation(
+    tx: &mut Tx,
+    rack: &Rack,
+    id: &RunId,
+    devices: &[RackDevice],
+) -> Result<Option<RackOperation>> {
+    let Some(run) = tx.run(id).await? else { return Ok(None) };
+    let at_work = run.ended() && has_active_children(tx, &run).await?;
+    let failed = failed_child(tx, &run).await?;
+    let mut operation = RackOperation::of(&run, at_work, failed.as_ref());
+    if operation.stopped_switching() {
+        operation.set_power(&load_device_power(tx, &run.spec.held_targets).await?);
+    }
+    if !rack.active.contains(id) {
+        operation.against = admit_resume(&run, devices).err().map(|refusal| refusal.message);
+    }
+    Ok(Some(operation))
+}
+
+/// The active operation that waits longest, and its explanation. One that cannot be read is left
+/// out.
+async fn slowest_operation(
+    tx: &mut Tx,
+    active: &[RunId],
+    now: Timestamp,
+) -> Result<Option<(RunId, Explanation)>> {
+    let mut found = Vec::new();
+    for id in active {
+        match explain_operation(tx, id, now).await {
+            Err(StoreError::Corrupt(_)) => {}
+            explained => found.extend(explained?.map(|explanation| (id.clone(), explanation))),
+        }
+    }
+    Ok(found.into_iter().min_by_key(|(_, explanation)| explanation.since))
+}
+
+async fn explain_operation(tx: &mut Tx, id: &RunId, now: Timestamp) -> Result<Option<Explanation>> {
+    let Some(run) = tx.run(id).await?.filter(|run| !run.ended()) else { return Ok(None) };
+    // The agents of nodes take no part in the operations of a rack.
+    let contacts = peer_contacts(tx, Some(&run), None, Duration::ZERO).await?;
+    let context = RunContext { contacts: Some(&contacts), ..RunContext::default() };
+    Ok(Some(explain_run(&run, context, now)))
 }
 
 /// The firmware that a maintenance of the rack uses.
@@ -287,12 +334,23 @@ async fn build_view(
             device.power = power::load_machine_power(tx, &machine).await?;
         }
     }
-    let operations = load_operations(tx, &rack, &devices).await?;
+    let (mut operations, mut unreadable) = (Vec::new(), Vec::new());
+    let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
+    for id in rack.active.iter().chain(waiting) {
+        match load_operation(tx, &rack, id, &devices).await {
+            Err(StoreError::Corrupt(row)) => unreadable.push(row.to_string()),
+            found => operations.extend(found?),
+        }
+    }
     let observed = RackTurnInput { fresh, devices, operations, firmware, limits };
-    let waits_for = rack.waits_for(&observed, now);
+    let waits_for = match unreadable.as_slice() {
+        [] => rack.waits_for(&observed, now),
+        // Its lifecycle does not move before they can be read.
+        rows => format!("a person: an operation cannot be read ({})", rows.join("; ")),
+    };
     let RackTurnInput { devices, operations, .. } = observed;
     let not_ingested = rack.list_not_ingested(&devices);
-    Ok(RackView { rack, devices, operations, waits_for, not_ingested })
+    Ok(RackView { rack, devices, operations, waits_for, not_ingested, unreadable })
 }
 
 fn check_rack_version(rack: &Rack, expected: Option<i64>) -> Result<()> {

@@ -16,7 +16,7 @@ pub use input::{RackDevice, RackDeviceState, RackOperation, RackTurnInput};
 pub use power::{DevicePower, format_power};
 pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
-pub use why::explain;
+pub use why::{RackContext, explain};
 
 use crate::filter::FilterField;
 use crate::id::{MachineId, RackId, RunId};

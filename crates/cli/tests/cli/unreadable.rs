@@ -229,6 +229,10 @@ async fn set_rack_run_aside(env: &TestServer, mut api: Clients) {
     let (parent, child) = hanging_maintenance(env, &mut api).await;
     damage(env, DAMAGE_RACK_RUNS).await;
     expect(&server, "db check", 1, &["1 cannot be read", &parent]);
+    // The rack is shown all the same, and names the row.
+    let row = format!("run {parent}: ");
+    expect(&server, "rack get rack-1", 0, &["m-1", "an operation cannot be read", &row]);
+    expect(&server, "why rack-1", 0, &["rack-1 is in Maintenance", &row, "farrier db check"]);
     let aside = format!("db set-aside run {parent} --reason damaged");
     expect(&server, &format!("{aside} --dry-run"), 0, &["would be set aside"]);
     assert_eq!(holder(&mut api, "m-2").await, parent);

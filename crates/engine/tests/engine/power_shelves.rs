@@ -398,6 +398,12 @@ async fn a_node_goes_offline_with_the_shelf_that_feeds_it() {
     let by = node.down_by.expect("the operation on the shelf");
     let run = site.engine.runs().get(&by).await.unwrap();
     assert_eq!(run.spec.target.as_str(), "ps-1");
+    // The shelf and its rack say that it is off.
+    let why = site.engine.explain("ps-1").await.unwrap().explanation;
+    assert!(why.headline.contains("Ready, and switched off"), "{why:?}");
+    assert_eq!(why.next_commands[0], "farrier power-shelf maintenance power-on --id ps-1");
+    let why = site.engine.explain("rack-1").await.unwrap().explanation;
+    assert!(why.notes.contains(&"switched off: ps-1".to_string()), "{why:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

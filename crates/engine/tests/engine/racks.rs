@@ -226,6 +226,30 @@ fn power_states_are_recorded_after_every_sequence() {
     });
 }
 
+/// The explanation of a rack at work names the device that it waits for.
+#[test]
+fn a_rack_at_work_names_its_slowest_device() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let hang = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            ..FaultRule::new(sim::Action::Hang)
+        };
+        fixture.env.sim.add_fault(hang).expect("a rule");
+        let id = fixture.start_accepted(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
+        fixture.wait_for_state("Maintenance").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let why = fixture.engine().explain(RACK).await.expect("explained");
+        let told = &why.explanation;
+        assert!(told.waiting_for.starts_with("m-1 to finish "), "{told:?}");
+        assert!(told.waiting_for.contains("the slowest of 1 at work"), "{told:?}");
+        assert!(told.next_commands[0].starts_with("farrier why op-"), "{told:?}");
+        assert!(told.requested_by.starts_with("ada (T-1), "), "{told:?}");
+        assert_eq!(why.run_id, Some(id));
+    });
+}
+
 /// The commit that releases a device wakes the rack that waits for it: without the wake-up, the
 /// rack looks again after 15 seconds.
 #[test]

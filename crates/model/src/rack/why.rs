@@ -1,33 +1,61 @@
 //! Explains the state of a rack.
 
-use super::{MAX_NAMED, NotIngested, Rack, RackFailure, RackState, some_of};
+use super::{MAX_NAMED, NotIngested, Rack, RackDevice, RackFailure, RackState, some_of};
+use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::lifecycle::Lifecycle;
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
-/// `waits_for` is what its lifecycle waits for, `left_out` the machines that it has not ingested.
-pub fn explain(
-    rack: &Rack,
-    waits_for: &str,
-    left_out: &[NotIngested],
-    now: Timestamp,
-) -> Explanation {
+/// What is known about a rack beside its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RackContext<'a> {
+    /// What its lifecycle waits for.
+    pub waits_for: &'a str,
+    /// The machines that it has not ingested.
+    pub left_out: &'a [NotIngested],
+    pub devices: &'a [RackDevice],
+    /// The explanation of its operation at work that waits longest.
+    pub operation: Option<&'a Explanation>,
+    /// The rows of its operations that cannot be read.
+    pub unreadable: &'a [String],
+}
+
+pub fn explain(rack: &Rack, context: RackContext, now: Timestamp) -> Explanation {
     let id = &rack.head.id;
-    let mut reported = explain_state(rack, waits_for, now);
-    let machines: Vec<String> = left_out.iter().map(|one| one.machine.to_string()).collect();
+    let mut reported = explain_state(rack, context, now);
+    let machines: Vec<String> =
+        context.left_out.iter().map(|one| one.machine.to_string()).collect();
     if !machines.is_empty() {
         reported.notes.push(format!(
             "in service when {id} was ingested, and left out: {}",
             some_of(&machines)
         ));
     }
-    let commands = left_out.iter().take(MAX_NAMED).map(|one| one.next_command.clone());
-    reported.next_commands.extend(commands);
+    let off: Vec<&RackDevice> = context.devices.iter().filter(|one| is_off(one)).collect();
+    if !off.is_empty() {
+        let names: Vec<String> = off.iter().map(|one| one.target.to_string()).collect();
+        reported.notes.push(format!("switched off: {}", some_of(&names)));
+    }
+    let on = off.iter().take(MAX_NAMED).map(|one| format!("farrier why {}", one.target));
+    let ingest = context.left_out.iter().take(MAX_NAMED).map(|one| one.next_command.clone());
+    reported.next_commands.extend(ingest.chain(on));
+    if !context.unreadable.is_empty() {
+        reported.failed = context.unreadable.join("; ");
+        reported.fault = Some(FaultCode::RecordUnreadable);
+        reported.next_commands.insert(0, "farrier db check".into());
+    }
     reported.with_health(id, &rack.head.health)
 }
 
-fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
+/// True for a switch or a power shelf that is off. Machines are switched off one by one, and each
+/// says so itself.
+fn is_off(device: &RackDevice) -> bool {
+    device.power == Some(DesiredPower::Off) && device.target.machine().is_none()
+}
+
+fn explain_state(rack: &Rack, context: RackContext, now: Timestamp) -> Explanation {
+    let waits_for = context.waits_for;
     let id = &rack.head.id;
     let get = format!("farrier rack get {id}");
     let reported = Explanation {
@@ -56,16 +84,22 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
             ],
             ..reported
         },
-        RackState::Maintenance { .. } | RackState::Validating => Explanation {
-            headline: format!("{id} is in {}", rack.state_words()),
-            normal: "as long as its operations take; each of their steps has a deadline".into(),
-            next_commands: vec![
-                status(),
-                format!("farrier rack maintenance watch {id}"),
-                format!("farrier rack maintenance cancel {id}"),
-            ],
-            ..reported
-        },
+        RackState::Maintenance { .. } | RackState::Validating => {
+            let reported = Explanation {
+                headline: format!("{id} is in {}", rack.state_words()),
+                normal: "as long as its operations take; each of their steps has a deadline".into(),
+                next_commands: vec![
+                    status(),
+                    format!("farrier rack maintenance watch {id}"),
+                    format!("farrier rack maintenance cancel {id}"),
+                ],
+                ..reported
+            };
+            match context.operation.filter(|operation| !operation.waiting_for.is_empty()) {
+                Some(operation) => at_work(reported, operation),
+                None => reported,
+            }
+        }
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
             // A request to a rack in Ready begins with its next turn, unless its devices are held.
@@ -83,6 +117,22 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
             next_commands: vec![status()],
             ..reported
         },
+    }
+}
+
+/// The wait of the operation at work is that of the rack: it names the slowest device.
+fn at_work(reported: Explanation, operation: &Explanation) -> Explanation {
+    let device =
+        operation.next_commands.iter().find(|one| one.starts_with("farrier why ")).cloned();
+    Explanation {
+        waiting_for: operation.waiting_for.clone(),
+        last_word: operation.last_word.clone(),
+        since: operation.since,
+        normal: operation.normal.clone(),
+        overdue: operation.overdue,
+        requested_by: operation.requested_by.clone(),
+        next_commands: device.into_iter().chain(reported.next_commands.clone()).collect(),
+        ..reported
     }
 }
 

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::lifecycle::{DeviceFailure, Lifecycle, LifecycleDecision};
+use crate::target::TargetKind;
 use crate::time::{Timestamp, format_duration};
 
 /// `next` is what the device's lifecycle would do now.
@@ -24,7 +25,9 @@ fn explain_state<D: Device>(
 ) -> Explanation {
     let head = device.head();
     let id = &head.id;
+    let off = device.facts().power == Some(DesiredPower::Off);
     let detail = match device.power_change() {
+        None if off => ", and switched off",
         None => "",
         Some(DesiredPower::On) => " (PowerOn)",
         Some(DesiredPower::Off) => " (PowerOff)",
@@ -42,6 +45,7 @@ fn explain_state<D: Device>(
     };
     let mut next_commands: Vec<String> =
         head.active_run.iter().map(|run| format!("farrier why {run}")).collect();
+    next_commands.extend(switch_on(device).filter(|_| head.active_run.is_none()));
     next_commands.push(get);
     match device.normal_duration() {
         Some(timeout) => Explanation {
@@ -63,6 +67,14 @@ fn explain_state<D: Device>(
             ..Explanation::default()
         },
     }
+}
+
+/// The command that switches on a power shelf that is off. Switches have none of their own.
+fn switch_on<D: Device>(device: &D) -> Option<String> {
+    let off = device.facts().power == Some(DesiredPower::Off) && device.is_polled();
+    let shelf = D::TARGET == TargetKind::PowerShelf;
+    let id = &device.head().id;
+    (off && shelf).then(|| format!("farrier power-shelf maintenance power-on --id {id}"))
 }
 
 fn unreachable<D: Device>(device: &D) -> Option<String> {

@@ -13,7 +13,8 @@ use model::machine::{DiskWrite, Labels, Machine, MachineSpec, Phase};
 use model::node::{Node, NodeState};
 use model::power_shelf::PowerShelf;
 use model::rack::{
-    MaintenanceStage, Rack, RackFailure, RackFailurePhase, RackSpec, RackState, explain,
+    MaintenanceStage, Rack, RackContext, RackFailure, RackFailurePhase, RackSpec, RackState,
+    explain,
 };
 use model::site::{Site, SiteAlarm, SiteSpec};
 use model::switch::Switch;
@@ -188,7 +189,7 @@ fn a_rack_is_ranked_by_its_state_and_age() {
             let rank = rank_rack(&rack, now);
             assert_eq!(rank.map(|rank| rank.urgency), expected, "{} {now:?}", rack.state_name());
             assert!(rank.is_none_or(|rank| rank.since == at(0)));
-            let overdue = explain(&rack, "its devices", &[], now).overdue;
+            let overdue = explain(&rack, RackContext::default(), now).overdue;
             assert_eq!(overdue, expected == late, "{}", rack.state_name());
         }
         if rack.normal_duration().is_some() {

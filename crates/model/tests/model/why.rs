@@ -1,5 +1,6 @@
 //! Explanations: every state has one, with what is normal and what to type.
 
+mod racks;
 mod repairs;
 
 use crate::support::{at, netboot, spec, wipe};
@@ -14,7 +15,8 @@ use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::power_shelf::PowerShelf;
 use model::rack::{
-    MaintenanceStage, Rack, RackFailure, RackFailurePhase, RackSpec, RackState, explain,
+    MaintenanceStage, Rack, RackContext, RackFailure, RackFailurePhase, RackSpec, RackState,
+    explain,
 };
 use model::run::{Failure, Run, RunPhase, Workflow};
 use model::switch::Switch;
@@ -442,7 +444,8 @@ fn what_is_reported_of_a_rack_is_told_in_every_state() {
         let well = Rack { state, ..Rack::new(head, RackSpec::default()) };
         let mut rack = well.clone();
         rack.head.health = unhealthy();
-        let reported = |rack: &Rack| explain(rack, "its devices", &[], at(5));
+        let context = RackContext { waits_for: "its devices", ..RackContext::default() };
+        let reported = |rack: &Rack| explain(rack, context, at(5));
         check_health(&reported(&rack), &reported(&well), "rack-1");
     }
 }

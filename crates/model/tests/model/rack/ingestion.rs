@@ -6,8 +6,8 @@ use model::id::{MachineId, NodeId, RunId};
 use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::rack::maintenance::RackStep;
 use model::rack::{
-    MaintenanceStage, Rack, RackDevice, RackFailurePhase, RackOperation, RackState, RackTurnInput,
-    explain,
+    MaintenanceStage, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackState,
+    RackTurnInput, explain,
 };
 use model::run::RunPhase;
 
@@ -104,7 +104,8 @@ fn why_names_the_command_that_ingests() {
             first => format!("{first}   # then: {start}"),
         };
         assert_eq!(left_out[0].next_command, expected);
-        let told = explain(&rack, "", &left_out, now());
+        let told =
+            explain(&rack, RackContext { left_out: &left_out, ..RackContext::default() }, now());
         assert!(told.next_commands.contains(&expected), "{:?}", told.next_commands);
         assert!(told.notes.iter().any(|note| note.ends_with("left out: m-1")), "{:?}", told.notes);
     }
