@@ -47,7 +47,7 @@ fn attention_table(items: &[AttentionItem], wide: bool, clock: &Clock) -> Table 
         let mut row: Vec<Cell> = vec![
             (&item.id).into(),
             clock.ago(item.since.as_ref()).into(),
-            (&item.headline).into(),
+            problem(item).into(),
             (&item.next_command).into(),
         ];
         if wide {
@@ -62,6 +62,21 @@ fn attention_table(items: &[AttentionItem], wide: bool, clock: &Clock) -> Table 
         table.add_row(row);
     }
     table
+}
+
+/// The headline, with the cause and the machine if it does not name them.
+fn problem(item: &AttentionItem) -> String {
+    let mut words = item.headline.clone();
+    if !item.failed.is_empty() && !words.contains(&item.failed) {
+        words = format!("{words}: {}", item.failed);
+    }
+    if !item.machine_id.is_empty()
+        && item.machine_id != item.id
+        && !words.contains(&item.machine_id)
+    {
+        words = format!("{words} (on {})", item.machine_id);
+    }
+    words
 }
 
 pub async fn show_fault_page(client: &Client, screen: &mut Screen, code: String) -> Result<Exit> {
@@ -174,6 +189,26 @@ Type next:
   farrier logs op-1
 "
         );
+    }
+
+    #[test]
+    fn a_row_has_the_cause_and_the_machine() {
+        let item = |headline: &str, failed: &str| AttentionItem {
+            id: "node-1".into(),
+            machine_id: "m-1".into(),
+            headline: headline.into(),
+            failed: failed.into(),
+            ..Default::default()
+        };
+        for (headline, failed, words) in [
+            ("node-1 is offline", "no answer", "node-1 is offline: no answer (on m-1)"),
+            ("node-1 is offline: no answer", "no answer", "node-1 is offline: no answer (on m-1)"),
+            ("node-1 on m-1 is lost", "", "node-1 on m-1 is lost"),
+        ] {
+            assert_eq!(problem(&item(headline, failed)), words);
+        }
+        let own = AttentionItem { id: "m-1".into(), ..item("it is off", "") };
+        assert_eq!(problem(&own), "it is off");
     }
 
     #[test]

@@ -4,10 +4,12 @@ mod attention;
 mod contacts;
 mod known_as;
 mod offered;
+mod worked_on;
 
 pub use attention::{Attention, AttentionItem};
 
 pub(crate) use contacts::{peer_contacts, usual_durations};
+pub(crate) use worked_on::operation_down;
 
 use crate::Engine;
 use crate::admission::find_deletion;

@@ -35,6 +35,7 @@ pub use stage::{
 };
 pub use state::{NodeState, TRANSITIONS, TransitionOwner};
 pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
+pub use why::NodeContext;
 pub use wire::node::TaskKind;
 
 use crate::effect::DeviceFacts;

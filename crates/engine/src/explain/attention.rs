@@ -4,6 +4,7 @@
 //! because an explanation asks the gates.
 
 use super::Explained;
+use super::worked_on::nodes_worked_on;
 use crate::Engine;
 use model::device::Device;
 use model::filter::Filter;
@@ -20,7 +21,7 @@ use model::why::{
     Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
     rank_run, rank_site,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{MachineSymptom, RecordPage, RecordSymptom, Result, StoreError};
 
 /// The most objects that one search reads. The searches for the worst come first, and each has its
@@ -180,9 +181,18 @@ impl Engine {
         let now = self.now();
         for states in [QUARANTINED, OFFLINE, Node::WAITING] {
             let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
-            candidates.add_records(&nodes, |node| rank_node(node, now));
+            let worked_on = self.find_worked_on(&nodes.records).await?;
+            candidates.add_records(&nodes, |node| {
+                rank_node(node, worked_on.contains(&node.head.id), now)
+            });
         }
         Ok(())
+    }
+
+    /// The nodes that a running operation works on: it holds the machine, or has taken it down.
+    async fn find_worked_on(&self, nodes: &[Node]) -> Result<BTreeSet<String>> {
+        let input = nodes.to_vec();
+        self.store().scan(input, |nodes, tx| Box::pin(nodes_worked_on(tx, nodes))).await
     }
 
     async fn find_records<R: Lifecycle>(&self, symptom: RecordSymptom) -> Result<RecordPage<R>> {

@@ -1,16 +1,17 @@
 //! Read-only views of nodes.
 
 use super::no_node;
-use crate::explain::peer_contacts;
+use crate::explain::{operation_down, peer_contacts};
 use crate::node::Nodes;
 use model::id::{MachineId, NodeId};
-use model::node::Node;
+use model::machine::Machine;
+use model::node::{Node, NodeContext};
 use model::order::Selection;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
 use std::time::Duration;
-use store::{NodeHeartbeat, RecordPage, Result, Tx};
+use store::{NodeHeartbeat, RecordPage, Result, StoreError, Tx};
 
 /// A node with its run, agent, site and explanation.
 #[derive(Debug, Clone)]
@@ -25,6 +26,8 @@ pub struct NodeView {
     pub enrolled: bool,
     /// When the MAAS of its site last answered: the age of the upstream state.
     pub site_answered: Option<Timestamp>,
+    /// Its machine, if that can be read.
+    pub machine: Option<Machine>,
     pub explanation: Explanation,
 }
 
@@ -74,7 +77,18 @@ async fn show(tx: &mut Tx, id: &NodeId, silence: Duration, now: Timestamp) -> Re
     let name = tx.last_heartbeat(id).await?;
     let enrolled = tx.has_agent(id).await?;
     let contacts = peer_contacts(tx, run.as_ref(), Some(&node), silence).await?;
-    let reported = node.explain(run.as_ref(), &contacts, now);
+    let down_by = operation_down(tx, &node).await?;
+    let machine = match tx.machine(&node.machine).await {
+        Err(StoreError::Corrupt(_)) => None,
+        found => found?,
+    };
+    let context = NodeContext {
+        run: run.as_ref(),
+        contacts: Some(&contacts),
+        machine: machine.as_ref(),
+        down_by: down_by.as_ref(),
+    };
+    let reported = node.explain(context, now);
     let site_answered = match &node.site {
         Some(site) => tx.last_site_answer(site).await?,
         None => None,
@@ -86,6 +100,7 @@ async fn show(tx: &mut Tx, id: &NodeId, silence: Duration, now: Timestamp) -> Re
         heartbeat: name,
         enrolled,
         site_answered,
+        machine,
         explanation: reported,
     })
 }

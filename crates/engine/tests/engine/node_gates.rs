@@ -156,6 +156,15 @@ fn a_node_goes_offline_with_its_machine() {
         let run = engine.runs().start(overriding(off)).await.expect("accepted").run.spec.id;
         let node = fixture.wait_for_state(NodeState::Offline).await;
         assert_eq!(node.down_by.as_ref(), Some(&run));
+        // It needs no person while our own operation keeps it down.
+        let needs_person = async || {
+            let found = engine.attention(9).await.expect("the list");
+            found.items.into_iter().find(|item| item.id == node.head.id)
+        };
+        assert!(needs_person().await.is_none());
+        let told = engine.explain(&node.head.id).await.expect("explained").explanation;
+        assert!(told.headline.contains(&format!("{run} takes its machine down")), "{told:?}");
+        assert_eq!(told.next_commands[0], format!("farrier why {run}"));
         // The machine still answers for five minutes, and the node stays offline.
         for _ in 0..200 {
             sleep(Duration::from_secs(1)).await;
@@ -165,6 +174,15 @@ fn a_node_goes_offline_with_its_machine() {
         fixture.client.wait_until_ended(&run).await;
         sleep(Duration::from_secs(600)).await;
         assert_eq!(fixture.node().await.state, NodeState::Offline);
+        // Afterwards it does, and the text is that of the end.
+        let item = needs_person().await.expect("the machine is off");
+        let told = &item.explained.explanation;
+        let end = format!("{run} took its machine down, and SUCCEEDED");
+        assert!(told.headline.contains(&end), "{told:?}");
+        assert_eq!(
+            told.next_command(),
+            Some(format!("farrier machine power {MACHINE} on").as_str())
+        );
         let on = StartRequest { plan_id: plan(PowerChange::On), ..start(RunType::Power, "on") };
         let on = engine.runs().start(on).await.expect("accepted: it takes nothing");
         fixture.client.wait_until_ended(&on.run.spec.id).await;

@@ -1,11 +1,33 @@
 //! Explains the state of a node.
 
-use super::{Node, NodeState, Quarantine, is_expected_maas_state};
+use super::{MaasObservation, Node, NodeState, Quarantine, is_expected_maas_state};
+use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
+use crate::fault::Incident;
 use crate::lifecycle::Lifecycle;
+use crate::machine::Machine;
 use crate::run::{Run, Workflow};
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, PeerContacts, RunContext, agent_words, explain_run, record_overdue};
+
+/// What is known about a node beside its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeContext<'a> {
+    /// Its newest operation.
+    pub run: Option<&'a Run>,
+    /// The last signs of life of its agent and of the peers of that operation.
+    pub contacts: Option<&'a PeerContacts>,
+    pub machine: Option<&'a Machine>,
+    /// The operation that took its machine down while it was active.
+    pub down_by: Option<&'a Run>,
+}
+
+impl<'a> NodeContext<'a> {
+    fn of_run(self, node: &'a Node) -> RunContext<'a> {
+        let Self { contacts, machine, .. } = self;
+        RunContext { machine, node: Some(node), contacts, imaging: None }
+    }
+}
 
 impl Node {
     /// Explains what the node waits for in its state.
@@ -24,32 +46,14 @@ impl Node {
         .into()
     }
 
-    /// `run` is its newest operation; `contacts` has its agent's last heartbeat.
-    pub fn explain(
-        &self,
-        run: Option<&Run>,
-        contacts: &PeerContacts,
-        now: Timestamp,
-    ) -> Explanation {
-        let context =
-            RunContext { node: Some(self), contacts: Some(contacts), ..RunContext::default() };
-        let id = &self.head.id;
-        let because = match self.reason.as_str() {
-            "" => String::new(),
-            reason => format!(": {reason}"),
-        };
-        let mut headline = format!("{id} is {}{because}", self.state);
-        if let Some(observed) = self
-            .maas
-            .as_ref()
-            .filter(|observed| !is_expected_maas_state(self.state, observed.state))
-        {
-            headline = format!("{headline}; MAAS has its machine as {}", observed.state);
-        }
+    /// Explains why the node is in its state.
+    pub fn explain(&self, context: NodeContext, now: Timestamp) -> Explanation {
+        let (id, run) = (&self.head.id, context.run);
+        let headline = self.headline(context, now);
         // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
-            let reported = explain_run(run, context, now);
+            let reported = explain_run(run, context.of_run(self), now);
             let mut next_commands = reported.next_commands.clone();
             if run.ended() && self.state == NodeState::Enrolling {
                 next_commands.push(run.command("cancel"));
@@ -62,27 +66,12 @@ impl Node {
                 ..reported
             };
         }
-        // For a node in service, an operation that stopped is mentioned in the headline.
+        // For a node in service, an operation that stopped is told beside its state.
         let stopped = run.filter(|run| run.ended() && !is_done(run));
-        if let Some(run) = stopped.filter(|_| self.state != NodeState::Deleted) {
-            headline = format!("{headline}; {}", explain_run(run, context, now).headline);
-        }
-        let silence = contacts.agent.as_ref().map(|agent| agent_words(agent, now));
-        let waiting_for = match self.state {
-            NodeState::Offline => match silence {
-                Some(silence) => format!("{} ({silence})", self.rests()),
-                None => self.rests(),
-            },
-            NodeState::BootstrapIssued
-            | NodeState::Enrolling
-            | NodeState::Active
-            | NodeState::Quarantined
-            | NodeState::Draining
-            | NodeState::Retired
-            | NodeState::Removing
-            | NodeState::Deleted => self.rests(),
-        };
-        Explanation {
+        let stopped = stopped.filter(|_| self.state != NodeState::Deleted);
+        let stopped = stopped.map(|run| (run, explain_run(run, context.of_run(self), now)));
+        let waiting_for = self.waiting_for(context, now);
+        let reported = Explanation {
             headline,
             waiting_for: if self.state == NodeState::Active { String::new() } else { waiting_for },
             since: Some(self.head.since),
@@ -90,10 +79,114 @@ impl Node {
                 .normal_duration()
                 .map_or_else(String::new, |normal| format!("up to {}", format_duration(normal))),
             overdue: record_overdue(self, now),
-            next_commands: self.recommended(run),
+            next_commands: self.commands(context),
             ..Explanation::default()
+        };
+        let reported = match stopped {
+            Some((run, end)) => self.with_stopped(reported, run, context, end),
+            None => reported,
+        };
+        reported.with_health(id, &self.head.health)
+    }
+
+    /// The state, its cause, and what MAAS has instead.
+    fn headline(&self, context: NodeContext, now: Timestamp) -> String {
+        let because = match (context.down_by.filter(|_| self.down_by.is_some()), &*self.reason) {
+            // The reason was written when the operation began; this is what became of it.
+            (Some(run), _) if run.ended() => {
+                let ended = run.progress.finished_at.unwrap_or(run.spec.created_at);
+                let (id, how) = (&run.spec.id, run.phase().as_str());
+                let ago = format_duration(now.since(ended));
+                format!(": {id} took its machine down, and {how} {ago} ago")
+            }
+            (_, "") => String::new(),
+            (_, reason) => format!(": {reason}"),
+        };
+        let state = format!("{} is {}{because}", self.head.id, self.state);
+        let off = match self.machine_is_off(context) {
+            true => format!("; its machine {} is switched off", self.machine),
+            false => String::new(),
+        };
+        let differs = |maas: &&MaasObservation| !is_expected_maas_state(self.state, maas.state);
+        let maas = self.maas.as_ref().filter(differs).map_or_else(String::new, |observed| {
+            format!("; MAAS has its machine as {}", observed.state)
+        });
+        format!("{state}{off}{maas}")
+    }
+
+    /// True if the node is offline because its machine was observed as off.
+    fn machine_is_off(&self, context: NodeContext) -> bool {
+        let machine = context.machine.filter(|_| self.state == NodeState::Offline);
+        let known = machine.and_then(|machine| machine.conditions.get(ConditionType::Reachable));
+        known.is_some_and(|known| !known.status && known.reason == POWERED_OFF)
+    }
+
+    fn waiting_for(&self, context: NodeContext, now: Timestamp) -> String {
+        let agent = context.contacts.and_then(|contacts| contacts.agent.as_ref());
+        let silence =
+            agent.map_or_else(String::new, |agent| format!(" ({})", agent_words(agent, now)));
+        let down = context.down_by.filter(|run| self.down_by.is_some() && !run.ended());
+        match (self.state, down) {
+            (NodeState::Offline, Some(run)) => {
+                format!("{} to end, then {}{silence}", run.spec.id, self.rests())
+            }
+            (NodeState::Offline, None) => format!("{}{silence}", self.rests()),
+            (
+                NodeState::BootstrapIssued
+                | NodeState::Enrolling
+                | NodeState::Active
+                | NodeState::Quarantined
+                | NodeState::Draining
+                | NodeState::Retired
+                | NodeState::Removing
+                | NodeState::Deleted,
+                _,
+            ) => self.rests(),
         }
-        .with_health(id, &self.head.health)
+    }
+
+    /// The commands for this state and for what is known about its machine, best first.
+    fn commands(&self, context: NodeContext) -> Vec<String> {
+        let mut commands = self.recommended(context.run);
+        let down = context.down_by.filter(|run| self.down_by.is_some() && !run.ended());
+        if let Some(run) = down {
+            commands.insert(0, format!("farrier why {}", run.spec.id));
+            return commands;
+        }
+        if self.machine_is_off(context) {
+            commands.insert(0, format!("farrier machine power {} on", self.machine));
+        }
+        commands
+    }
+
+    /// Adds the end of an operation that stopped: the failure, and the commands that repair it.
+    fn with_stopped(
+        &self,
+        reported: Explanation,
+        run: &Run,
+        context: NodeContext,
+        end: Explanation,
+    ) -> Explanation {
+        let repairs = run.progress.failure.as_ref().map_or_else(Vec::new, |failure| {
+            let incident = Incident {
+                fault: &failure.fault,
+                run: Some(run),
+                machine: context.machine,
+                node: Some(self),
+            };
+            incident.repairs().filter(|(repair, _)| !repair.is_generic()).collect()
+        });
+        let repairs = repairs.into_iter().map(|(_, command)| command);
+        let mut next_commands: Vec<String> =
+            repairs.filter(|one| !reported.next_commands.contains(one)).collect();
+        next_commands.extend(reported.next_commands.clone());
+        Explanation {
+            headline: format!("{}; {}", reported.headline, end.headline),
+            failed: end.failed,
+            fault: end.fault,
+            next_commands,
+            ..reported
+        }
     }
 
     /// Explains one of its operations. If a newer one exists, the commands point there.

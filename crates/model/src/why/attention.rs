@@ -139,9 +139,11 @@ pub fn rank_device<D: Device>(device: &D, now: Timestamp) -> Option<Rank> {
     }
 }
 
-pub fn rank_node(node: &Node, now: Timestamp) -> Option<Rank> {
+/// `worked_on`: an operation works on the node or its machine, and is ranked by itself.
+pub fn rank_node(node: &Node, worked_on: bool, now: Timestamp) -> Option<Rank> {
     let since = node.head.since;
     match node.state {
+        NodeState::Quarantined | NodeState::Offline if worked_on => None,
         NodeState::Quarantined => Some(Rank::new(Urgency::Stopped, since)),
         NodeState::Offline => Some(Rank::new(Urgency::OutOfService, since)),
         NodeState::BootstrapIssued

@@ -19,8 +19,8 @@ use model::rack::{
 use model::site::{Site, SiteAlarm, SiteSpec};
 use model::switch::Switch;
 use model::why::{
-    Explanation, Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node,
-    rank_rack, rank_site,
+    Explanation, Rank, Urgency, explain_expiry, rank_alerts, rank_device, rank_expiry, rank_host,
+    rank_machine, rank_node, rank_rack, rank_site,
 };
 use std::time::Duration;
 
@@ -243,9 +243,9 @@ fn a_node_is_ranked_in_every_state() {
         let since = node.head.since;
         for (age, expected) in [(1, soon), (DAY, later)] {
             let now = since + Duration::from_secs(age as u64);
-            let rank = rank_node(&node, now);
+            let rank = rank_node(&node, false, now);
             assert_eq!(rank.map(|rank| rank.urgency), expected, "{state:?}");
-            let overdue = node.explain(None, &Default::default(), now).overdue;
+            let overdue = node.explain(Default::default(), now).overdue;
             assert_eq!(overdue, expected == Some(Urgency::Overdue), "{state:?}");
         }
         if node.normal_duration().is_some() {

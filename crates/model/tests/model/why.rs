@@ -1,5 +1,6 @@
 //! Explanations: every state has one, with what is normal and what to type.
 
+mod nodes;
 mod racks;
 mod repairs;
 

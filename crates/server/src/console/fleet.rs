@@ -151,6 +151,10 @@ fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
                             th scope="row" { (object_link(kind, id)) }
                             td.words {
                                 (clean_text(reason(explained)))
+                                @if let Some(machine) = explained.machine_id.as_ref()
+                                    .filter(|machine| machine.as_str() != id) {
+                                    " " span.dim { "on " (machine_link(machine)) }
+                                }
                                 @if let Some(code) = why.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }

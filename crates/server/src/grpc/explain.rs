@@ -121,8 +121,10 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
 
 fn attention_item(item: AttentionItem) -> v1::AttentionItem {
     let next_command = item.explained.explanation.next_command().unwrap_or_default().to_string();
+    let machine_id = item.explained.machine_id.map(|id| id.to_string()).unwrap_or_default();
     let reported = item.explained.explanation;
     v1::AttentionItem {
+        machine_id,
         id: item.id,
         kind: words::value::<v1::ObjectKind>(item.kind),
         urgency: words::value::<v1::AttentionUrgency>(item.urgency.as_str()),

@@ -386,6 +386,7 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         agent_silent,
         enrolled,
         site_answered,
+        machine: _,
         explanation: reported,
     } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());

@@ -1,0 +1,47 @@
+//! Which nodes a running operation works on, and which operation took a node's machine down.
+
+use super::readable;
+use model::node::Node;
+use model::run::Run;
+use std::collections::{BTreeMap, BTreeSet};
+use store::{Result, Tx};
+
+/// The operation that took the machine of a node down. A child run is part of its parent while
+/// that goes on.
+pub(crate) async fn operation_down(tx: &mut Tx, node: &Node) -> Result<Option<Run>> {
+    let Some(id) = &node.down_by else { return Ok(None) };
+    let Some(run) = readable(tx.run(id).await)? else { return Ok(None) };
+    let parent = match run.spec.parent_run.as_ref().filter(|_| run.ended()) {
+        Some(parent) => readable(tx.run(parent).await)?,
+        None => None,
+    };
+    Ok(parent.filter(|parent| !parent.ended()).or(Some(run)))
+}
+
+/// The ids of the nodes that a running operation works on: it holds the machine, or has taken it
+/// down.
+pub(super) async fn nodes_worked_on(tx: &mut Tx, nodes: &[Node]) -> Result<BTreeSet<String>> {
+    let ids: Vec<&str> = nodes.iter().map(|node| node.machine.as_str()).collect();
+    let machines = tx.machines_by_ids(&ids).await?.into_iter();
+    let held: BTreeSet<_> = machines
+        .filter(|(_, machine)| machine.as_ref().is_ok_and(|one| one.active_run.is_some()))
+        .map(|(id, _)| id)
+        .collect();
+    // One power shelf takes many machines down.
+    let mut going = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    for node in nodes {
+        let is_down = match &node.down_by {
+            Some(run) if !going.contains_key(run) => {
+                let at_work = operation_down(tx, node).await?.is_some_and(|run| !run.ended());
+                *going.entry(run.clone()).or_insert(at_work)
+            }
+            Some(run) => going.get(run).copied().unwrap_or_default(),
+            None => false,
+        };
+        if is_down || held.contains(&node.machine) {
+            found.insert(node.head.id.clone());
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,144 @@
+//! Nodes: what became of the operation that took a machine down, and of one that failed.
+
+use crate::nodes::node;
+use crate::support::{at, drain, spec, wipe};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
+use model::fault::{Fault, FaultCode};
+use model::id::{MachineId, RunId};
+use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::node::{Node, NodeContext, NodeState};
+use model::run::{Failure, Run, Workflow};
+use model::why::{Urgency, explain_machine, rank_node};
+
+/// A node whose machine an operation has taken down, with that operation.
+fn taken_down(workflow: Workflow) -> (Node, Run) {
+    let mut run = Run::new(spec(vec![wipe(0)]));
+    run.spec.id = RunId::trusted("op-9");
+    run.progress.workflow = workflow;
+    run.progress.finished_at = run.ended().then(|| at(40));
+    let node = node(NodeState::Active).taken_down(&run.spec.id).expect("it was active");
+    (node, run)
+}
+
+fn machine(off: bool) -> Machine {
+    let mut machine =
+        Machine::new(MachineId::trusted("m-1"), MachineSpec::default(), Labels::new(), at(0));
+    machine.phase = Phase::Ready;
+    let observed = match off {
+        true => ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF),
+        false => ConditionObservation::new(ConditionType::Reachable, true, "PingOK"),
+    };
+    machine.learn(&[observed], at(1));
+    machine
+}
+
+/// While our own operation keeps a machine down, its node needs no person.
+#[test]
+fn a_node_that_is_worked_on_needs_no_person() {
+    for state in NodeState::ALL {
+        let node = node(state);
+        let now = node.head.since;
+        let expected = match state {
+            NodeState::Quarantined => Some(Urgency::Stopped),
+            NodeState::Offline => Some(Urgency::OutOfService),
+            NodeState::BootstrapIssued
+            | NodeState::Enrolling
+            | NodeState::Active
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted => None,
+        };
+        assert_eq!(rank_node(&node, false, now).map(|rank| rank.urgency), expected, "{state:?}");
+        assert_eq!(rank_node(&node, true, now), None, "{state:?}");
+    }
+}
+
+/// Rows: the operation that took the machine down, whether the machine is off. Then the words of
+/// the headline and of the wait, and the first command.
+#[test]
+fn a_node_says_what_became_of_the_operation_that_took_it_down() {
+    let beat = "a heartbeat of its agent without problems";
+    for (workflow, off, headline, waits_for, first) in [
+        (
+            Workflow::Running,
+            true,
+            "node-1 is offline: op-9 takes its machine down; its machine m-1 is switched off",
+            "op-9 to end, then a heartbeat of its agent",
+            "farrier why op-9",
+        ),
+        (
+            Workflow::Completed,
+            true,
+            "node-1 is offline: op-9 took its machine down, and SUCCEEDED 1m 0s ago; its machine \
+             m-1 is switched off",
+            beat,
+            "farrier machine power m-1 on",
+        ),
+        (
+            Workflow::FailedRetryable,
+            false,
+            "node-1 is offline: op-9 took its machine down, and FAILED 1m 0s ago",
+            beat,
+            "farrier machine inspect m-1",
+        ),
+    ] {
+        let (node, run) = taken_down(workflow);
+        let machine = machine(off);
+        let context =
+            NodeContext { machine: Some(&machine), down_by: Some(&run), ..NodeContext::default() };
+        let told = node.explain(context, at(100));
+        assert_eq!(told.headline, headline);
+        assert!(told.waiting_for.starts_with(waits_for), "{}", told.waiting_for);
+        assert_eq!(told.next_commands[0], first, "{told:?}");
+    }
+}
+
+/// The failure of a drain is told in full, although the node is back in service.
+#[test]
+fn a_failed_drain_is_told_with_its_fault() {
+    let fault = Fault::new(FaultCode::ClusterUnreachable, "no answer within 5s");
+    let mut run = Run::new(spec(vec![drain(0)]));
+    let failure = Failure { fault, step: "drain".into(), attempts: 3 };
+    run.progress.workflow = failure.workflow();
+    run.progress.failure = Some(failure);
+    run.progress.finished_at = Some(at(4));
+    let machine = machine(false);
+    for state in [NodeState::Active, NodeState::Offline] {
+        let context =
+            NodeContext { run: Some(&run), machine: Some(&machine), ..NodeContext::default() };
+        let told = node(state).explain(context, at(9));
+        assert!(told.headline.contains("failed at step drain"), "{}", told.headline);
+        assert_eq!(told.fault, Some(FaultCode::ClusterUnreachable));
+        assert_eq!(told.failed, "cluster cluster-a: no answer within 5s");
+        assert_eq!(told.next_commands[0], "farrier cluster check cluster-a", "{told:?}");
+        super::check_commands(&told, state.as_str());
+    }
+}
+
+/// A machine whose system was removed is not called new, and an off one is called off.
+#[test]
+fn a_decommissioned_machine_is_not_new() {
+    use ConditionType::{Provisioned, Reachable};
+    let new = "m-1 is new: registered, and never provisioned";
+    let removed = "m-1 is out of use: it has no system any more (Released)";
+    for (provisioned, off, headline) in [
+        (false, false, new.to_string()),
+        (true, false, removed.to_string()),
+        (true, true, format!("{removed}; it is switched off; Reachable is false: PoweredOff")),
+        (false, true, format!("{new}; it is switched off; Reachable is false: PoweredOff")),
+    ] {
+        let mut machine =
+            Machine::new(MachineId::trusted("m-1"), MachineSpec::default(), Labels::new(), at(0));
+        if provisioned {
+            machine.learn(&[ConditionObservation::new(Provisioned, true, "Image:a")], at(1));
+            machine.learn(&[ConditionObservation::new(Provisioned, false, "Released")], at(2));
+        }
+        if off {
+            machine.learn(&[ConditionObservation::new(Reachable, false, POWERED_OFF)], at(3));
+        }
+        let told = explain_machine(&machine, None, Default::default(), at(9));
+        assert_eq!(told.headline, headline);
+        assert_eq!(told.since, provisioned.then(|| at(2)));
+    }
+}
