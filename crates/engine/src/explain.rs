@@ -292,8 +292,9 @@ impl Engine {
     }
 
     async fn explain_node(&self, id: &str, node: &NodeId) -> Result<Explained> {
-        let NodeView { node, run, mut explanation, .. } = self.nodes().get(node).await?;
+        let NodeView { node, run, machine, mut explanation, .. } = self.nodes().get(node).await?;
         self.drop_refused(id, run.as_ref(), &mut explanation).await;
+        self.drop_incapable(machine.as_ref(), &mut explanation);
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
@@ -338,6 +339,7 @@ impl Engine {
             (None, Some(_) | None) => Explanation::default(),
         };
         self.drop_refused(id, run.as_ref(), &mut reported).await;
+        self.drop_incapable(machine.as_ref(), &mut reported);
         trace.tell(id, now, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));

@@ -38,6 +38,8 @@ pub struct Settings {
     /// The time limits of the steps of a rack maintenance.
     pub rack_limits: RackLimits,
     pub nodes: NodeSettings,
+    /// This server has a netboot service, so that `farrier netboot config` has an answer.
+    pub serves_netboot: bool,
 }
 
 /// How heartbeats and sites are checked.
@@ -80,6 +82,7 @@ impl Default for Settings {
             host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
             rack_limits: RackLimits::default(),
             nodes: NodeSettings::default(),
+            serves_netboot: false,
         }
     }
 }

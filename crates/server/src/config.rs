@@ -417,6 +417,7 @@ impl Config {
             rack_limits: self.racks.limits(),
             host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
             nodes: self.nodes.settings(),
+            serves_netboot: self.netboot.listen.is_some(),
         }
     }
 
