@@ -17,6 +17,7 @@ use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
 use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
+use model::known_as::nothing_known_as;
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
 use model::node::Node;
@@ -313,8 +314,7 @@ impl Engine {
                 .store()
                 .scan(input, |(id, now), tx| Box::pin(find_deletion(tx, id, *now)))
                 .await?;
-            let unknown = || Refusal::not_found("machine or operation", id, "farrier list");
-            return Err(deleted.unwrap_or_else(unknown).into());
+            return Err(deleted.unwrap_or_else(|| nothing_known_as(id)).into());
         };
         let Found { is_run, machine, run, claimed_by, node, hardware, contacts, imaging, trace } =
             found;

@@ -70,3 +70,13 @@ pub fn ambiguous(text: &str, candidates: &[String]) -> Refusal {
     let first = candidates.first().map(String::as_str).unwrap_or_default();
     Refusal::new(Reason::AmbiguousName, message).next(format!("farrier why {first}"))
 }
+
+/// The refusal of a name that fits nothing.
+pub fn nothing_known_as(text: &str) -> Refusal {
+    let shown: String = text.chars().take(MAX_SHOWN).collect();
+    let message = format!(
+        "nothing is known as {shown:?}: no machine, operation, rack, switch, power shelf, node or \
+         site has it as its id, serial number, MAC address, address, host name or name"
+    );
+    Refusal::new(Reason::NotFound, message).next("farrier list")
+}
