@@ -6,6 +6,7 @@
 
 mod attention;
 mod condition;
+mod credential;
 mod device;
 mod disk;
 mod outcome;
@@ -17,6 +18,7 @@ pub use attention::{
     Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
     rank_run, rank_site,
 };
+pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};
 pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};

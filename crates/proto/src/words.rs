@@ -73,7 +73,8 @@ words! {
     NodeTransitionOwner: "admin" "onboarding" "decommission" "heartbeat" "reconciler" "operator";
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
-    ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site";
+    ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
+        "credential";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";
     PowerSequence: "on" "off" "reset";
     PowerState: "ON" "OFF" "CHANGING";

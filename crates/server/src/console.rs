@@ -33,6 +33,7 @@ use axum::middleware::map_response;
 use axum::response::{Redirect, Response};
 use axum::routing::{any, get};
 use engine::Engine;
+use engine::secret::SecretStore;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -46,13 +47,14 @@ const MAX_STREAMS: usize = 1_024;
 #[derive(Clone)]
 struct Console {
     engine: Engine,
+    secrets: Option<SecretStore>,
     summary: Arc<summary::SummaryCache>,
     streams: Arc<Semaphore>,
 }
 
-pub(crate) fn router(engine: Engine) -> Router {
-    let console =
-        Console { engine, summary: Arc::default(), streams: Arc::new(Semaphore::new(MAX_STREAMS)) };
+pub(crate) fn router(engine: Engine, secrets: Option<SecretStore>) -> Router {
+    let (summary, streams) = (Arc::default(), Arc::new(Semaphore::new(MAX_STREAMS)));
+    let console = Console { engine, secrets, summary, streams };
     Router::new()
         .route("/", get(fleet::show))
         .route("/machines", get(|| async { Redirect::temporary("/") }))

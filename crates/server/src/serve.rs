@@ -123,10 +123,11 @@ async fn run_server(
         listen_for_machines(&config, services.secrets.clone(), services.artifacts.clone()).await?,
         listen_for_agents(&config, services.agents.clone()).await?,
     ];
+    let console = console::router(engine.clone(), Some(services.secrets.clone()));
     let grpc = grpc::routes(services)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let router = http::router(engine.clone(), grpc, metrics, console::router(engine.clone()));
+    let router = http::router(engine.clone(), grpc, metrics, console);
     ready(&config);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
     let ended = run(listener, router, engine).await;

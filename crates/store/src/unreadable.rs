@@ -351,6 +351,23 @@ impl UnreadableRows {
         self.record(rows);
     }
 
+    /// The known rows, at most `limit`.
+    pub fn rows(&self, limit: usize) -> Vec<UnreadableRow> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |((kind, id), problem): (&(RowKind, String), &String)| UnreadableRow {
+            kind: *kind,
+            id: id.clone(),
+            problem: problem.clone(),
+        };
+        known.iter().take(limit).map(row).collect()
+    }
+
+    /// The row can be read again, or is gone.
+    pub fn forget(&self, kind: RowKind, id: &str) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&(kind, id.to_string()));
+    }
+
     /// The number of known rows by kind.
     pub fn counts(&self) -> BTreeMap<RowKind, usize> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

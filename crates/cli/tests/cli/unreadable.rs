@@ -97,6 +97,9 @@ async fn beside_unreadable_rows(env: &TestServer, mut api: Clients) {
     expect(&server, "why bad-machine", 0, &words);
     expect(&server, "why rack-bad", 0, &["rack rack-bad: EOF", "db set-aside rack rack-bad"]);
     expect(&server, "why op-bad", 0, &["run op-bad: EOF"]);
+    // They need a person.
+    let rows = ["bad-machine", "op-bad", "rack-bad", "node-bad", "plan-bad", "farrier db check"];
+    expect(&server, "why", 1, &rows);
     set_aside(&server).await;
     offline(env);
 }

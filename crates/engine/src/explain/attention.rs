@@ -6,6 +6,7 @@
 use super::Explained;
 use super::worked_on::nodes_worked_on;
 use crate::Engine;
+use crate::secret::{CredentialInfo, SecretStore};
 use model::device::Device;
 use model::filter::Filter;
 use model::health::AlertClass;
@@ -17,12 +18,15 @@ use model::rack::Rack;
 use model::refusal::Reason;
 use model::switch::Switch;
 use model::target::TargetKind;
+use model::time::Timestamp;
 use model::why::{
-    Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
-    rank_run, rank_site,
+    Explanation, Rank, Urgency, explain_expiry, explain_unreadable, rank_alerts, rank_device,
+    rank_expiry, rank_host, rank_machine, rank_node, rank_rack, rank_run, rank_site,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use store::{MachineSymptom, RecordPage, RecordSymptom, Result, StoreError};
+use store::{
+    MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, UnreadableRow,
+};
 
 /// The most objects that one search reads. The searches for the worst come first, and each has its
 /// own limit.
@@ -33,6 +37,15 @@ const QUARANTINED: &[&str] = &[NodeState::Quarantined.as_str()];
 const OFFLINE: &[&str] = &[NodeState::Offline.as_str()];
 /// The kind of an operation in the list.
 const OPERATION: &str = "operation";
+/// The kind of a stored row that is no object of its own.
+const ROW: &str = "row";
+/// The kind of a credential in the list, and the kind of credential that expires.
+const CREDENTIAL: &str = "credential";
+const KUBECONFIG: &str = "kubeconfig";
+/// The most kubeconfigs that are read.
+const MAX_KUBECONFIGS: i64 = 1_000;
+/// The most unreadable rows that are listed; `farrier db check` names all.
+const MAX_UNREADABLE: usize = 100;
 
 /// An object that needs a person.
 #[derive(Debug, Clone)]
@@ -57,6 +70,8 @@ pub struct Attention {
 #[derive(Default)]
 struct Candidates {
     found: BTreeMap<(&'static str, String), Rank>,
+    /// The explanations of those that are no objects of the engine, by the same key.
+    explained: BTreeMap<(&'static str, String), Explanation>,
     more: bool,
 }
 
@@ -83,7 +98,12 @@ impl Candidates {
 impl Engine {
     /// Objects that need a person: the worst first, then the longest waiting. At most `limit` of
     /// them are explained.
-    pub async fn attention(&self, limit: usize) -> Result<Attention> {
+    /// `secrets`: the kubeconfigs that expire need a person too.
+    pub async fn attention(
+        &self,
+        limit: usize,
+        secrets: Option<&SecretStore>,
+    ) -> Result<Attention> {
         let mut candidates = Candidates::default();
         self.find_machines(&mut candidates).await?;
         self.find_alerts(&mut candidates).await?;
@@ -96,16 +116,25 @@ impl Engine {
         for run in overdue.iter().filter(|run| run.spec.parent_run.is_none()) {
             candidates.add(OPERATION, run.spec.id.as_str(), Some(rank_run(run)));
         }
-        let Candidates { found, more } = candidates;
+        if let Some(secrets) = secrets {
+            self.find_expiring(secrets, &mut candidates).await?;
+        }
+        self.find_unreadable(&mut candidates).await?;
+        let Candidates { found, explained: mut known, more } = candidates;
         let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
         ranked.sort();
         let rest = ranked.split_off(limit.min(ranked.len()));
         let mut items = Vec::new();
-        for (rank, (kind, id)) in ranked {
-            let explained = match self.explain(&id).await {
-                // It was deleted since the list was read.
-                Err(StoreError::Refused(refusal)) if refusal.reason == Reason::NotFound => continue,
-                explained => explained?,
+        for (rank, key) in ranked {
+            let explanation = known.remove(&key);
+            let (kind, id) = key;
+            let explained = match explanation {
+                Some(explanation) => Explained { explanation, ..Explained::default() },
+                None => match self.explain(&id).await {
+                    // It was deleted since the list was read.
+                    Err(StoreError::Refused(gone)) if gone.reason == Reason::NotFound => continue,
+                    explained => explained?,
+                },
             };
             let urgency = rank.urgency.explained(&explained.explanation);
             items.push((Rank { urgency, ..rank }, AttentionItem { id, kind, urgency, explained }));
@@ -195,6 +224,49 @@ impl Engine {
         self.store().scan(input, |nodes, tx| Box::pin(nodes_worked_on(tx, nodes))).await
     }
 
+    /// The kubeconfigs whose token or client certificate has ended, or ends soon.
+    async fn find_expiring(
+        &self,
+        secrets: &SecretStore,
+        candidates: &mut Candidates,
+    ) -> Result<()> {
+        let now = self.now();
+        let found = secrets.list(Filter::named("kind", KUBECONFIG), "", MAX_KUBECONFIGS).await?;
+        for CredentialInfo { name, expires_at, .. } in found.items {
+            let Some(expires_at) = expires_at else { continue };
+            let rank = rank_expiry(expires_at, now);
+            candidates.add(CREDENTIAL, name.as_str(), rank);
+            let explanation = explain_expiry(&name, expires_at, now);
+            candidates.explained.insert((CREDENTIAL, name), explanation);
+        }
+        Ok(())
+    }
+
+    /// The rows that the searches above, other lists, the probes or a check could not decode.
+    async fn find_unreadable(&self, candidates: &mut Candidates) -> Result<()> {
+        let known = self.store().unreadable().rows(MAX_UNREADABLE + 1);
+        candidates.more |= known.len() > MAX_UNREADABLE;
+        for UnreadableRow { kind, id, .. } in known.into_iter().take(MAX_UNREADABLE) {
+            let input = (kind, id.clone());
+            let row = self
+                .store()
+                .scan(input, |(kind, id), tx| Box::pin(tx.unreadable_row(*kind, id)))
+                .await?;
+            let Some(row) = row else {
+                self.store().unreadable().forget(kind, &id);
+                continue;
+            };
+            let key = (object_kind(kind), id);
+            // It is not known since when.
+            let rank = Rank::new(Urgency::Stopped, Timestamp::default());
+            let kind = Some(kind.as_str());
+            let explanation = explain_unreadable(&row.id, &row.to_string(), kind);
+            candidates.add(key.0, key.1.clone(), Some(rank));
+            candidates.explained.insert(key, explanation);
+        }
+        Ok(())
+    }
+
     async fn find_records<R: Lifecycle>(&self, symptom: RecordSymptom) -> Result<RecordPage<R>> {
         let found = self
             .store()
@@ -202,5 +274,28 @@ impl Engine {
         let page = found.await?;
         self.store().unreadable().record(&page.unreadable);
         Ok(page)
+    }
+}
+
+/// The kind of the object whose own row this is.
+fn object_kind(kind: RowKind) -> &'static str {
+    match kind {
+        RowKind::Run => OPERATION,
+        RowKind::Machine
+        | RowKind::Rack
+        | RowKind::Switch
+        | RowKind::PowerShelf
+        | RowKind::Node
+        | RowKind::Site => kind.as_str(),
+        RowKind::Host
+        | RowKind::Plan
+        | RowKind::Credential
+        | RowKind::Identity
+        | RowKind::Image
+        | RowKind::Firmware
+        | RowKind::HealthReport
+        | RowKind::Deployment
+        | RowKind::Task
+        | RowKind::Inspection => ROW,
     }
 }

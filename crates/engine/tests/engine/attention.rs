@@ -3,8 +3,10 @@
 use crate::clients::Client;
 use crate::rack_fixture::RackFixture;
 use crate::test_env::{TestEnv, simulate};
+use engine::secret::{Cipher, SecretStore};
 use engine::{Attention, Engine};
 use model::condition::{ConditionObservation, ConditionType};
+use model::credential::CredentialWrite;
 use model::health::{Alert, AlertClass, ReportChange};
 use model::here;
 use model::id::MachineId;
@@ -15,11 +17,12 @@ use model::run::RunPhase;
 use model::run::actions::{Action, Requester};
 use model::target::TargetId;
 use model::why::Urgency;
+use providers::state_store::Secret;
 use std::time::Duration;
 use store::{Cause, NewEvent};
 
 async fn listed(engine: &Engine, limit: usize) -> Attention {
-    engine.attention(limit).await.expect("the list")
+    engine.attention(limit, None).await.expect("the list")
 }
 
 /// Sets the phase and a condition of a machine, as if they had been observed.
@@ -144,5 +147,35 @@ fn an_alert_that_prevents_changes_needs_a_person() {
         let explained = &item.explained.explanation;
         assert!(explained.headline.contains("dcim reports leak"), "{}", explained.headline);
         assert_eq!(explained.next_command(), Some("farrier health get m-1"));
+    });
+}
+
+/// The server reads the expiry from the stored kubeconfig; it asks no cluster.
+#[test]
+fn a_kubeconfig_that_expires_needs_a_person() {
+    simulate(async {
+        let env = TestEnv::new(1).await;
+        let process = env.boot("one").await;
+        let secrets = SecretStore::new(env.store.clone(), Cipher::new(&[7; 32]), env.clock());
+        // The claims of the token: {"exp":1000}. It expired in 1970.
+        for (name, token) in [("prod", "aGVhZA.eyJleHAiOjEwMDB9.c2ln"), ("lab", "opaque")] {
+            let text = format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                 contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 clusters: [{{name: k, cluster: {{server: 'https://k'}}}}]\n\
+                 users: [{{name: u, user: {{token: {token}}}}}]\n"
+            );
+            let secret = Secret::Kubeconfig { text: text.into() };
+            let who = Requester { by: "ada".into(), reason: String::new() };
+            let write = CredentialWrite::Create;
+            secrets.write(name, &secret, write, who).await.expect("stored");
+        }
+        let found = process.engine.attention(9, Some(&secrets)).await.expect("the list");
+        let item = found.items.first().expect("the credential");
+        assert_eq!((item.id.as_str(), item.kind), ("prod", "credential"));
+        assert_eq!((item.urgency, found.items.len()), (Urgency::Stopped, 1));
+        let told = &item.explained.explanation;
+        assert!(told.headline.contains("the kubeconfig of cluster prod expired"), "{told:?}");
+        assert_eq!(told.next_command(), Some("farrier credential update prod --kubeconfig …"));
     });
 }

@@ -158,7 +158,7 @@ fn a_node_goes_offline_with_its_machine() {
         assert_eq!(node.down_by.as_ref(), Some(&run));
         // It needs no person while our own operation keeps it down.
         let needs_person = async || {
-            let found = engine.attention(9).await.expect("the list");
+            let found = engine.attention(9, None).await.expect("the list");
             found.items.into_iter().find(|item| item.id == node.head.id)
         };
         assert!(needs_person().await.is_none());

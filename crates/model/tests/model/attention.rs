@@ -268,3 +268,22 @@ fn a_site_is_ranked_when_it_is_cut_off() {
         assert_eq!(rank_site(&site).map(|rank| rank.urgency), Some(Urgency::OutOfService));
     }
 }
+
+/// A kubeconfig is listed two weeks before it expires, and stops work when it has.
+#[test]
+fn a_kubeconfig_is_ranked_by_its_expiry() {
+    let end = at(100 * DAY);
+    for (now, ranked, words) in [
+        (at(85 * DAY), None, "expires in"),
+        (at(86 * DAY), Some(Rank::new(Urgency::Degraded, at(86 * DAY))), "expires in 14d"),
+        (at(99 * DAY), Some(Rank::new(Urgency::Degraded, at(86 * DAY))), "expires in 1d"),
+        (at(100 * DAY), Some(Rank::new(Urgency::Stopped, end)), "expired 0s ago"),
+        (at(101 * DAY), Some(Rank::new(Urgency::Stopped, end)), "expired 1d"),
+    ] {
+        assert_eq!(rank_expiry(end, now), ranked, "{now:?}");
+        let told = explain_expiry("prod", end, now);
+        assert!(told.headline.contains(words), "{}", told.headline);
+        assert!(told.headline.contains("cluster prod"), "{}", told.headline);
+        assert_eq!(told.next_command(), Some("farrier credential update prod --kubeconfig …"));
+    }
+}

@@ -65,8 +65,10 @@ pub(super) async fn show(
             summary.corrected_by(selected, &page.machines);
         }
     }
-    let attention =
-        if first && text.is_empty() { Some(engine.attention(MAX_TROUBLE).await?) } else { None };
+    let attention = match first && text.is_empty() {
+        true => Some(engine.attention(MAX_TROUBLE, console.secrets.as_ref()).await?),
+        false => None,
+    };
     let body = html! {
         h1.vh { "Fleet" }
         @if let Some(attention) = &attention { (draw_trouble(attention, now)) }

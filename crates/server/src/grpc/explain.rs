@@ -51,7 +51,8 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         _request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
-        let attention = self.engine.attention(MAX_ATTENTION).await.or_status()?;
+        let attention =
+            self.engine.attention(MAX_ATTENTION, Some(&self.secrets)).await.or_status()?;
         let more = attention.more || !attention.rest.is_empty();
         let items = attention.items.into_iter().map(attention_item).collect();
         Ok(Response::new(v1::ListAttentionResponse { items, more }))
