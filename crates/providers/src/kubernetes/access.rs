@@ -2,8 +2,9 @@
 //!
 //! An API server that has just started answers 401 or 403 to everyone until its caches are filled,
 //! and behind one address there may be several servers. So a refusal counts only once `/readyz` is
-//! ok and the same request was refused for [`super::Settings::refusal_grace`]. A refused request
-//! has changed nothing, so it may be repeated.
+//! ok and the same request was refused for [`super::Settings::refusal_grace`]. RBAC shows `/readyz`
+//! to everyone, so at first that is refused as well; then an access review decides, which every
+//! user may make. A refused request has changed nothing, so it may be repeated.
 
 use super::client::ApiRequest;
 use super::fault::{self, ApiCall};
@@ -65,13 +66,23 @@ impl Cluster {
         }
     }
 
-    /// A fault while the server says that it is not ready. One that does not show `/readyz` to us
-    /// counts as ready.
+    /// A fault while the server says that it is not ready, or refuses everything. One that only
+    /// hides `/readyz` from us counts as ready.
     async fn check_ready(&self, call: &ApiCall<'_>, refused: &Status) -> Result<()> {
         let asked = ApiCall::new("get", "path", "/readyz");
         let readiness = match self.send_once(&asked, &ApiRequest::get("/readyz")).await {
             Ok(Err(status)) if status.code >= 500 => {
                 format!("/readyz answered {}", status.code)
+            }
+            Ok(Err(status)) if status.code == 403 => {
+                let review = ApiCall::new("create", "selfsubjectaccessreviews", "");
+                match self.send_once(&review, &review_request(READ_NODES)).await {
+                    Ok(Err(status)) if status.code == 403 => {
+                        "/readyz and an access review answered 403 too".to_owned()
+                    }
+                    Ok(_) => return Ok(()),
+                    Err(fault) => fault.message,
+                }
             }
             Ok(_) => return Ok(()),
             Err(fault) => fault.message,
@@ -81,18 +92,25 @@ impl Cluster {
 
     /// Whether our user has a right.
     pub async fn may(&self, right: Right<'_>) -> Result<bool> {
-        let Right { verb, group, resource, namespace, name } = right;
-        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        let body = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": { "resourceAttributes": {
-                "verb": verb, "group": group, "resource": resource,
-                "subresource": subresource, "namespace": namespace, "name": name,
-            } },
-        });
         let call = ApiCall::new("create", "selfsubjectaccessreviews", "");
-        let review: Review = self.send(&call, &ApiRequest::create(REVIEWS, &body)).await?;
+        let review: Review = self.send(&call, &review_request(right)).await?;
         Ok(review.status.allowed)
     }
+}
+
+const READ_NODES: Right<'static> =
+    Right { verb: "get", group: "", resource: "nodes", namespace: "", name: "" };
+
+fn review_request(right: Right<'_>) -> ApiRequest {
+    let Right { verb, group, resource, namespace, name } = right;
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let body = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": {
+            "verb": verb, "group": group, "resource": resource,
+            "subresource": subresource, "namespace": namespace, "name": name,
+        } },
+    });
+    ApiRequest::create(REVIEWS, &body)
 }

@@ -124,15 +124,22 @@ impl ClusterState {
         if self.starting || denied { Err(attributes.forbidden()) } else { Ok(()) }
     }
 
-    /// `/readyz` needs no rights, and says `ok` once the caches are filled. Read in 1.35, and run.
+    /// RBAC grants `/readyz` to everyone, so a server that has just started refuses that as well.
+    /// Then it is 500 until the hooks of the start have ended, while other requests are answered.
+    /// Run with 1.35.8.
     pub fn readyz(&self) -> Response {
-        match self.starting {
-            false => (StatusCode::OK, "ok").into_response(),
-            true => {
-                let text =
-                    "[+]ping ok\n[-]informer-sync failed: reason withheld\nreadyz check failed\n";
+        let hidden = self.forbidden.contains(&("get", "/readyz"));
+        match (self.starting || hidden, self.unready) {
+            (true, _) => {
+                let message = format!("forbidden: User {USER:?} cannot get path \"/readyz\"");
+                api_error(403, "Forbidden", message).into_response()
+            }
+            (false, true) => {
+                let text = "[+]ping ok\n[-]poststarthook/rbac/bootstrap-roles failed: reason withheld\n\
+                            readyz check failed\n";
                 (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
             }
+            (false, false) => (StatusCode::OK, "ok").into_response(),
         }
     }
 

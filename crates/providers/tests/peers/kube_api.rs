@@ -74,6 +74,8 @@ pub struct ClusterState {
     pub forbidden: Vec<(&'static str, &'static str)>,
     /// The server has just started, and its caches are empty.
     pub starting: bool,
+    /// The hooks of its start have not ended.
+    pub unready: bool,
     /// By how many seconds its clock is ahead.
     pub clock_ahead_s: i64,
     /// Namespaces that are being deleted.

@@ -408,10 +408,15 @@ async fn a_refusal_counts_once_the_server_is_ready_and_repeats_it() {
     for fault in
         [hasty.node("n1").await.unwrap_err(), hasty.cordon("n1", "op-1").await.unwrap_err()]
     {
-        let words = ["403", "/readyz answered 500", "does not count yet"];
+        let words = ["403", "/readyz and an access review answered 403 too", "does not count yet"];
         assert_eq!(code_of(&fault, &words), FaultCode::ClusterUnreachable, "{fault}");
     }
     api.state.lock().starting = false;
+    api.state.lock().unready = true;
+    api.trouble(Method::GET, Trouble::Forbidden, 1);
+    let fault = hasty.node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["/readyz answered 500"]), FaultCode::ClusterUnreachable);
+    api.state.lock().unready = false;
     // Of several servers behind one address, another one has just started.
     let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
     let patient = Settings { refusal_grace: DEADLINE, ..Settings::default() };
@@ -421,9 +426,11 @@ async fn a_refusal_counts_once_the_server_is_ready_and_repeats_it() {
     api.trouble(Method::PATCH, Trouble::Forbidden, 1);
     assert!(!patient.cordon("n1", "op-1").await.unwrap().schedulable);
     // A server that is ready and goes on refusing means it.
-    api.state.lock().forbidden = vec![("get", "nodes")];
-    let fault = hasty.node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["cannot get resource"]), FaultCode::LoginRefused);
+    for forbidden in [vec![("get", "nodes")], vec![("get", "nodes"), ("get", "/readyz")]] {
+        api.state.lock().forbidden = forbidden;
+        let fault = hasty.node("n1").await.unwrap_err();
+        assert_eq!(code_of(&fault, &["cannot get resource"]), FaultCode::LoginRefused);
+    }
 }
 
 /// The server must be able to refuse, or the tests above prove nothing about the requests.
