@@ -3,9 +3,8 @@
 use super::Datacenter;
 use super::devices::power_to;
 use super::node_cache::Nodes;
-use super::node_state::{count_occupants, node_outcome};
+use super::node_state::{count_occupants, find_node, node_outcome};
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
-use crate::kubernetes::Node;
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
@@ -77,22 +76,30 @@ impl Datacenter {
         let Ok(nodes) = self.node_caches.nodes(cluster, limit, list).await else {
             return Vec::new();
         };
-        let node = target.node_names().iter().find_map(|name| nodes.get(name));
-        let pods_left = match node {
-            Some(node) if !node.schedulable => self.pods_left(cluster, node, limit).await,
-            Some(_) | None => None,
-        };
-        node_outcome(cluster, node, pods_left).evidence
+        let listed = target.node_names().iter().find_map(|name| nodes.get(name));
+        if let Some(node) = listed.filter(|node| node.schedulable) {
+            return node_outcome(cluster, Some(node), None).evidence;
+        }
+        let read = tokio::time::timeout(limit, self.read_node(target, limit)).await;
+        read.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// How many pods a cordoned node has that must go. Few nodes are cordoned at a time, so each is
-    /// asked about by itself. None: the cluster did not say.
-    async fn pods_left(&self, cluster: &str, node: &Node, limit: Duration) -> Option<usize> {
-        let count = async {
-            let api = self.cluster_within(cluster, limit).await?;
-            count_occupants(&api, node).await
+    /// Reads a node that the list has as cordoned or not at all, and counts its pods. The list may
+    /// be as old as a poll round, and it must not say `Drained` of a node that has joined or was
+    /// uncordoned since. Few nodes are in this state at a time.
+    async fn read_node(
+        &self,
+        target: &Target,
+        limit: Duration,
+    ) -> Result<Vec<ConditionObservation>> {
+        let cluster = target.spec.target_cluster_ref.as_str();
+        let api = self.cluster_within(cluster, limit).await?;
+        let (_, node) = find_node(&api, target).await?;
+        let pods_left = match &node {
+            Some(node) if !node.schedulable => count_occupants(&api, node).await.ok(),
+            Some(_) | None => None,
         };
-        tokio::time::timeout(limit, count).await.ok()?.ok()
+        Ok(node_outcome(cluster, node.as_ref(), pods_left).evidence)
     }
 
     async fn list_nodes(&self, cluster: &str, limit: Duration) -> Result<Nodes> {

@@ -251,13 +251,42 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     let renamed = provider.probe(&target("m-x", named)).await.unwrap();
     assert_eq!(condition_of(&renamed, Drained), Some((true, "Evicted")));
     let requests = api.state.lock().requests.clone();
-    let (pods, pages): (Vec<&String>, Vec<&String>) =
-        requests.iter().partition(|request| request.contains("/pods?"));
-    assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
-    assert_eq!(pods.len(), 3, "one list of pods for each probe of a cordoned node: {pods:?}");
+    let count = |part: &str| requests.iter().filter(|request| request.contains(part)).count();
+    assert_eq!(count("/nodes?"), 3, "three pages for 101 machines: {requests:?}");
+    assert_eq!(count("/pods?"), 3, "one list of pods for each probe of a cordoned node");
+    assert_eq!(count("/nodes/m-"), 4, "cordoned nodes, and one that is not there, are read");
     // A machine without a cluster causes no request.
     let loose = provider.probe(&target("m-0", MachineSpec::default())).await.unwrap();
     assert_eq!(condition_of(&loose, InCustomerCluster), Some((false, "NotJoined")));
+}
+
+/// A node that has joined, or was uncordoned, since the list was read is not drained.
+#[tokio::test]
+async fn an_old_list_of_nodes_does_not_say_drained() {
+    use ConditionType::{Drained, InCustomerCluster};
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let store = store();
+    let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    store.set_credential("cluster-a", Secret::Kubeconfig { text });
+    api.state.lock().add_node(node("m-2"));
+    api.state.lock().kubectl_cordon("m-2", true);
+    let provider = provider(&store);
+    let spec = MachineSpec { target_cluster_ref: "cluster-a".into(), ..MachineSpec::default() };
+    let (new, returned) = (target("m-1", spec.clone()), target("m-2", spec));
+    let before = provider.probe(&new).await.unwrap();
+    assert_eq!(condition_of(&before, Drained), Some((true, "NotInCluster")));
+    let before = provider.probe(&returned).await.unwrap();
+    assert_eq!(condition_of(&before, Drained), Some((true, "Evicted")));
+    api.state.lock().add_node(node("m-1"));
+    api.state.lock().kubectl_cordon("m-2", false);
+    for machine in [&new, &returned] {
+        let after = provider.probe(machine).await.unwrap();
+        assert_eq!(condition_of(&after, Drained), Some((false, "Schedulable")), "{after:?}");
+        assert_eq!(condition_of(&after, InCustomerCluster), Some((true, "Joined:cluster-a")));
+    }
+    let lists = api.state.lock().requests.iter().filter(|one| one.contains("/nodes?")).count();
+    assert_eq!(lists, 1, "the list was the old one");
 }
 
 #[tokio::test]
