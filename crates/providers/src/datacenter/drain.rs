@@ -15,7 +15,7 @@ use crate::state_store::Checkpoint;
 use model::effect::{
     CallOutcome, CallResult, CallVerb, DrainOptions, EffectKey, ProviderAnswer, ProviderCall,
 };
-use model::fault::{Fault, FaultCode, Result};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,6 +113,7 @@ impl Datacenter {
     /// until the deadline is a plain fault, not an unknown outcome.
     async fn evict_until_empty(&self, drain: &Drain<'_>, journal: &Journal) -> CallResult {
         let mut message = BTreeMap::new();
+        let mut outage = String::new();
         loop {
             if self.checkpoint(drain.key).await?
                 != Some(StoredCheckpoint::Checkpoint(drain_checkpoint(DrainStage::Begun)))
@@ -135,12 +136,25 @@ impl Datacenter {
                     drain.record_event(NodeEvent::DrainFailed, &fault.message).await;
                     return Err(fault);
                 }
-                Ok(PassResult::Occupied(fault)) => fault,
-                Err(fault) if fault.code.peer_unreachable() => {
-                    journal.write_line(format!("drain: {}; asking again", fault.message)).await;
+                Ok(PassResult::Occupied(fault)) => {
+                    outage.clear();
                     fault
                 }
-                Err(fault) => return Err(fault),
+                Err(fault) if fault.code.peer_unreachable() => {
+                    if outage != fault.message {
+                        let line = format!("drain: {}; asking again", fault.message);
+                        journal.write_line(line).await;
+                        outage.clone_from(&fault.message);
+                    }
+                    fault
+                }
+                Err(fault) => {
+                    // A change whose answer was lost is followed up, so the drain has not failed.
+                    if fault.code.effect_outcome() == EffectOutcome::NotApplied {
+                        drain.record_event(NodeEvent::DrainFailed, &fault.message).await;
+                    }
+                    return Err(fault);
+                }
             };
             if Instant::now() + PASS_INTERVAL >= drain.until {
                 drain.record_event(NodeEvent::DrainFailed, &fault.message).await;

@@ -19,12 +19,14 @@ use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use model::target::TargetId;
 use providers::datacenter::{Datacenter, Settings};
+use providers::kubernetes;
 use providers::sim::{Sim, Speed};
 use providers::ssh::LoginSecret;
 use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Providers, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 const BUDGET: Budget = Budget { name: "db-budget", app: "db", allowed: 0 };
 
@@ -321,6 +323,24 @@ async fn what_is_done_to_a_node_is_an_event_on_it() {
     site.api.state.lock().forbidden = vec![("create", "events"), ("patch", "events")];
     done(call_provider(&one, CallVerb::Perform, "uncordon-2", &uncordon(false)).await.0);
     assert!(site.api.state.lock().events.is_empty());
+}
+
+/// A drain that a missing right ends is an event too.
+#[tokio::test]
+async fn a_forbidden_drain_is_an_event_on_the_node() {
+    let site = NodeFixture::start().await;
+    site.add_pods();
+    site.api.state.lock().forbidden = vec![("create", "pods/eviction")];
+    let cluster = kubernetes::Settings { refusal_grace: Duration::ZERO, ..Default::default() };
+    let settings = Settings { cluster, ..Settings::default() };
+    let store = Arc::clone(&site.store) as Arc<dyn ProviderStateStore>;
+    let one = Datacenter::new(store, settings);
+    let (answer, _) = call_provider(&one, CallVerb::Perform, "drain", &drain(30)).await;
+    assert_eq!(answer.unwrap_err().code, FaultCode::LoginRefused);
+    let events = site.api.state.lock().events.clone();
+    let failed = events.values().find(|event| event["reason"] == "DrainFailed");
+    let failed = failed.unwrap_or_else(|| panic!("{events:?}"));
+    assert!(failed["message"].as_str().unwrap().contains("pods/eviction"), "{failed}");
 }
 
 /// A pod without a controller fails the step at once: waiting does not help.
