@@ -383,9 +383,13 @@ async fn with_last_lines(fault: Fault, host: &Host, key: &str) -> Fault {
     }
 }
 
-/// The last lines of kubeadm that say something. The advice at its end is the same each time.
+/// Lines of kubeadm that are the same for every failure.
+const ADVICE: [&str; 2] = ["To see the stack trace", "[preflight] If you know what you are doing"];
+
+/// The last lines of kubeadm that say something.
 fn last_lines(text: &str) -> String {
-    let says = |line: &&str| !line.is_empty() && !line.starts_with("To see the stack trace");
+    let says =
+        |line: &&str| !line.is_empty() && !ADVICE.iter().any(|advice| line.starts_with(advice));
     let lines: Vec<String> = text
         .lines()
         .map(str::trim)
