@@ -296,7 +296,10 @@ impl Datacenter {
         loop {
             let (_, node) = find_node(api, target).await.map_err(possibly_happened)?;
             if let Some(node) = node {
-                return joining.complete(api, node, request).await;
+                let answer = joining.complete(api, node.clone(), request).await?;
+                let message = "Farrier joined the machine to the cluster";
+                api.record_event(&node, NodeEvent::Joined, call.key.run(), message).await;
+                return Ok(answer);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -402,14 +405,10 @@ fn last_lines(text: &str) -> String {
 impl JoinRequest<'_> {
     /// Gives the node its labels and taints, and reports it.
     async fn complete(&self, api: &Cluster, node: Node, request: TargetCall<'_>) -> CallResult {
-        let TargetCall { call, journal, .. } = request;
-        let node = self.apply_labels_and_taints(api, node, journal).await;
+        let node = self.apply_labels_and_taints(api, node, request.journal).await;
         let node = node.map_err(possibly_happened)?;
         let observed = observe_node(api, self.cluster, Some(&node)).await;
-        let observed = observed.map_err(possibly_happened)?;
-        let message = "Farrier joined the machine to the cluster";
-        api.record_event(&node, NodeEvent::Joined, call.key.run(), message).await;
-        Ok(ProviderAnswer::Done(observed))
+        Ok(ProviderAnswer::Done(observed.map_err(possibly_happened)?))
     }
 
     /// Adds labels and taints to those of the node, and reads them back. Idempotent.

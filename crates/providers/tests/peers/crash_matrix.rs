@@ -202,14 +202,15 @@ impl Scenario {
                 assert!(env.nodes.contains_key(MACHINE), "{message}");
                 let tokens: Vec<&String> = env.secrets.keys().collect();
                 assert_eq!(tokens, [""; 0], "a token was left behind: {message}");
+                let reasons: Vec<_> = env.events.values().map(|one| &one["reason"]).collect();
+                assert_eq!(reasons, ["Joined"], "{message}");
             }
             Self::Adopt => {
                 assert_eq!(site.count_recorded("kubeadm join"), 0, "{message}");
                 let env = site.api.as_ref().unwrap().state.lock();
                 let zone = &env.nodes[MACHINE]["metadata"]["labels"]["zone"];
                 assert_eq!(zone, "b", "{message}");
-                let reasons: Vec<_> = env.events.values().map(|one| &one["reason"]).collect();
-                assert_eq!(reasons, ["Joined"], "{message}");
+                assert!(env.events.is_empty(), "Farrier did not join it: {message}");
                 assert!(env.secrets.is_empty(), "{message}");
             }
             Self::Leave => {

@@ -201,6 +201,7 @@ async fn a_member_is_adopted_and_a_member_elsewhere_is_not() {
         outcome.evidence.iter().find(|o| o.condition == ConditionType::InCustomerCluster);
     assert!(observed.is_some_and(|one| one.status), "{outcome:?}");
     assert!(!site.happened().contains("kubeadm"), "{}", site.happened());
+    assert!(site.api.state.lock().events.is_empty(), "Farrier did not join it");
     assert_eq!(site.api.state.lock().nodes["n1"]["metadata"]["labels"]["zone"], "b");
     // The host belongs to another cluster: kubeadm decides, and says so.
     std::fs::write(&file, "clusters:\n- cluster:\n    server: https://10.9.9.9:6443\n").unwrap();
