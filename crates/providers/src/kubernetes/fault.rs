@@ -104,7 +104,9 @@ fn refusal(call: &ApiCall<'_>, status: &Status) -> (FaultCode, String) {
         401 => {
             "; the kubeconfig's user is not known there, or its token or certificate has run out"
         }
-        403 => "; give the kubeconfig's user that permission",
+        403 => {
+            "; give the kubeconfig's user that permission (`farrier cluster check` lists all that it lacks)"
+        }
         _ => "",
     };
     (code, format!("{message}{hint}"))
@@ -230,6 +232,8 @@ mod tests {
             );
         }
         let forbidden = classify("https://k", &CHANGE, &status(403, "Forbidden"));
-        assert!(forbidden.message.contains("patch nodes `n`"), "{forbidden}");
+        for words in ["patch nodes `n`", "`farrier cluster check`"] {
+            assert!(forbidden.message.contains(words), "{forbidden}");
+        }
     }
 }
