@@ -127,7 +127,8 @@ impl Api {
         Self::serve(TlsAcceptor::from(pki.server()), SharedState::new(true)).await
     }
 
-    /// A server that identifies its users by their certificates.
+    /// A server that identifies its users by their certificates, and ends the connection of others
+    /// as a proxy does. A kube-apiserver answers 401 to them. Run with 1.35.8.
     pub async fn start_with_client_certificates(pki: &Pki) -> Self {
         Self::serve(TlsAcceptor::from(pki.server_with_clients()), SharedState::new(false)).await
     }
