@@ -79,8 +79,11 @@ fn report(name: String, checked: ClusterReport) -> v1::ClusterReport {
             "kubectl apply -f deploy/kubernetes-rbac.yaml".to_owned(),
         ),
     };
-    let readable = checked.findings.iter().any(|one| one.check == "user");
-    let next_command = match readable {
+    let is_ok = |check: &str| {
+        let found = checked.findings.iter().find(|one| one.check == check);
+        found.is_some_and(|one| one.outcome != CheckOutcome::Cannot)
+    };
+    let next_command = match is_ok("kubeconfig") && is_ok("user") {
         true => next_command,
         false => format!("farrier credential set {name} --kubeconfig FILE"),
     };
@@ -104,5 +107,29 @@ fn report(name: String, checked: ClusterReport) -> v1::ClusterReport {
         usable,
         summary,
         next_command,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use providers::cluster_check::ClusterFinding;
+
+    #[test]
+    fn a_failed_check_leads_to_what_mends_it() {
+        for (failed, next) in [
+            ("", "farrier machine register"),
+            ("kubeconfig", "farrier credential set a"),
+            ("user", "farrier credential set a"),
+            ("list pods", "kubectl apply -f deploy/kubernetes-rbac.yaml"),
+        ] {
+            let findings = ["kubeconfig", "reachable", "user", "list pods"].map(|check| {
+                let outcome = if check == failed { CheckOutcome::Cannot } else { CheckOutcome::Ok };
+                ClusterFinding { check: check.into(), outcome, message: String::new() }
+            });
+            let checked = ClusterReport { findings: findings.into(), ..ClusterReport::default() };
+            let next_command = report("a".into(), checked).next_command;
+            assert!(next_command.starts_with(next), "{failed}: {next_command}");
+        }
     }
 }
