@@ -6,8 +6,9 @@ use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::secret::CredentialInfo;
 use model::credential::{CredentialWrite, IdentityWrite};
+use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
-use model::refusal::Refusal;
+use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::text;
 use proto::v1::credential_secret::Kind as Asked;
@@ -228,8 +229,15 @@ fn check_kubeconfig(
 ) -> Result<(), Refusal> {
     let checked = kubernetes::check_kubeconfig(text, token_folder);
     checked.map(drop).map_err(|fault| {
-        let instead = "`kubectl config view --raw --flatten --minify` writes one with all its data";
-        Refusal::invalid(field, format!("cannot be used: {}", fault.message), instead)
+        let problem = format!("cannot be used: {}", fault.message);
+        if fault.code == FaultCode::CredentialMissing {
+            let instead =
+                "`kubectl config view --raw --flatten --minify` writes one with all its data";
+            return Refusal::invalid(field, problem, instead);
+        }
+        // The fault of what is not supported or not trusted says what to do instead.
+        let refusal = Refusal::new(Reason::FieldInvalid, format!("{field} {problem}"));
+        Refusal { field: Some(field.to_string()), ..refusal }
     })
 }
 
@@ -296,5 +304,29 @@ mod tests {
         }
         assert!(secret_from(password("u", "p"), None).is_ok());
         assert!(secret_from(maas("consumer:token:secret\n"), None).is_ok());
+    }
+
+    /// `kubectl config view` would write the same program again.
+    #[test]
+    fn a_refused_kubeconfig_has_one_advice() {
+        let text = |user: &str| {
+            format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 clusters: [{{name: k, cluster: {{server: 'https://k'}}}}]\n\
+                 users: [{{name: u, user: {{{user}}}}}]\n"
+            )
+        };
+        for (text, advice) in [
+            ("garbage".to_string(), "kubectl config view"),
+            (text("exec: {command: aws}"), "kubectl create token"),
+            (text("client-key: /key"), "kubectl config view"),
+        ] {
+            let asked = Some(Asked::Kubeconfig(v1::Kubeconfig { text }));
+            let refusal = secret_from(asked, None).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("secret.kubeconfig.text"));
+            let advised = refusal.message.matches("`kubectl ").count();
+            assert_eq!(advised, 1, "{}", refusal.message);
+            assert!(refusal.message.contains(advice), "{}", refusal.message);
+        }
     }
 }
