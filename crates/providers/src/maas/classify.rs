@@ -4,8 +4,9 @@
 //! MAAS runs a request in one transaction. A database conflict is a 409 with `Retry-After` and has
 //! changed nothing; a 409 without it is a wrong state. A 500 takes the transaction back. Power
 //! requests follow the transaction, so their 500 and every 503 may come after a change that was
-//! made. Only a 404 of MAAS itself proves absence. The text of a 401 may hold the secret of the
-//! key, so it is not passed on.
+//! made, unless the 503 says that no rack reaches the BMC: then MAAS has given it up. Only a 404 of
+//! MAAS itself proves absence. The text of a 401 may hold the secret of the key, so it is
+//! not passed on.
 
 use super::address::Address;
 use crate::http_client::text::one_line;
@@ -89,12 +90,14 @@ impl RequestContext<'_> {
             message.push_str(login_hint(&words.message));
             return Fault::new(code, message);
         }
+        let hint = hint(answer.status, code);
         // Masked as it was said, before it is cut.
         let shown = one_line(&mask.text(&words.message), MAX_SAID_CHARS);
         if !shown.is_empty() {
+            let shown = if hint.is_empty() { &*shown } else { shown.trim_end_matches('.') };
             message.push_str(&format!(": {shown}"));
         }
-        message.push_str(hint(answer.status, code));
+        message.push_str(hint);
         Fault::new(code, message)
     }
 
@@ -110,6 +113,7 @@ impl RequestContext<'_> {
             409 => FaultCode::EffectFailed,
             429 => FaultCode::MaasBusy,
             300..=499 => FaultCode::MaasRefused,
+            503 if words.bmc_unreachable() => FaultCode::MaasFailed,
             503 if self.idempotency == Idempotency::Idempotent => FaultCode::MaasBusy,
             500 if self.changes() && !words.is_html => match self.powers {
                 true => FaultCode::AnswerGarbled,
@@ -140,7 +144,7 @@ impl RequestContext<'_> {
         match answer.status.as_u16() {
             409 => answer.is_conflict(&words),
             429 => true,
-            503 => self.idempotency == Idempotency::Idempotent,
+            503 => self.idempotency == Idempotency::Idempotent && !words.bmc_unreachable(),
             _ => false,
         }
     }
@@ -153,6 +157,8 @@ const WRONG_STATE: &str = "because of the current state";
 /// How MAAS refuses to start a machine while it cannot use an image: in front and behind (in the
 /// middle from 3.5 on).
 const UNAVAILABLE: (&str, &str) = (" operating system ", " is unavailable");
+/// How MAAS reports that it cannot switch a machine's power, before the machine's name.
+const BMC_UNREACHABLE: &str = "No rack controllers can access the BMC";
 /// How MAAS reports absence, around the name of the kind.
 const ABSENT: (&str, &str) = ("No ", " matches the given query.");
 const ABSENT_SHORT: &str = "Not Found";
@@ -203,6 +209,11 @@ impl ErrorText {
     fn unavailable(&self) -> bool {
         let (before, after) = UNAVAILABLE;
         self.message.contains(before) && self.message.contains(after)
+    }
+
+    /// No rack reaches the BMC. MAAS has given up the operation before it answers.
+    fn bmc_unreachable(&self) -> bool {
+        self.message.starts_with(BMC_UNREACHABLE)
     }
 
     fn not_found_origin(&self) -> NotFoundOrigin {
@@ -266,6 +277,9 @@ const fn hint(status: StatusCode, code: FaultCode) -> &'static str {
             "; MAAS failed inside and has changed nothing: its regiond.log has the place"
         }
         500 if matches!(code, FaultCode::AnswerGarbled) => "; it may have been done",
+        503 if matches!(code, FaultCode::MaasFailed) => {
+            "; MAAS has given it up: check the address and the login of the BMC, and the rack"
+        }
         400 if matches!(code, FaultCode::MaasBusy) => {
             "; no rack controller is connected, or the image is being synced"
         }
@@ -315,6 +329,7 @@ mod tests {
     const STATE: &str = "Can't deploy a machine that is in the 'Commissioning' state";
     const FORM: &str =
         r#"{"__all__": ["Commission is not available because of the current state of the node."]}"#;
+    const NO_RACK: &str = "No rack controllers can access the BMC of node gpu-7";
     const PAGE: &str = "<!DOCTYPE html><p>Conflict error.";
 
     /// The answer; then code and retry for a read, an idempotent change and another change.
@@ -324,7 +339,7 @@ mod tests {
     fn every_status_code_is_classified() {
         use FaultCode::*;
         let all = |code, again| [(code, again); 3];
-        let rows: [Row; 23] = [
+        let rows: [Row; 24] = [
             (400, None, r#"{"pool": ["No such pool."]}"#, all(MaasRefused, false)),
             (400, None, FORM, all(EffectFailed, false)),
             (400, None, "Unrecognised signature: method=POST op=x", all(NotSupported, false)),
@@ -357,6 +372,7 @@ mod tests {
             (500, None, PAGE, [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
             (502, None, PAGE, [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
             (503, Some("10"), "", [(MaasBusy, true), (MaasBusy, true), (AnswerLost, false)]),
+            (503, None, NO_RACK, all(MaasFailed, false)),
             (504, None, "", [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
         ];
         for (status, retry_after, body, expected) in rows {
@@ -420,6 +436,8 @@ mod tests {
         let (fault, _) =
             classify_answer(Method::GET, CallTarget::Region, Idempotency::Idempotent, wait);
         assert!(fault.message.contains("after 10 s: Unable to connect"), "{fault}");
+        let busy = message("Ephemeral operating system ubuntu focal is unavailable.");
+        assert!(busy.contains("focal is unavailable; no rack controller is connected"), "{busy}");
     }
 
     #[test]

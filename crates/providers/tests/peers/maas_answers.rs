@@ -35,6 +35,55 @@ async fn a_500_ends_the_attempt_and_leaves_nothing_open() {
     }
 }
 
+/// A BMC that no rack reaches ends each attempt with MAAS's reason, and so does a region of 3.5
+/// without a rack: the request is not repeated.
+#[tokio::test]
+async fn a_bmc_that_no_rack_reaches_ends_the_attempt() {
+    for (stage, status, name) in [
+        (NodeStage::CommissionNode, NodeStatus::New, "commission"),
+        (NodeStage::DeployViaMaas, NodeStatus::Ready, "deploy"),
+    ] {
+        for connected in [true, false] {
+            let mut fixture = MaasFixture::new().await;
+            fixture.settings.in_flight_window = Duration::from_secs(3_600);
+            let id = fixture.add(status);
+            fixture.api.state().version = "3.5.13";
+            match connected {
+                true => fixture.api.state().trouble(name, Trouble::BmcUnreachable, 1),
+                false => fixture.api.state().rack_connected = false,
+            }
+            let fault = fixture.perform_failing(stage, 1).await;
+            assert_eq!(fault.code, FaultCode::MaasFailed, "{stage}: {fault}");
+            assert_eq!(fault.code.effect_outcome(), EffectOutcome::NotApplied);
+            assert!(fault.message.contains("can access the BMC of node"), "{stage}: {fault}");
+            assert!(fault.message.contains("the login of the BMC"), "{stage}: {fault}");
+            assert_eq!(fixture.count(&id, name), 1, "{stage}");
+            // The next attempt works once a rack reaches it.
+            fixture.api.state().rack_connected = true;
+            let next = fixture.call_effect(CallVerb::Perform, &effect(stage, false), 2).await.0;
+            assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{stage}: {next:?}");
+        }
+    }
+}
+
+/// MAAS fails to take back the first erase that no rack can start, and then says why.
+#[tokio::test]
+async fn an_erase_that_no_rack_can_start_says_why() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::Deployed);
+    fixture.api.state().trouble("release", Trouble::BmcUnreachable, 2);
+    let stage = NodeStage::ReleaseMaasNode;
+    let fault = fixture.perform_failing(stage, 1).await;
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
+    assert_eq!(fixture.status(&id), NodeStatus::FailedDiskErasing);
+    let fault = fixture.perform_failing(stage, 2).await;
+    assert_eq!(fault.code, FaultCode::MaasFailed, "{fault}");
+    assert!(fault.message.contains("can access the BMC of node"), "{fault}");
+    assert_eq!(fixture.count(&id, "release"), 2);
+    let next = fixture.call_effect(CallVerb::Perform, &effect(stage, false), 3).await.0;
+    assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{next:?}");
+}
+
 /// Redfish BMCs are named to MAAS by host and port, and only those that speak https.
 #[tokio::test]
 async fn a_bmc_is_given_to_maas_without_its_scheme() {
@@ -95,12 +144,12 @@ async fn an_unavailable_image_is_retryable() {
             let fixture = MaasFixture::new().await;
             let id = fixture.add(status);
             fixture.api.state().version = version;
-            fixture.api.state().rack_connected = false;
+            fixture.api.state().image_synced = false;
             let fault = fixture.perform_failing(stage, 1).await;
             assert_eq!(fault.code, FaultCode::MaasBusy, "{fault}");
             assert!(fault.message.contains("is unavailable"), "{fault}");
             assert!(fault.message.contains("no rack controller is connected"), "{fault}");
-            fixture.api.state().rack_connected = true;
+            fixture.api.state().image_synced = true;
             let next = fixture.call_effect(CallVerb::Perform, &effect(stage, false), 2).await.0;
             assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{stage}: {next:?}");
             assert_eq!(fixture.count(&id, "allocate"), usize::from(status == NodeStatus::Ready));

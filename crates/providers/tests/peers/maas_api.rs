@@ -219,6 +219,7 @@ async fn answer_with_trouble(env: &Mutex<MaasState>, call: Call) -> Response {
             let _made = act();
             retry_later(503, retry_after, "Unable to connect to any rack controller")
         }
+        Some(Trouble::BmcUnreachable) => lock(env).bmc_unreachable(&call).into_response(),
         Some(Trouble::CutAfterActing) => {
             let _made = act();
             let parts =

@@ -107,6 +107,9 @@ impl MaasState {
         if let Some(message) = self.unselectable(call, op).or_else(|| self.unavailable(id, op)) {
             return message;
         }
+        if !self.rack_connected && matches!(op, "commission" | "deploy") {
+            return self.bmc_unreachable(call);
+        }
         let Some(machine) = self.machines.get_mut(id) else { return Reply::Gone };
         let sent = call.form.pairs().map(|(name, value)| (name.to_owned(), value.to_owned()));
         machine.requested.insert(op.to_owned(), sent.collect());
@@ -150,9 +153,30 @@ impl MaasState {
         self.show(id)
     }
 
-    /// With no rack connected, or while an image is synced, a machine cannot be started: 400 in
-    /// plain text, and nothing was changed (run: 3.4.8; read: 3.4.8; other words from 3.5 on, read:
-    /// 3.5.13 to 3.7.3).
+    /// No rack reaches the BMC: MAAS gives up the operation before it answers, without a
+    /// `Retry-After`. A machine that was to be commissioned keeps the caller as its owner. An erase
+    /// leaves Failed disk erasing, and the first one fails to go back (run: 3.4.8 for commission,
+    /// deploy, release, abort, power_on and power_off, 3.5.13 for the first, third and last; read:
+    /// 3.6.5 and 3.7.3).
+    pub(super) fn bmc_unreachable(&mut self, call: &Call) -> Reply {
+        let Some(machine) = self.machines.get_mut(call.machine()) else { return Reply::Gone };
+        machine.owner.get_or_insert_with(|| USER.to_owned());
+        machine.power = "unknown";
+        let words = format!("No rack controllers can access the BMC of node {}", machine.hostname);
+        machine.status_message = format!("Failed to query node's BMC - ({USER}) - {words}");
+        if call.name() == "release" && call.form.is_true("erase") {
+            let before = std::mem::replace(&mut machine.status, NodeStatus::FailedDiskErasing);
+            if before != NodeStatus::FailedDiskErasing {
+                let words = format!("Invalid transition: Disk erasing -> {}.", before.name());
+                return Reply::text(409, words);
+            }
+        }
+        Reply::text(503, words)
+    }
+
+    /// While an image is synced, and before 3.5 with no rack connected, a machine cannot be
+    /// started: 400 in plain text, and nothing was changed (run: 3.4.8; other words from 3.5 on,
+    /// read: 3.5.13 to 3.7.3).
     fn unavailable(&self, id: &str, op: &str) -> Option<Reply> {
         let status = self.machines.get(id)?.status;
         let old = self.minor_version() < 5;
@@ -171,7 +195,8 @@ impl MaasState {
             }
             _ => return None,
         };
-        (!self.rack_connected).then(|| Reply::text(400, words))
+        let unavailable = !self.image_synced || (old && !self.rack_connected);
+        unavailable.then(|| Reply::text(400, words))
     }
 
     /// The error in the selected scripts or the kernel.

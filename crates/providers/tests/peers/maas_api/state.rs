@@ -77,6 +77,8 @@ pub enum Trouble {
     BusyAfterActing {
         retry_after: Option<u64>,
     },
+    /// No rack reaches the BMC.
+    BmcUnreachable,
     /// It is executed, and the connection breaks in the middle of the answer.
     CutAfterActing,
     /// It is executed, and no answer comes.
@@ -145,8 +147,10 @@ pub struct MaasState {
     pub operation_time: OperationTime,
     pub version: &'static str,
     pub is_superuser: bool,
-    /// False: no image can be used (see `unavailable` in `ops`).
+    /// False: no machine can be started (see `unavailable` and `bmc_unreachable` in `ops`).
     pub rack_connected: bool,
+    /// False while the images are being synced.
+    pub image_synced: bool,
     pub pools: Vec<String>,
     pub zones: Vec<String>,
     pub tags: Vec<(String, String)>,
@@ -184,6 +188,7 @@ impl Default for MaasState {
             version: "3.4.8",
             is_superuser: true,
             rack_connected: true,
+            image_synced: true,
             pools: vec!["default".into(), "gpu".into()],
             zones: vec!["default".into(), "east".into()],
             tags: Vec::new(),
