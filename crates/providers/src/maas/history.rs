@@ -94,16 +94,25 @@ pub struct ScriptResult {
     #[serde(default, deserialize_with = "nullable")]
     pub status_name: String,
     pub exit_status: Option<i64>,
+    /// When it began, as MAAS writes it. `None`: it never did.
+    pub started: Option<String>,
+    /// MAAS ignores how it ended.
+    #[serde(default, deserialize_with = "nullable")]
+    pub suppressed: bool,
     /// The end of its output.
     #[serde(default, deserialize_with = "written")]
     pub output: String,
 }
 
 impl ScriptResult {
-    /// Whether it failed: by its exit status, by its time limit, or before it began.
+    /// Whether it ran and failed: by its exit status, by its time limit, or in its preparation.
+    /// MAAS also shows scripts as failed that never began, because the machine failed before them.
     pub fn failed(&self) -> bool {
         let name = &self.status_name;
-        name.starts_with("Failed") || matches!(name.as_str(), "Timed out" | "Degraded")
+        let failed =
+            name.starts_with("Failed") || matches!(name.as_str(), "Timed out" | "Degraded");
+        let began = self.started.is_some() || self.exit_status.is_some();
+        failed && began && !self.suppressed
     }
 }
 

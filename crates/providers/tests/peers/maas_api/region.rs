@@ -153,11 +153,20 @@ impl MaasState {
     }
 }
 
-/// The results of the scripts of a kind: one passed, the named ones failed.
+/// The results of the scripts of a kind: one passed, the named ones failed. One that never began is
+/// shown as failed too, and so is one whose result an operator suppressed (run: 3.4.8).
 fn scripts(kind: &str, failed: &[&str]) -> Reply {
-    let passed = json!({"id": 1, "name": "50-maas-01-commissioning", "status": 2, "status_name": "Passed", "exit_status": 0});
-    let failed = failed.iter().map(|name| json!({"id": 2, "name": name, "status": 3, "status_name": "Failed", "exit_status": 1}));
-    let results: Vec<Value> = std::iter::once(passed).chain(failed).collect();
+    let began = "Wed, 18 Nov 2026 04:18:08 -0000";
+    let passed = json!({"id": 1, "name": "50-maas-01-commissioning", "status": 2, "status_name": "Passed", "exit_status": 0,
+        "started": began, "suppressed": false});
+    let ended = |name: &str, suppressed: bool| {
+        json!({"id": 2, "name": name, "status": 3, "status_name": "Failed", "exit_status": 1, "started": began,
+            "suppressed": suppressed})
+    };
+    let unstarted = json!({"id": 3, "name": "maas-lshw", "status": 3, "status_name": "Failed", "exit_status": null,
+        "started": null, "suppressed": false});
+    let mut results = vec![passed, unstarted, ended("smartctl-validate", true)];
+    results.extend(failed.iter().map(|name| ended(name, false)));
     Reply::Json(json!([{"id": 1, "type_name": kind, "results": results}]))
 }
 
