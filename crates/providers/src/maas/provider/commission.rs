@@ -119,7 +119,7 @@ impl StageExecutor<'_> {
                 let requested =
                     OrderCheckpoint::Commission { before: *before, requested_at: Some(now()) };
                 self.call.checkpoints().compare_and_swap(checkpoint, &requested).await?;
-                self.call.journal.write_line(format!("maas: {id} is commissioned")).await;
+                self.call.journal.write_line(format!("maas: {id} is to be commissioned")).await;
                 let Commissioning { skip_bmc_config, scripts, tests } =
                     self.site.spec.commissioning.clone();
                 let how = CommissionRequest { skip_bmc_config, scripts, tests };

@@ -119,7 +119,8 @@ fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevic
 }
 
 fn named(disk: &BlockDevice) -> String {
-    format!("{} ({}, {} GB)", disk.name, disk.model, disk.size_bytes / BYTES_PER_GB)
+    let model = if disk.model.is_empty() { "no model" } else { &disk.model };
+    format!("{} ({model}, {} GB)", disk.name, disk.size_bytes / BYTES_PER_GB)
 }
 
 #[cfg(test)]
@@ -148,6 +149,7 @@ mod tests {
             (1, vec!["BOSS", "x", "BOSS"], "BOSS", Ok(Some(0))),
             (0, vec!["MZQL2"], "", Ok(None)),
             (0, vec!["MZQL2", "RAID of BOSS"], "BOSS", Err("d0 (MZQL2, 480 GB)")),
+            (0, vec![""], "BOSS", Err("d0 (no model, 480 GB)")),
             (0, vec![], "BOSS", Err("no disks")),
         ] {
             let machine = machine(boots, &models);
