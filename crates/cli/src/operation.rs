@@ -11,7 +11,7 @@ pub use table::*;
 
 use crate::args::{
     OperationActionArgs, OperationCommand, OperationListArgs, OperationRestartArgs,
-    OperationStartArgs, OperationWatchArgs, Since,
+    OperationStartArgs, OperationWatchArgs, Since, gate_override,
 };
 use crate::client::{Client, build_id_filter, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
@@ -69,16 +69,18 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
             continue_run(client, screen, &args, call).await
         }
         OperationCommand::Rerun(args) => {
+            let gate_override = gate_override(&args.gates, &args.reason);
             let call = async |run_id, request_id, reason| {
-                client
-                    .call(client.runs().rerun(RerunRequest { run_id, request_id, reason, dry_run }))
-                    .await
+                let request = RerunRequest { run_id, request_id, reason, dry_run, gate_override };
+                client.call(client.runs().rerun(request)).await
             };
             restart_run(client, screen, &args, call).await
         }
         OperationCommand::RestartClean(args) => {
+            let gate_override = gate_override(&args.gates, &args.reason);
             let call = async |run_id, request_id, reason| {
-                let request = RestartCleanRequest { run_id, request_id, reason, dry_run };
+                let request =
+                    RestartCleanRequest { run_id, request_id, reason, dry_run, gate_override };
                 client.call(client.runs().restart_clean(request)).await
             };
             restart_run(client, screen, &args, call).await
@@ -88,7 +90,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
             let request = MarkManualRequest { run_id, reason: args.reason, dry_run };
             let run = client.call(client.runs().mark_manual(request)).await?;
             if dry_run {
-                screen.print_record(&run, preview::format_preview)?;
+                let request = preview::PreviewedRequest::MarkManual;
+                screen.print_record(&run, |run| preview::format_preview(run, request))?;
                 return Ok(Exit::Success);
             }
             print_run(screen, &run)

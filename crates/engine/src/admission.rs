@@ -10,6 +10,7 @@ mod images;
 mod restart;
 mod start;
 
+pub use restart::RestartRequest;
 pub use start::{StartRequest, StartedRun};
 
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};

@@ -241,7 +241,10 @@ impl Engine {
     /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
         let error = match self.explain_readable(id).await {
-            Ok(explained) => return Ok(explained),
+            Ok(explained) => {
+                let explanation = explained.explanation.with_plain_commands();
+                return Ok(Explained { explanation, ..explained });
+            }
             Err(error) => error,
         };
         let input = id.to_string();

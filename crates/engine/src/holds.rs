@@ -17,7 +17,7 @@ use model::firmware::AppliedFirmware;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RackId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
-use model::machine::{DiskWrite, Machine};
+use model::machine::{DiskReport, DiskWrite, Machine};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
@@ -252,8 +252,8 @@ pub(crate) struct TargetUpdate<'a> {
     pub run: &'a Run,
     pub evidence: &'a [ConditionObservation],
     pub facts: Option<&'a DeviceFacts>,
-    /// How much of the disk the last call reported as written.
-    pub written_percent: Option<u8>,
+    /// What the last call reported about the disk.
+    pub disk_report: Option<DiskReport>,
     /// The firmware that the commit has installed on the target.
     pub firmware: Option<&'a AppliedFirmware>,
     pub event: &'a NewEvent,
@@ -264,7 +264,7 @@ impl TargetUpdate<'_> {
         self.run.ended()
             || !self.evidence.is_empty()
             || self.facts.is_some()
-            || self.written_percent.is_some()
+            || self.disk_report.is_some()
             || DiskWrite::of(self.run).is_some()
     }
 
@@ -315,7 +315,7 @@ impl TargetUpdate<'_> {
                 let before = machine.clone();
                 let (evidence, at) = (self.evidence, self.event.at);
                 apply_to_machine(&mut machine, self.run, evidence, at);
-                machine.record_disk_write(self.run, evidence, self.written_percent, at);
+                machine.record_disk_write(self.run, evidence, self.disk_report, at);
                 match self.firmware.and_then(AppliedFirmware::describe_change) {
                     Some(message) => {
                         let event = NewEvent { message, ..self.event.clone() };

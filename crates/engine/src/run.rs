@@ -3,6 +3,7 @@
 mod act;
 mod preview;
 
+pub(crate) use act::superseding_run;
 pub use preview::{PreviewedStep, RunPreview};
 
 use crate::Engine;

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::firmware::applied_by_step;
+use model::machine::DiskReport;
 use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, RunPhase, decide};
 use model::target::TargetKind;
 use model::time::Timestamp;
@@ -56,8 +57,8 @@ pub(crate) struct Turn {
     woken: Arc<Notify>,
     log_buffer: LogBuffer,
     target: Option<Target>,
-    /// How much of the disk the last call reported as written.
-    written_percent: Option<u8>,
+    /// What the last call reported about the disk.
+    disk_report: Option<DiskReport>,
 }
 
 impl Turn {
@@ -65,7 +66,7 @@ impl Turn {
         // The log of a run on a rack already holds the notes of its admission.
         let fresh = claimed.run.version == 1 && claimed.run.spec.target.kind != TargetKind::Rack;
         let log_buffer = LogBuffer::new(claimed.run.spec.id.clone(), claimed.epoch, fresh);
-        Self { engine, claimed, woken, log_buffer, target: None, written_percent: None }
+        Self { engine, claimed, woken, log_buffer, target: None, disk_report: None }
     }
 
     /// Works until the run is idle, the claim is lost, or the process stops.
@@ -221,7 +222,7 @@ impl Turn {
             let commit = DecisionCommit {
                 decision: decision.clone(),
                 applied_firmware: applied.clone(),
-                written_percent: self.written_percent,
+                disk_report: self.disk_report,
                 epoch,
                 wakes,
                 hold,
@@ -286,10 +287,15 @@ impl Turn {
 
     async fn execute(&mut self, mut call: ProviderCall, limit: Duration) -> TurnResult<CallResult> {
         let verb = call.verb;
-        self.written_percent = None;
+        self.disk_report = None;
         let executor = match self.executor(&call, limit).await? {
             Ok(executor) => executor,
-            Err(fault) => return Ok(CallResult::Answered(verb, Err(fault))),
+            Err(fault) => {
+                // A write begins with a call that performs it, and this one was not made.
+                let writes = verb == CallVerb::Perform && call.effect.facts().disk.is_some();
+                self.disk_report = writes.then_some(DiskReport::Untouched);
+                return Ok(CallResult::Answered(verb, Err(fault)));
+            }
         };
         let (step, attempt) = self.step();
         self.prepare_log(&mut call, &step, attempt).await?;
@@ -301,7 +307,7 @@ impl Turn {
         let mut flush = interval_at(started + LOG_FLUSH_INTERVAL, LOG_FLUSH_INTERVAL);
         let mut stop_at: Option<Instant> = None;
         let answered = loop {
-            self.written_percent = journal.written_percent();
+            self.disk_report = journal.disk_report();
             tokio::select! {
                 biased;
                 result = &mut execution => break result,
@@ -325,7 +331,7 @@ impl Turn {
                 () = sleep_until(stop_at), if stop_at.is_some() => return Err(TurnEnd::Released),
             }
         };
-        self.written_percent = journal.written_percent();
+        self.disk_report = journal.disk_report();
         while let Ok(line) = lines.try_recv() {
             self.log_buffer.add(&step, attempt, &line, self.engine.now());
         }

@@ -146,6 +146,15 @@ impl Conditions {
         true
     }
 
+    /// Sets a condition back to what it was, with the time of its last change. None: it was not
+    /// known.
+    pub fn restore(&mut self, condition: ConditionType, before: Option<Condition>) {
+        match before {
+            Some(before) => self.0.insert(condition, before),
+            None => self.0.remove(&condition),
+        };
+    }
+
     /// The conditions that are true, as a bit set for database queries.
     pub fn bits(&self) -> i64 {
         self.iter().filter(|(_, known)| known.status).map(|(condition, _)| condition.bit()).sum()

@@ -23,7 +23,7 @@ pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
 use crate::condition::ConditionObservation;
 use crate::fault::Fault;
-use crate::id::{NodeId, SiteId};
+use crate::id::{NodeId, RunId, SiteId};
 use crate::node::NodeStage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -64,6 +64,10 @@ pub enum Effect {
     /// Leaves the cluster; used only as the undo of `Join`.
     Leave {
         cluster_ref: String,
+        /// The run whose join is undone, if it is not the run that undoes it: a clean restart
+        /// undoes the work of another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        joined_by: Option<RunId>,
     },
     Verify {
         cluster_ref: String,
@@ -268,7 +272,7 @@ impl Effect {
     pub fn cluster(&self) -> Option<&str> {
         match self {
             Self::Join { cluster_ref, .. }
-            | Self::Leave { cluster_ref }
+            | Self::Leave { cluster_ref, .. }
             | Self::Verify { cluster_ref, .. }
             | Self::Drain { cluster_ref, .. }
             | Self::Uncordon { cluster_ref, .. } => {
@@ -294,7 +298,7 @@ impl Effect {
                 Some(Self::Netboot { mode: NetbootMode::Disk })
             }
             Self::Join { cluster_ref, .. } => {
-                Some(Self::Leave { cluster_ref: cluster_ref.clone() })
+                Some(Self::Leave { cluster_ref: cluster_ref.clone(), joined_by: None })
             }
             Self::Drain { cluster_ref, .. } => {
                 Some(Self::Uncordon { cluster_ref: cluster_ref.clone(), own: true })

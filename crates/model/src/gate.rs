@@ -115,6 +115,8 @@ impl fmt::Display for Gate {
 pub const ONBOARD_NODE: &[Gate] = &[Gate::Health];
 /// The gates of the maintenance and of the reprovision of a rack.
 pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
+/// The gates of a rerun and of a clean restart. A run on a node has none of them.
+pub const RESTART: &[Gate] = &[Gate::InService, Gate::Health, Gate::UnfinishedDisk];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
 /// The gates of flagging a machine as RMA or Retired.
 pub const FLAG_MACHINE: &[Gate] = &[Gate::InService];

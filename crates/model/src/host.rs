@@ -5,11 +5,14 @@
 //! A failed upgrade is retried after an interval, a limited number of times, if a retry does no
 //! harm; after that the host waits for an operator. A new request always starts over.
 
+mod firmware_check;
 mod why;
+
+pub use firmware_check::{FirmwareCheck, check_firmware};
 
 use crate::effect::DeviceFacts;
 use crate::fault::{FaultClass, FaultCode};
-use crate::firmware::{FIRMWARE, Firmware, FirmwareResolution};
+use crate::firmware::{FIRMWARE, FirmwareResolution};
 use crate::id::{FirmwareId, MachineId, RunId};
 use crate::lifecycle::AwaitedRunStatus::{Active, Failed, Succeeded};
 use crate::lifecycle::{
@@ -122,52 +125,6 @@ pub struct HostTurnInput {
     pub retry_interval: Duration,
 }
 
-/// The work of an upgrade by the host itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FirmwareCheck {
-    /// Nothing to do, and why.
-    Nothing(String),
-    /// The named firmware does not exist.
-    Unknown(String),
-    /// The run reads the host's versions and installs what differs.
-    Install {
-        firmware: FirmwareId,
-        steps: Vec<RunStep>,
-        /// The recorded versions, component by component. For information only: a board may have
-        /// been replaced since they were read.
-        known: Vec<String>,
-    },
-}
-
-/// Decides what to do for a host to have a firmware. The run reads whether the host has it already.
-pub fn check_firmware(facts: &DeviceFacts, firmware: &FirmwareResolution) -> FirmwareCheck {
-    let kind = TargetKind::Machine;
-    match firmware {
-        FirmwareResolution::Skip(why) => {
-            FirmwareCheck::Nothing(format!("no firmware was applied: {why}"))
-        }
-        FirmwareResolution::Unknown(id) => {
-            FirmwareCheck::Unknown(format!("no firmware {id} is in the catalogue"))
-        }
-        FirmwareResolution::Use(one) => {
-            let steps = one.steps(kind);
-            if steps.is_empty() {
-                let message = format!("firmware {} has nothing for machines", one.id);
-                return FirmwareCheck::Nothing(message);
-            }
-            let differs = one.missing_on(kind, &facts.firmware);
-            let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
-            FirmwareCheck::Install { firmware: one.id.clone(), steps, known }
-        }
-    }
-}
-
-fn last_seen(firmware: &Firmware) -> String {
-    let versions = firmware.versions(TargetKind::Machine).into_iter();
-    let versions: Vec<String> = versions.map(|(name, at)| format!("{name} {at}")).collect();
-    format!("it was last seen at {}, and is asked all the same", versions.join(", "))
-}
-
 type HostDecision = LifecycleDecision<Host>;
 
 impl Host {
@@ -257,6 +214,12 @@ impl Host {
         Self { request, ..self.clone() }.become_(HostState::Ready, message, line)
     }
 
+    /// An upgrade that an operator has canceled has not failed. The device sees an update that has
+    /// begun through to its end, so none is left half done.
+    fn settle_canceled(&self, run: &Run) -> HostDecision {
+        self.settle(format!("{} was canceled before it was done", run.spec.id), here!())
+    }
+
     fn fail(&self, retry_count: u32, cause: DeviceFailure) -> HostDecision {
         let message = cause.message.clone();
         self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, message, here!())
@@ -301,7 +264,10 @@ impl Host {
             return match awaited_status(observed.run.as_ref()) {
                 Active => HostDecision::idle(format!("{id} upgrades its firmware")),
                 Succeeded => self.settle("its firmware is as wanted", here!()),
-                Failed(cause) => self.fail(retry_count, cause),
+                Failed(cause) => match observed.run.as_ref().filter(|run| was_canceled(run)) {
+                    Some(run) => self.settle_canceled(run),
+                    None => self.fail(retry_count, cause),
+                },
             };
         }
         match (check_firmware(&self.facts, &observed.firmware), &observed.gate) {
@@ -356,6 +322,7 @@ impl Host {
             return match awaited_run_status(part) {
                 Active => HostDecision::idle(format!("{} upgrades its firmware", part.spec.id)),
                 Succeeded => self.settle("its rack has upgraded its firmware", here!()),
+                Failed(_) if was_canceled(part) => self.settle_canceled(part),
                 Failed(cause) => self.fail(0, cause),
             };
         }
@@ -448,6 +415,11 @@ impl Host {
             class == Some(FaultClass::Retryable) && *retry_count < MAX_FIRMWARE_UPGRADE_RETRIES;
         again.then(|| self.head.since + interval)
     }
+}
+
+/// Whether the run was canceled and has no failure of its own.
+fn was_canceled(run: &Run) -> bool {
+    run.phase() == RunPhase::Canceled && run.progress.failure.is_none()
 }
 
 impl ReprovisionOwner {

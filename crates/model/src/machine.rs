@@ -12,7 +12,7 @@ pub mod matcher;
 mod problem;
 pub mod view;
 
-pub use disk_write::DiskWrite;
+pub use disk_write::{DiskReport, DiskWrite};
 pub use problem::MachineProblem;
 
 use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER};

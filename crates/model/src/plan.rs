@@ -266,7 +266,7 @@ impl Step {
                     None => Ok(()),
                 }
             }
-            Effect::Leave { cluster_ref }
+            Effect::Leave { cluster_ref, .. }
             | Effect::Verify { cluster_ref, .. }
             | Effect::Uncordon { cluster_ref, .. } => {
                 let name = self.effect.name();

@@ -404,7 +404,16 @@ impl Run {
     /// The effect of this step, or its undo.
     pub fn effect(&self, state: &StepState) -> Option<Effect> {
         let effect = &self.plan_step(state)?.effect;
-        if state.undo { effect.undo() } else { Some(effect.clone()) }
+        if !state.undo {
+            return Some(effect.clone());
+        }
+        let mut undo = effect.undo()?;
+        if let Effect::Leave { joined_by, .. } = &mut undo
+            && self.spec.restart == Some(actions::RestartMode::RestartClean)
+        {
+            joined_by.clone_from(&self.spec.rerun_of);
+        }
+        Some(undo)
     }
 
     /// The name of the current or failed step; empty when there is none.

@@ -5,6 +5,7 @@
 //! without one does not compile.
 
 mod attention;
+mod command;
 mod condition;
 mod credential;
 mod device;
@@ -292,9 +293,6 @@ pub fn explain_run(run: &Run, context: RunContext, now: Timestamp) -> Explanatio
         reported.since = Some(wait.since);
         reported.normal = wait.words;
         reported.last_word = last_word(context, now);
-    }
-    if reported.overdue {
-        reported.next_commands.insert(0, run.command("resume"));
     }
     if reported.failed.is_empty()
         && let Some(step) = run.progress.current().filter(|step| step.attempt > 1)

@@ -11,7 +11,7 @@ use model::condition::ConditionObservation;
 use model::effect::{CallResult, Capability, DeviceFacts, DrainOptions, ProviderCall};
 use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
-use model::machine::MachineSpec;
+use model::machine::{DiskReport, MachineSpec};
 use model::node::MaasObservation;
 use model::refusal::Refusal;
 use model::site::Site;
@@ -95,13 +95,15 @@ pub struct LogOutput {
 #[derive(Debug, Clone)]
 pub struct Journal {
     lines: mpsc::Sender<LogOutput>,
-    /// How much of the disk the call has reported as written.
-    written_percent: Arc<AtomicU8>,
+    /// What the call has reported about the disk: a percentage, or one of the marks below.
+    disk_report: Arc<AtomicU8>,
     mask: SecretMask,
 }
 
-/// No percentage has been reported.
-const NO_PERCENT: u8 = u8::MAX;
+/// Nothing has been reported about the disk.
+const NO_REPORT: u8 = u8::MAX;
+/// The call has written nothing, and nothing that it started will.
+const UNTOUCHED: u8 = NO_REPORT - 1;
 
 impl Journal {
     /// How many chunks may wait to be stored.
@@ -109,8 +111,8 @@ impl Journal {
 
     pub fn new() -> (Self, mpsc::Receiver<LogOutput>) {
         let (sender, receiver) = mpsc::channel(Self::CAPACITY);
-        let written_percent = Arc::new(AtomicU8::new(NO_PERCENT));
-        (Self { lines: sender, written_percent, mask: SecretMask::default() }, receiver)
+        let disk_report = Arc::new(AtomicU8::new(NO_REPORT));
+        (Self { lines: sender, disk_report, mask: SecretMask::default() }, receiver)
     }
 
     /// The same log, in which the credentials of a call are masked.
@@ -136,12 +138,23 @@ impl Journal {
     /// Reports how much of the disk is written. If the write does not finish, the record of the
     /// machine keeps the last report.
     pub fn report_written(&self, percent: u64) {
-        let percent = u8::try_from(percent.min(100)).unwrap_or(NO_PERCENT);
-        self.written_percent.store(percent, Ordering::Relaxed);
+        let percent = u8::try_from(percent.min(100)).unwrap_or(NO_REPORT);
+        self.disk_report.store(percent, Ordering::Relaxed);
     }
 
-    pub fn written_percent(&self) -> Option<u8> {
-        Some(self.written_percent.load(Ordering::Relaxed)).filter(|percent| *percent != NO_PERCENT)
+    /// Reports that nothing was written under the key of the call, and that nothing will be: its
+    /// request was refused or not sent. The record of the machine then gets back what was true
+    /// before. Never reported on hope.
+    pub fn report_untouched(&self) {
+        self.disk_report.store(UNTOUCHED, Ordering::Relaxed);
+    }
+
+    pub fn disk_report(&self) -> Option<DiskReport> {
+        match self.disk_report.load(Ordering::Relaxed) {
+            NO_REPORT => None,
+            UNTOUCHED => Some(DiskReport::Untouched),
+            percent => Some(DiskReport::Written(percent)),
+        }
     }
 }
 

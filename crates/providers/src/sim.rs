@@ -172,16 +172,17 @@ impl Sim {
                 let found = self.find(machine, call)?;
                 self.follow_job(machine, call, found, journal).await
             }
-            CallVerb::GetStatus => {
-                self.with_hardware(machine, |hardware, _| hardware.key_status(key))
-            }
+            CallVerb::GetStatus => self.with_hardware(machine, |hardware, now| {
+                report_progress(hardware.jobs.get(key), now, journal);
+                hardware.key_status(key)
+            }),
             CallVerb::Observe => self.with_hardware(machine, |hardware, _| {
                 hardware
                     .observe(key, effect)
                     .map_or_else(ProviderAnswer::Differs, ProviderAnswer::Done)
             }),
             CallVerb::Stop => {
-                self.report_written(machine, call, journal)?;
+                self.report_disk(machine, call, journal)?;
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
             }
         }
@@ -207,11 +208,12 @@ impl Sim {
                 return Ok(ProviderAnswer::NeverStarted);
             };
             same_effect(&job, call)?;
-            if let Some(percent) = job.written_percent(now) {
-                journal.report_written(percent);
-            }
+            report_progress(Some(&job), now, journal);
             reported = forward_log(machine, &job, now, reported, journal).await;
             if let Some(result) = job.result() {
+                if call.effect.facts().disk.is_some() && !job.has_begun() {
+                    journal.report_untouched();
+                }
                 return result.map(ProviderAnswer::Done);
             }
             let wait = script::next_log_at(machine, &job, now).since(now);
@@ -220,20 +222,21 @@ impl Sim {
         }
     }
 
-    /// Reports how much of an image is on the disk, for a call that ends its write.
-    fn report_written(
+    /// Reports what is on the disk, for a call that ends a write or bars its key.
+    fn report_disk(
         &self,
         machine: &MachineId,
         call: &ProviderCall,
         journal: &Journal,
     ) -> Result<()> {
-        let percent = self.with_hardware(machine, |hardware, now| {
-            hardware.jobs.get(&call.key).map_or(Some(0), |job| job.written_percent(now))
-        })?;
-        if let (Effect::Repave { .. }, Some(percent)) = (&call.effect, percent) {
-            journal.report_written(percent);
-        }
-        Ok(())
+        let writes = call.effect.facts().disk.is_some();
+        self.with_hardware(machine, |hardware, now| {
+            let job = hardware.jobs.get(&call.key);
+            report_progress(job, now, journal);
+            if writes && job.is_none_or(|job| !job.has_begun()) {
+                journal.report_untouched();
+            }
+        })
     }
 
     /// Fails a probe if a fault rule matches it.
@@ -329,7 +332,7 @@ impl Provider for Sim {
         tracing::debug!(%machine, key = %call.key, rule = rule.id, "fault rule applies");
         match rule.action {
             Action::Fail => {
-                self.report_written(machine, call, journal)?;
+                self.report_disk(machine, call, journal)?;
                 self.fail(target, call, &rule)
             }
             Action::Hang => pending().await,
@@ -405,6 +408,13 @@ struct JobSnapshot {
 
 fn job_snapshot(hardware: &Hardware, call: &ProviderCall, now: Timestamp) -> Option<JobSnapshot> {
     hardware.jobs.get(&call.key).map(|job| JobSnapshot { job: job.clone(), now })
+}
+
+/// Reports how much of an image the job has written so far.
+fn report_progress(job: Option<&Job>, now: Timestamp, journal: &Journal) {
+    if let Some(percent) = job.and_then(|job| job.written_percent(now)) {
+        journal.report_written(percent);
+    }
 }
 
 /// Forwards the log after the first `reported` bytes and returns how many bytes are forwarded now.

@@ -108,6 +108,8 @@ mod tests {
             ("node decommission node-1 --mode reimage", full),
             ("node drain node-1", drain),
             ("node retire node-1", drain),
+            ("operation rerun op-1", gate::RESTART),
+            ("operation restart-clean op-1", gate::RESTART),
             ("node release node-1", gate::RELEASE_NODE),
             ("node reactivate node-1", gate::REACTIVATE_NODE),
         ];
@@ -150,7 +152,9 @@ mod tests {
                 assert_eq!(Cli::try_parse_from(line.split(' ')).is_ok(), taken, "{line}");
             }
             // These have a reason of their own.
-            let own = ["release", "reactivate", "admin"].iter().any(|word| line.contains(word));
+            let own = ["release", "reactivate", "admin", "operation re"]
+                .iter()
+                .any(|word| line.contains(word));
             let alone = format!("farrier {line} --reason fire");
             assert_eq!(Cli::try_parse_from(alone.split(' ')).is_ok(), own, "{alone}");
         }

@@ -2,6 +2,7 @@
 //!
 //! The earlier nouns `run` and `workflow` are aliases of it, and `ops` and `runs` list operations.
 
+use super::gate_override::override_help;
 use super::*;
 use clap::builder::PossibleValuesParser;
 use model::run::Workflow;
@@ -228,6 +229,14 @@ pub struct OperationRestartArgs {
     /// Reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
+    #[arg(
+        long = "override",
+        value_name = "GATE",
+        value_delimiter = ',',
+        requires = "reason",
+        help = override_help!("in-service, health, unfinished-disk")
+    )]
+    pub gates: Vec<String>,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }

@@ -8,7 +8,31 @@ use model::time::format_duration;
 use proto::v1::{AffectedMachine, OperationPreview, PreviewedStep, Run};
 use std::time::Duration;
 
-pub fn format_preview(run: &Run) -> String {
+/// What a request does to the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreviewedRequest {
+    /// It starts or continues it.
+    Execute,
+    Cancel,
+    MarkManual,
+}
+
+impl PreviewedRequest {
+    /// The first line, for an operation with or without steps to execute.
+    fn headline(self, has_steps: bool) -> &'static str {
+        match (self, has_steps) {
+            (Self::Execute, true) => "would execute these steps:",
+            (Self::Execute, false) => "would execute no step",
+            (Self::Cancel, true) => "would be canceled, and these steps would undo its work:",
+            (Self::Cancel, false) => "would be canceled; no step would be executed",
+            (Self::MarkManual, _) => {
+                "would stop and wait for an operator; no step would be executed"
+            }
+        }
+    }
+}
+
+pub fn format_preview(run: &Run, request: PreviewedRequest) -> String {
     let target = one_line(target_name(&run.machine_id, &run.target_id));
     let kind = type_label(&run.r#type);
     let Some(preview) = &run.preview else {
@@ -18,10 +42,11 @@ pub fn format_preview(run: &Run) -> String {
         let reason = one_line(&preview.would_fail);
         return format!("{kind} on {target} would fail: {reason}\n{}", note_lines(preview));
     }
+    let headline = request.headline(!preview.steps.is_empty());
     if preview.steps.is_empty() {
-        return format!("{kind} on {target} would execute no step\n{}", note_lines(preview));
+        return format!("{kind} on {target} {headline}\n{}", note_lines(preview));
     }
-    let mut text = format!("{kind} on {target} would execute these steps:\n\n");
+    let mut text = format!("{kind} on {target} {headline}\n\n");
     text.push_str(&step_table(&preview.steps).render(ColorMode { enabled: false }));
     text.push_str(&closing_lines(preview));
     text
@@ -104,7 +129,7 @@ mod tests {
             preview: Some(preview),
             ..Default::default()
         };
-        let text = format_preview(&run);
+        let text = format_preview(&run, PreviewedRequest::Execute);
         for expected in [
             "REIMAGE on m-1 would execute these steps:",
             "repave-os",
@@ -116,6 +141,28 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
-        assert!(format_preview(&Run::default()).contains("nothing would be started"));
+        let nothing = format_preview(&Run::default(), PreviewedRequest::Execute);
+        assert!(nothing.contains("nothing would be started"));
+    }
+
+    /// A request that stops an operation executes nothing, except what undoes its work.
+    #[test]
+    fn the_first_line_says_what_the_request_does() {
+        use PreviewedRequest::{Cancel, Execute, MarkManual};
+        for (request, steps, expected) in [
+            (Execute, 1, "would execute these steps:"),
+            (Execute, 0, "would execute no step"),
+            (Cancel, 1, "would be canceled, and these steps would undo its work:"),
+            (Cancel, 0, "would be canceled; no step would be executed"),
+            (MarkManual, 0, "would stop and wait for an operator; no step would be executed"),
+        ] {
+            let steps = vec![PreviewedStep::default(); steps];
+            let preview = Some(OperationPreview { steps, ..Default::default() });
+            let machine_id = "m-1".to_string();
+            let run = Run { machine_id, r#type: "REPAVE".into(), preview, ..Default::default() };
+            let text = format_preview(&run, request);
+            let first = text.lines().next();
+            assert_eq!(first, Some(format!("REIMAGE on m-1 {expected}").as_str()));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! print and exit alike. An operation and a run are the same record, which is followed and printed
 //! as a run.
 
-use super::preview::format_preview;
+use super::preview::{PreviewedRequest, format_preview};
 use super::{describe, fetch_run};
 use crate::args::{SubmitArgs, WaitArgs};
 use crate::client::Client;
@@ -131,7 +131,11 @@ pub async fn follow_or_report(
     wait: &WaitArgs,
 ) -> Result<Exit> {
     if client.is_dry_run() {
-        screen.print_record(&accepted.run, format_preview)?;
+        let request = match accepted.expected_end {
+            ExpectedEnd::Succeeded => PreviewedRequest::Execute,
+            ExpectedEnd::Canceled => PreviewedRequest::Cancel,
+        };
+        screen.print_record(&accepted.run, |run| format_preview(run, request))?;
         let fails = accepted.run.preview.is_some_and(|preview| !preview.would_fail.is_empty());
         return Ok(if fails { Exit::Unsuccessful } else { Exit::Success });
     }

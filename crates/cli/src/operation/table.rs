@@ -205,7 +205,7 @@ Operation:  op-1
 Machine:    machine-1
 Type:       REIMAGE
 Phase:      RUNNING
-Workflow:   RUNNING
+Workflow:   running
 Created:    -
 Duration:   -
 

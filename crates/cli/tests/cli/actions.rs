@@ -1,6 +1,7 @@
 //! Operator actions on a run that failed, and administrator flags on a machine.
 
 use crate::api::{TestServer, at, fault, is, on_both, refused, states};
+use crate::api_cli::Terminal;
 use crate::fleet::{Clients, DatabaseKind, Server, Setup, new_database, postgres, steps};
 use proto::v1;
 use proto::v1::WorkflowState;
@@ -185,6 +186,47 @@ async fn rerunning(_world: &TestServer, mut api: Clients) {
     refused(api.adopt(&failed.run_id).await, FailedPrecondition, &words);
 }
 
+/// The host of another image is a member of the same cluster: that does not make the image right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rerun_of_an_old_reimage_writes_its_image_again() {
+    let (world, mut api) = TestServer::open("zero").await;
+    let person = Terminal::new(world.server.url());
+    api.in_maintenance("m-1").await;
+    let first = api.done("m-1", "REPAVE", "first").await;
+    let line = "reimage m-1 --image rhel-9".to_string();
+    tokio::task::block_in_place(|| person.line(&line, 0));
+    let image = |machine: v1::Machine| {
+        let known = machine.status.unwrap().conditions;
+        known.into_iter().find(|one| one.r#type == "Provisioned").unwrap().reason
+    };
+    assert_eq!(image(api.machine("m-1").await), "Image:rhel-9");
+    let dry_run = format!("operation rerun {} --dry-run", first.run_id);
+    let text = tokio::task::block_in_place(|| person.line(&dry_run, 0));
+    assert!(text.contains("repave-os") && !text.contains("adopted"), "{text}");
+    let again = api.rerun(&first.run_id, "again").await.unwrap();
+    let run = api.succeeds(&again.run_id).await;
+    assert_eq!(api.applied(&run.run_id).await[&format!("{}/repave-os/1", run.run_id)], 1);
+    assert_eq!(image(api.machine("m-1").await), "Image:ubuntu-2204");
+    // A refused action on a success recommends nothing that would write it once more.
+    let status = api.retry_step(&run.run_id).await.unwrap_err();
+    assert!(!status.message().contains("rerun"), "{status:?}");
+}
+
+/// The dry run of a rerun asks the device, and names every step that it would adopt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_of_a_rerun_names_the_steps_that_it_adopts() {
+    let (world, mut api) = TestServer::open("zero").await;
+    let person = Terminal::new(world.server.url());
+    let failed = api.failed_reimage("m-1", "join").await.run_id;
+    let line = format!("operation rerun {failed} --dry-run");
+    let text = tokio::task::block_in_place(|| person.line(&line, 0));
+    for adopted in ["set-netboot would be adopted: ", "repave-os would be adopted: "] {
+        assert!(text.contains(adopted), "{text}");
+    }
+    // It is not among the steps that would be executed.
+    assert_eq!(text.lines().filter(|line| line.starts_with("repave-os")).count(), 1, "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_clean_undoes_first_and_then_does_everything() {
     on_both("zero", restarting).await;
@@ -216,6 +258,28 @@ async fn restarting(_world: &TestServer, mut api: Clients) {
     assert!(applied.values().all(|count| *count == 1), "{applied:?}");
     let twice = api.restart_clean(&failed.run_id, "clean").await.unwrap();
     assert_eq!(twice.run_id, run.run_id);
+}
+
+/// The join of the original found the host as a member: its clean restart does not reset the host.
+#[tokio::test(flavor = "multi_thread")]
+async fn restart_clean_does_not_undo_a_join_that_changed_nothing() {
+    let (_world, mut api) = TestServer::open("zero").await;
+    api.in_maintenance("m-1").await;
+    api.done("m-1", "REPAVE", "image").await;
+    api.fault(fault("m-1", "verify", "fail", 0)).await;
+    let failed = api.start("m-1", "JOIN", "join").await.run_id;
+    assert_eq!(api.finished(&failed).await.phase(), Phase::Failed);
+    api.clear_faults().await;
+    let again = api.restart_clean(&failed, "clean").await.unwrap().run_id;
+    let run = api.succeeds(&again).await;
+    let undo = run.steps.iter().find(|step| step.name == "undo-join-cluster").unwrap();
+    assert!(undo.message.contains("The machine is in cluster"), "{run:#?}");
+    // What a join has done is undone.
+    let failed = api.failed_reimage("m-2", "verify").await.run_id;
+    let again = api.restart_clean(&failed, "clean").await.unwrap().run_id;
+    let run = api.succeeds(&again).await;
+    let undo = run.steps.iter().find(|step| step.name == "undo-join-cluster").unwrap();
+    assert!(undo.message.contains("The machine is in no cluster"), "{run:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -441,7 +505,7 @@ async fn an_rma_run_ends_in_a_flagged_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_waits_for_its_next_attempt_survives_a_wake_up() {
+async fn a_run_that_waits_for_its_next_attempt_is_not_resumed() {
     let Some(cluster) = postgres() else { return };
     let dir = tempfile::tempdir().unwrap();
     let home = DatabaseKind::Postgres(new_database(&cluster).await);
@@ -452,7 +516,7 @@ async fn a_run_that_waits_for_its_next_attempt_survives_a_wake_up() {
     api.fault(fault("m-1", "reboot", "fail", 1)).await;
     let run = api.start("m-1", "REBOOT", "r").await.run_id;
     api.until(&run, |run| !run.steps[0].message.is_empty()).await;
-    api.resume(&run).await.unwrap();
+    refused(api.resume(&run).await, FailedPrecondition, &[&run, "still at work"]);
     api.succeeds(&run).await;
 }
 

@@ -418,7 +418,8 @@ async fn why_says_what_to_type_in_every_state() {
     }
     let run = api.done("m-1", "REBOOT", "succeeds").await.run_id;
     ask(&mut api, &run, "succeeded", "farrier get m-1").await;
-    ask(&mut api, "m-1", "its disk is half written", "farrier reimage m-1").await;
+    // The write that was canceled had not begun.
+    ask(&mut api, "m-1", "in maintenance", "farrier reimage m-1").await;
     api.done("m-1", "REPAVE", "again").await;
     api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
     ask(&mut api, "m-1", "ready for work", "farrier get m-1").await;

@@ -39,7 +39,13 @@ fn try_commands(person: &Terminal) {
         for word in words.iter().chain(&["dry run: nothing was changed"]) {
             assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
         }
-        assert!(!person.json(&format!("{line} --dry-run")).is_null(), "{line}");
+        let answer = person.json(&format!("{line} --dry-run"));
+        assert!(!answer.is_null(), "{line}");
+        // There is no operation, so it has no id and no phase.
+        if text.contains("would execute") {
+            assert_eq!(answer["run_id"].as_str().unwrap_or_default(), "", "{line}: {answer}");
+            assert_eq!(answer["phase"].as_str().unwrap_or_default(), "", "{line}: {answer}");
+        }
         assert_eq!(everything(person), before, "{line}");
     }
     // The gates are the real ones, and a command that has no dry run sends nothing.
@@ -54,7 +60,7 @@ fn try_commands(person: &Terminal) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn actions_on_operations_can_be_tried() {
-    let (env, _) = TestServer::open("zero").await;
+    let (env, _) = TestServer::open("human").await;
     let person = Terminal::new(env.server.url());
     tokio::task::spawn_blocking(move || try_actions(&person)).await.unwrap();
 }
@@ -62,16 +68,33 @@ async fn actions_on_operations_can_be_tried() {
 fn try_actions(person: &Terminal) {
     person.line("machine register m-1 --provider sim", 0);
     person.line("enter-maintenance m-1", 0);
-    person.line("sim fault add --machine m-1 --effect repave --action hang --times 0", 0);
     let id = person.submit("reimage m-1 --image ubuntu-2204");
     person.at_step(&id, "repave-os");
+    let started = std::time::Instant::now();
+    while !person.line(&format!("logs {id} --no-follow"), 0).contains("Progress: 10%") {
+        assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT);
+    }
     let cancel = person.line(&format!("cancel {id} --dry-run"), 0);
-    assert!(cancel.contains("REIMAGE on m-1"), "{cancel}");
+    let heading = "REIMAGE on m-1 would be canceled, and these steps would undo its work:";
+    assert!(cancel.contains(heading), "{cancel}");
     let manual = person.line(&format!("operation mark-manual {id} --reason look --dry-run"), 0);
-    assert!(manual.contains("no step"), "{manual}");
+    assert!(manual.contains("would stop and wait for an operator; no step"), "{manual}");
     for text in [&cancel, &manual] {
-        assert!(text.contains("repave-os would be stopped"), "{text}");
-        assert!(text.contains("would hold a part of ubuntu-2204"), "{text}");
+        assert!(text.contains("repave-os would be stopped at "), "{text}");
+        assert!(text.contains(" %: the disk of m-1 would hold a part of ubuntu-2204"), "{text}");
+    }
+    // Nothing of an active operation is continued, and the refusal leaves its trace.
+    for action in ["retry-step", "resume"] {
+        for line in
+            [format!("operation {action} {id} --dry-run"), format!("operation {action} {id}")]
+        {
+            let refused = person.line(&line, 2);
+            assert!(refused.contains(&format!("{id} is still at work")), "{refused}");
+        }
+        let started = std::time::Instant::now();
+        while !person.line(&format!("why {id}"), 0).contains(&format!("{action} of ")) {
+            assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT);
+        }
     }
     let operation = person.json(&format!("operation get {id}"));
     assert_eq!(operation["phase"], "RUNNING", "{operation}");

@@ -8,15 +8,16 @@ use super::{
 };
 use crate::power_shelf;
 use crate::rack::load_devices;
-use crate::run::Runs;
+use crate::run::{Runs, superseding_run};
 use model::blast_radius::{AffectedMachine, Impact, check_impact};
-use model::gate::{Gate, Overrides, gate_of, remove_from, without_overrides};
+use model::gate::{Gate, Overrides, gate_of, without_overrides};
 use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
 use model::machine::admit::impact_of;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
+use model::refusal::Refusal;
 use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::switch::Switch;
@@ -27,8 +28,17 @@ use store::{Cause, Enqueue, Result, Tx};
 /// How many of a device's newest runs are searched for the restart of a run.
 const MAX_BACK: i64 = 20;
 
+/// A request to create a new run from an ended one.
+#[derive(Debug, Clone)]
+pub struct RestartRequest {
+    pub original: RunId,
+    pub mode: RestartMode,
+    pub request_id: String,
+    pub overrides: Overrides,
+}
+
 impl Runs {
-    /// Creates a new run from an ended one: rerun or restart clean.
+    /// Creates a new run from an ended one, without an override.
     pub async fn restart(
         &self,
         original: RunId,
@@ -36,58 +46,68 @@ impl Runs {
         request_id: String,
         who: Requester,
     ) -> Result<StartedRun> {
-        let (id, by) = (original.clone(), who.by.clone());
-        let done = self.restart_any(original, mode, request_id, who).await;
+        let overrides = Overrides::default();
+        self.restart_with(RestartRequest { original, mode, request_id, overrides }, who).await
+    }
+
+    /// Creates a new run from an ended one: rerun or restart clean.
+    pub async fn restart_with(
+        &self,
+        request: RestartRequest,
+        who: Requester,
+    ) -> Result<StartedRun> {
+        let (id, by, mode) = (request.original.clone(), who.by.clone(), request.mode);
+        let done = self.restart_any(request, who).await;
         self.trace_action(&id, (&by, mode.as_str()), done).await
     }
 
-    async fn restart_any(
-        &self,
-        original: RunId,
-        mode: RestartMode,
-        request_id: String,
-        who: Requester,
-    ) -> Result<StartedRun> {
-        let original = self.get(&original).await?;
+    async fn restart_any(&self, request: RestartRequest, who: Requester) -> Result<StartedRun> {
+        let original = self.get(&request.original).await?;
         if let Some(rack) = original.spec.target.rack() {
-            let started = self.0.racks().restart(rack, &original, (mode, request_id), who).await?;
+            let started = self.0.racks().restart(rack, &original, request, who).await?;
             let run = started.run.ok_or_else(|| no_run(&original.spec.id))?;
             return Ok(StartedRun { run, new: started.new });
         }
+        let RestartRequest { mode, request_id, overrides, .. } = request;
         if RunType::NODES.contains(&original.spec.run_type) {
+            if !overrides.is_empty() {
+                let problem = "names a gate, and an operation on a node is repeated with its own";
+                let instead = "leave it out";
+                return Err(Refusal::invalid("gate_override.gates", problem, instead).into());
+            }
             return self.0.nodes().restart(&original.spec.id, mode, request_id, who).await;
         }
         // A child run was admitted by its parent, not by the gates of its machine.
         let on_machine =
             original.spec.target.machine().filter(|_| original.spec.parent_run.is_none());
         let Some(machine_id) = on_machine else {
-            return self.restart_on_device(&original.spec.id, mode, request_id, who).await;
+            let request = RestartRequest { mode, request_id, overrides, ..request };
+            return self.restart_on_device(request, who).await;
         };
+        // Whether the machine is in service, and what is on its disk, is asked anew.
+        let kept = Overrides::of_params(&original.spec.params).only(&[Gate::Health]);
+        let inherited = overrides.is_empty();
         let start = StartRequest {
             machine_id,
             request_id,
             run_type: original.spec.run_type,
             plan_id: Some(original.spec.plan_id),
-            // Whether the machine is in service, and what is on its disk, is asked anew.
-            overrides: Overrides::of_params(&original.spec.params).only(&[Gate::Health]),
+            overrides: if inherited { kept } else { overrides },
             params: without_overrides(original.spec.params),
             initiator: who.by.clone(),
         };
         let note = mode.describe(&original.spec.id, &who);
-        let origin = Origin::Restart { original: original.spec.id, mode, note };
+        let origin = Origin::Restart { original: original.spec.id, mode, note, inherited };
         self.start_on_machine(start, origin).await
     }
 
     async fn restart_on_device(
         &self,
-        original: &RunId,
-        mode: RestartMode,
-        request_id: String,
+        request: RestartRequest,
         who: Requester,
     ) -> Result<StartedRun> {
         let id = RunId::new(self.0.now(), self.0.random());
-        let original = original.clone();
-        let restart = RestartOnDevice { original, mode, request_id, who, id, now: self.0.now() };
+        let restart = RestartOnDevice { request, who, id, now: self.0.now() };
         self.0
             .admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
@@ -95,9 +115,7 @@ impl Runs {
 }
 
 struct RestartOnDevice {
-    original: RunId,
-    mode: RestartMode,
-    request_id: String,
+    request: RestartRequest,
     who: Requester,
     id: RunId,
     now: Timestamp,
@@ -105,31 +123,34 @@ struct RestartOnDevice {
 
 impl RestartOnDevice {
     async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
+        let RestartRequest { original: of, mode, request_id, overrides } = &self.request;
         let mut created = Created::default();
-        let original = tx.run(&self.original).await?.ok_or_else(|| no_run(&self.original))?;
-        if let Some(run) = tx.run_of_request(&original.spec.target, &self.request_id).await? {
-            let same = (run.spec.rerun_of.as_ref(), run.spec.restart)
-                == (Some(&self.original), Some(self.mode));
+        let original = tx.run(of).await?.ok_or_else(|| no_run(of))?;
+        if let Some(run) = tx.run_of_request(&original.spec.target, request_id).await? {
+            let same = (run.spec.rerun_of.as_ref(), run.spec.restart) == (Some(of), Some(*mode))
+                && Overrides::of_params(&run.spec.params) == *overrides;
             return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
-        let progress = restart(&original, self.mode)?;
+        let superseded = superseding_run(tx, &original).await?.is_some();
+        let progress = restart(&original, *mode, superseded)?;
         let mut spec = RunSpec {
             id: self.id.clone(),
-            request_id: self.request_id.clone(),
+            request_id: request_id.clone(),
             initiator: self.who.by.clone(),
-            rerun_of: Some(self.original.clone()),
-            restart: Some(self.mode),
+            rerun_of: Some(of.clone()),
+            restart: Some(*mode),
             parent_run: None,
             engine_version: ENGINE_VERSION,
             created_at: self.now,
             ..original.spec
         };
         // The override of the earlier request does not apply to the restart.
-        remove_from(&mut spec.params);
+        overrides.store_in(&mut spec.params);
         let run = Run { spec, progress, version: 1 };
-        may_continue_alone(tx, &run, self.now).await?;
-        let again = self.mode.describe(&self.original, &self.who);
-        let message = format!("{} accepted, {again}", run.spec.run_type.as_str());
+        let refusing = may_continue_alone(tx, &run, self.now).await?;
+        let again = mode.describe(of, &self.who);
+        let note = overrides.history_note(&self.who.by, &refusing);
+        let message = format!("{} accepted, {again}{note}", run.spec.run_type.as_str());
         let event = &event(Cause::Request, &self.who.by, message, here!(), self.now);
         let (enqueue, holds) = (Enqueue::Now, Holds::Targets { own: None });
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;

@@ -2,7 +2,7 @@
 
 use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
 use crate::plan::no_plan;
-use crate::run::Runs;
+use crate::run::{Runs, superseding_run};
 use model::gate::{Gate, Overrides, gates_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
@@ -94,11 +94,13 @@ pub(super) struct StartRun {
 #[derive(Clone)]
 pub(super) enum Origin {
     Plan,
-    /// `note` tells the history of which run it is a restart, and why.
+    /// `note` tells the history of which run it is a restart, and why. `inherited`: the override is
+    /// that of the original run.
     Restart {
         original: RunId,
         mode: RestartMode,
         note: String,
+        inherited: bool,
     },
 }
 
@@ -153,11 +155,11 @@ impl StartRun {
         Ok(gates_of(&case.refusals(&Overrides::default())))
     }
 
-    /// The note about the override in the history. A restart keeps the original override.
+    /// The note about the override in the history.
     fn override_note(&self, refusing: &[Gate]) -> String {
         let StartRequest { overrides, initiator, .. } = &self.start;
         let by = match &self.origin {
-            Origin::Plan => initiator.clone(),
+            Origin::Plan | Origin::Restart { inherited: false, .. } => initiator.clone(),
             Origin::Restart { original, .. } => format!("{initiator} as in {original}"),
         };
         overrides.history_note(&by, refusing)
@@ -176,7 +178,8 @@ impl StartRun {
             }
             Origin::Restart { original, mode, .. } => {
                 let run = tx.run(original).await?.ok_or_else(|| no_run(original))?;
-                let progress = restart(&run, *mode)?;
+                let superseded = superseding_run(tx, &run).await?.is_some();
+                let progress = restart(&run, *mode, superseded)?;
                 let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
                 (plan_id, steps, on_failure, progress)
             }

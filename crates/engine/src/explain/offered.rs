@@ -1,10 +1,13 @@
 //! Which commands are offered: only those that would be accepted now.
 
 use crate::Engine;
+use crate::admission::StartRequest;
 use model::effect::Capability;
 use model::fault::Repair;
-use model::id::RunId;
+use model::gate::Overrides;
+use model::id::{MachineId, RunId};
 use model::machine::Machine;
+use model::plan::{Params, RunType};
 use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
 use model::why::Explanation;
@@ -14,6 +17,12 @@ use store::StoreError;
 
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
+/// The commands that start an operation without further parameters on a machine at rest.
+const PHASE_CHANGES: [(&str, RunType); 3] = [
+    ("farrier enter-maintenance", RunType::EnterMaintenance),
+    ("farrier exit-maintenance", RunType::ExitMaintenance),
+    ("farrier reboot", RunType::Reboot),
+];
 
 impl Engine {
     /// Removes the commands that would be refused now, those that would fail unchanged, and the
@@ -22,6 +31,16 @@ impl Engine {
     pub(super) async fn drop_refused(&self, id: &str, run: Option<&Run>, why: &mut Explanation) {
         let own = format!("farrier why {id}");
         why.next_commands.retain(|command| *command != own);
+        if let Ok(machine) = MachineId::parse(id) {
+            for (command, run_type) in PHASE_CHANGES {
+                let command = format!("{command} {id}");
+                if why.next_commands.contains(&command)
+                    && !self.would_start(&machine, run_type).await
+                {
+                    why.next_commands.retain(|one| *one != command);
+                }
+            }
+        }
         let Some(run) = run.filter(|run| run.ended()) else { return };
         for action in Action::ALL {
             let command = run.command(action.as_str());
@@ -67,6 +86,20 @@ impl Engine {
         let dry = self.with_dry_run(true);
         let acted = dry.runs().act(run.spec.id.clone(), action, asker()).await;
         !matches!(acted, Err(StoreError::Refused(_)))
+    }
+
+    async fn would_start(&self, machine_id: &MachineId, run_type: RunType) -> bool {
+        let start = StartRequest {
+            machine_id: machine_id.clone(),
+            request_id: RunId::new(self.now(), self.random()).to_string(),
+            run_type,
+            plan_id: None,
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: asker().by,
+        };
+        let started = self.with_dry_run(true).runs().start(start).await;
+        !matches!(started, Err(StoreError::Refused(_)))
     }
 
     /// A restart that would be created as failed is not offered either.

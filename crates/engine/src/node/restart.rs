@@ -55,7 +55,7 @@ impl RestartOnNode {
             let same = named && run.spec.restart == Some(self.mode);
             return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
-        let progress = restart(&original, self.mode)?;
+        let progress = restart(&original, self.mode, false)?;
         let known = node_of_run(tx, &original).await?.ok_or_else(|| no_run(&self.original))?;
         let locked = tx.record_locked::<Node>(&known.head.id).await?;
         let mut node = locked.ok_or_else(|| no_node(&known.id()))?;

@@ -2,7 +2,9 @@
 //! same transaction, rolled back. It lists every refusal; a real request fails with the first.
 
 use super::{load_devices, no_rack, resolve_firmware};
-use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
+use crate::admission::{
+    Admission, Created, Holds, RestartRequest, event, not_before, replay, time_after_runs,
+};
 use crate::holds::hold_devices;
 use crate::rack::Racks;
 use model::fault::{Fault, FaultCode};
@@ -71,10 +73,12 @@ impl Racks {
         &self,
         rack_id: RackId,
         parent: &Run,
-        (mode, request_id): (RestartMode, String),
+        request: RestartRequest,
         who: Requester,
     ) -> Result<MaintenanceStartResult> {
-        restart(parent, mode)?;
+        let RestartRequest { mode, request_id, overrides, .. } = request;
+        // Its steps are planned anew, and adopt nothing.
+        restart(parent, mode, true)?;
         let params = &parent.spec.params;
         let start = MaintenanceStart {
             rack_id,
@@ -83,7 +87,7 @@ impl Racks {
             request_id,
             by: who.by.clone(),
             reference: params.get(REFERENCE).cloned().unwrap_or_default(),
-            overrides: Overrides::default(),
+            overrides,
             dry_run: false,
         };
         let note = mode.describe(&parent.spec.id, &who);

@@ -133,26 +133,33 @@ impl ActionTransaction {
         Ok(run)
     }
 
-    /// Refuses to continue a run whose targets another run has changed since. For a run on a rack
-    /// only its held devices count: other runs may act on the rack's other devices.
     async fn check_not_superseded(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        let targets = match run.spec.target.kind {
-            TargetKind::Rack => run.spec.held_targets.as_slice(),
-            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
-                std::slice::from_ref(&run.spec.target)
-            }
-        };
-        for target in targets {
-            let latest = tx.latest_runs(target, MAX_RECENT_RUNS).await?;
-            // Runs that only read the device do not invalidate the steps of this run.
-            let latest =
-                latest.iter().find(|one| one.spec.id == run.spec.id || changes_device(one));
-            if let Some(latest) = latest.filter(|latest| is_later_run(latest, run)) {
-                return Err(superseded(run, latest).into());
-            }
+        match superseding_run(tx, run).await? {
+            Some(latest) => Err(superseded(run, &latest).into()),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// The run that has changed a target of this run since. For a run on a rack only its held devices
+/// count: other runs may act on the rack's other devices.
+pub(crate) async fn superseding_run(tx: &mut Tx, run: &Run) -> Result<Option<Run>> {
+    let targets = match run.spec.target.kind {
+        TargetKind::Rack => run.spec.held_targets.as_slice(),
+        TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
+            std::slice::from_ref(&run.spec.target)
+        }
+    };
+    for target in targets {
+        let latest = tx.latest_runs(target, MAX_RECENT_RUNS).await?;
+        // Runs that only read the device do not invalidate the steps of this run.
+        let latest =
+            latest.into_iter().find(|one| one.spec.id == run.spec.id || changes_device(one));
+        if let Some(latest) = latest.filter(|latest| is_later_run(latest, run)) {
+            return Ok(Some(latest));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a run may leave its device in another state than it found it in.

@@ -2,6 +2,7 @@
 
 use crate::holds::TargetUpdate;
 use model::firmware::AppliedFirmware;
+use model::machine::DiskReport;
 use model::run::{Decision, Run};
 use model::time::Timestamp;
 use store::{Cause, ClaimOutcome, NewEvent, NewLog, Result, RunSettlement, Tx};
@@ -11,8 +12,8 @@ pub(super) struct DecisionCommit {
     pub decision: Decision,
     /// The firmware that the ended step has installed on its device.
     pub applied_firmware: Option<AppliedFirmware>,
-    /// How much of the disk the call that was answered reported as written.
-    pub written_percent: Option<u8>,
+    /// What the call that was answered reported about the disk.
+    pub disk_report: Option<DiskReport>,
     pub epoch: i64,
     pub wakes: i64,
     pub hold: ClaimOutcome,
@@ -33,10 +34,9 @@ impl DecisionCommit {
             at: self.now,
         };
         // Lock order everywhere: the target before the run, so that no two transactions deadlock.
-        let (facts, written_percent) = (facts.as_ref(), self.written_percent);
+        let (facts, disk_report) = (facts.as_ref(), self.disk_report);
         let firmware = self.applied_firmware.as_ref();
-        let update =
-            TargetUpdate { run, evidence, facts, written_percent, firmware, event: &event };
+        let update = TargetUpdate { run, evidence, facts, disk_report, firmware, event: &event };
         let locked = update.load(tx).await?;
         let settle = RunSettlement {
             run: run.clone(),

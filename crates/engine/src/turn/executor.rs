@@ -7,7 +7,7 @@ use crate::{Engine, FaultResult};
 use model::effect::{Executor, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, NodeId};
-use model::machine::MachineSpec;
+use model::machine::{DiskReport, MachineSpec};
 use model::node::NodeStage;
 use model::power_shelf::PowerShelf;
 use model::run::Run;
@@ -123,13 +123,14 @@ impl Turn {
 }
 
 impl Engine {
-    /// Makes a call that changes nothing, for a run that is not claimed.
+    /// Makes a call that changes nothing, for a run that is not claimed. Also returns what the call
+    /// reported about the disk.
     pub(crate) async fn observe(
         &self,
         run: &Run,
         call: &ProviderCall,
         limit: Duration,
-    ) -> FaultResult<ProviderAnswer> {
+    ) -> (FaultResult<ProviderAnswer>, Option<DiskReport>) {
         let claimed = ClaimedRun { run: run.clone(), epoch: 0, wakes_requested: 0, owner: None };
         let mut turn = Turn::new(self.clone(), claimed, Arc::new(Notify::new()));
         let stopping = || Fault::new(FaultCode::DatabaseUnreachable, "the server is stopping");
@@ -139,11 +140,11 @@ impl Engine {
             let executor = turn.executor(call, limit).await.map_err(|_| stopping())??;
             executor.execute(call, &journal).await
         });
-        let answer = answer.await;
-        answer.unwrap_or_else(|_| {
+        let answer = answer.await.unwrap_or_else(|_| {
             let message = format!("no answer within {}", format_duration(limit));
             Err(Fault::new(FaultCode::StepTimeout, message))
-        })
+        });
+        (answer, journal.disk_report())
     }
 
     /// The target as it is passed to a provider.

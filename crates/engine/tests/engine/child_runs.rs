@@ -237,7 +237,9 @@ fn a_retry_does_not_start_a_pending_run() {
         let (env, one, client) = env_with(&THREE, Settings::default()).await;
         let id = start_named(&env, "whole", flash(&THREE, 3), Enqueue::WhenWoken).await;
         for action in [Action::RetryStep, Action::Resume] {
-            one.engine.runs().act(id.clone(), action, operator()).await.expect("accepted");
+            let refused = one.engine.runs().act(id.clone(), action, operator()).await;
+            let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
+            assert_eq!(refusal.reason.as_str(), "RUN_ACTIVE");
         }
         sleep(BACKOFF).await;
         let all = env.stored_state().await.runs;

@@ -129,8 +129,9 @@ fn a_half_written_disk_needs_an_override_to_go_into_service() {
     });
 }
 
+/// The hardware refuses the write before it begins: the image that was there is still there.
 #[test]
-fn a_failed_write_is_open_until_another_one_ends() {
+fn a_write_that_never_began_leaves_the_image_that_was_there() {
     simulate(async {
         let (env, process, client) = imaged_machine().await;
         let rule =
@@ -138,7 +139,23 @@ fn a_failed_write_is_open_until_another_one_ends() {
         env.sim.add_fault(rule).expect("a rule");
         let run = client.start(MACHINE, RunType::Reimage, "second".into()).await.expect("accepted");
         assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Failed);
-        assert_eq!(provisioned(&env).await, (false, format!("Unfinished:ubuntu-2204:0%:{run}")));
+        assert_eq!(provisioned(&env).await, (true, "Image:ubuntu-2204".to_string()));
+        assert_eq!(env.machine(MACHINE).await.open_disk_write, None);
+        let why = process.engine.explain(MACHINE).await.expect("explained").explanation;
+        assert!(!format!("{why:?}").contains("half written"), "{why:?}");
+        leave(&process, Overrides::default()).await.expect("accepted");
+    });
+}
+
+#[test]
+fn a_failed_write_is_open_until_another_one_ends() {
+    simulate(async {
+        let (env, process, client) = imaged_machine().await;
+        let run = client.start(MACHINE, RunType::Reimage, "second".into()).await.expect("accepted");
+        wait_until_writing(&env, &run).await;
+        client.act(&run, Action::Cancel).await;
+        assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Canceled);
+        assert!(!provisioned(&env).await.0);
         leave(&process, Overrides::default()).await.expect_err("refused");
         env.sim.clear_faults(None).expect("cleared");
         let run = client.start(MACHINE, RunType::Reimage, "third".into()).await.expect("accepted");

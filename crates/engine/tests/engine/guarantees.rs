@@ -186,7 +186,7 @@ fn the_dry_run_of_an_adoption_ends_without_an_answer() {
         assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Failed);
         let runs = process.engine.with_dry_run(true).runs();
         let adopting = runs.act(run, Action::Adopt, operator()).await.expect("accepted");
-        let preview = timeout(Duration::from_secs(3_600), runs.preview_adoption(&adopting)).await;
+        let preview = timeout(Duration::from_secs(3_600), runs.preview(&adopting)).await;
         let notes = preview.expect("the call has a time limit").expect("a preview").notes.join("");
         assert!(notes.contains("whether reboot holds cannot be read now"), "{notes}");
         assert!(notes.contains("no answer within 30s"), "{notes}");

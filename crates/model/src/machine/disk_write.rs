@@ -2,11 +2,12 @@
 //!
 //! The commit with the intent of an effect that writes the disk clears `Provisioned` and opens a
 //! [`DiskWrite`], so a crash at any later point leaves a true record. The write stays open until an
-//! answer observes the disk: the new system, or that there is none any more. A machine whose last
-//! write is still open leaves maintenance, or is deleted, only with an override.
+//! answer observes the disk: the new system, or that there is none any more. If the provider proves
+//! that nothing was written, the record gets back what was true before. A machine whose last write
+//! is still open leaves maintenance, or is deleted, only with an override.
 
 use super::Machine;
-use crate::condition::{ConditionObservation, ConditionType};
+use crate::condition::{Condition, ConditionObservation, ConditionType};
 use crate::effect::EffectKey;
 use crate::gate::{Gate, OR_REPEAT, Overrides};
 use crate::refusal::{Reason, Refusal};
@@ -24,6 +25,26 @@ pub struct DiskWrite {
     /// How much is written, as far as the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
+    /// What was true before the write. None: it was opened by a version that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Box<DiskBefore>>,
+}
+
+/// The record of a disk before a write was intended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskBefore {
+    provisioned: Option<Condition>,
+    /// The write that was open already.
+    open: Option<DiskWrite>,
+}
+
+/// What a call reports about the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskReport {
+    /// The device has begun to write; this much of it is done, in percent.
+    Written(u8),
+    /// Nothing was written under the key of the call, and nothing will be.
+    Untouched,
 }
 
 impl DiskWrite {
@@ -33,24 +54,34 @@ impl DiskWrite {
         let step = run.progress.current()?;
         step.intent.as_ref().filter(|_| step.attempt_open)?;
         let content = run.effect(step)?.facts().disk?.to_string();
-        Some(Self { key: run.key(step), content, percent: None })
+        Some(Self { key: run.key(step), content, percent: None, before: None })
     }
 
     fn is_of(&self, run: &Run) -> bool {
         self.key.run() == run.spec.id.as_str()
     }
 
-    /// "at 60 %", as far as it is known.
+    /// Whether the attempt that writes may still be at work, or its outcome is unknown.
+    fn is_open_in(&self, run: &Run) -> bool {
+        run.progress.steps.iter().any(|step| step.attempt_open && run.key(step) == self.key)
+    }
+
+    /// Whether the device confirmed that it has begun to write.
+    pub fn has_begun(&self) -> bool {
+        self.percent.is_some_and(|percent| percent > 0)
+    }
+
+    /// "it stopped at 60 %", as far as it is known.
     pub fn progress(&self) -> String {
         match self.percent {
-            Some(percent) => format!("at {percent} %"),
-            None => "at an unknown percentage".into(),
+            Some(percent) => format!("it stopped at {percent} %"),
+            None => "how far it came is not known".into(),
         }
     }
 
     /// Why the machine is not provisioned.
     fn observation(&self, at_work: bool) -> ConditionObservation {
-        let Self { content, percent, key } = self;
+        let Self { content, percent, key, before: _ } = self;
         let run = key.run();
         let reason = match (at_work, percent) {
             (true, _) => format!("Writing:{content}:{run}"),
@@ -63,30 +94,50 @@ impl DiskWrite {
 
 impl Machine {
     /// Applies a commit of a run to the record of the disk. `evidence` is that of the answer that
-    /// led to the commit, `percent` how much the call reported as written.
+    /// led to the commit, `report` what the call reported about the disk.
     pub fn record_disk_write(
         &mut self,
         run: &Run,
         evidence: &[ConditionObservation],
-        percent: Option<u8>,
+        report: Option<DiskReport>,
         now: Timestamp,
     ) {
         if evidence.iter().any(|one| one.condition == ConditionType::Provisioned) {
             self.open_disk_write = None;
         }
-        let mut before = self.open_disk_write.take();
-        if let Some(known) = before.as_mut().filter(|known| known.is_of(run)) {
-            known.percent = percent.or(known.percent);
+        if let Some(report) = report
+            && let Some(open) = self.open_disk_write.take_if(|open| open.is_of(run))
+        {
+            self.apply_disk_report(open, report, run);
         }
-        self.open_disk_write = match (before, DiskWrite::of(run)) {
-            (Some(before), Some(next)) if before.key == next.key => Some(before),
-            (_, Some(next)) => Some(next),
-            (before, None) => before,
-        };
+        let next = DiskWrite::of(run);
+        let known = self.open_disk_write.as_ref().map(|open| &open.key);
+        if let Some(next) = next.filter(|next| known != Some(&next.key)) {
+            // An earlier write is kept once: what was before that one is not needed any more.
+            let open = self.open_disk_write.take().map(|open| DiskWrite { before: None, ..open });
+            let provisioned = self.conditions.get(ConditionType::Provisioned).cloned();
+            let before = Some(Box::new(DiskBefore { provisioned, open }));
+            self.open_disk_write = Some(DiskWrite { before, ..next });
+        }
         if let Some(open) = self.open_disk_write.as_ref().filter(|open| open.is_of(run)) {
             let observed = open.observation(!run.ended());
             self.learn(&[observed], now);
         }
+    }
+
+    /// Only an attempt that has ended and provably wrote nothing is forgotten.
+    fn apply_disk_report(&mut self, open: DiskWrite, report: DiskReport, run: &Run) {
+        self.open_disk_write = match report {
+            DiskReport::Written(percent) => Some(DiskWrite { percent: Some(percent), ..open }),
+            DiskReport::Untouched if open.has_begun() || open.is_open_in(run) => Some(open),
+            DiskReport::Untouched => match open.before {
+                Some(before) => {
+                    self.conditions.restore(ConditionType::Provisioned, before.provisioned);
+                    before.open
+                }
+                None => Some(open),
+            },
+        };
     }
 
     /// The gate `unfinished-disk`: a half-written disk does not go into service.
@@ -95,7 +146,7 @@ impl Machine {
             Some(write) if !overrides.passes(Gate::UnfinishedDisk) => {
                 let (id, run) = (&self.id, write.key.run());
                 let message = format!(
-                    "{what} is refused: {run} did not finish writing {} to the disk of {id}; it stopped {}",
+                    "{what} is refused: {run} did not finish writing {} to the disk of {id}; {}",
                     write.content,
                     write.progress()
                 );

@@ -57,12 +57,11 @@ impl MachineProblem<'_> {
     /// A sentence about the machine, which it calls "it".
     pub fn describe(self) -> String {
         match self {
-            Self::UnfinishedDisk(write) => format!(
-                "its disk is half written: {} did not finish writing {}; it stopped {}",
-                write.key.run(),
-                write.content,
-                write.progress()
-            ),
+            Self::UnfinishedDisk(write) => {
+                let (run, content, progress) = (write.key.run(), &write.content, write.progress());
+                let how = if write.has_begun() { "is" } else { "may be" };
+                format!("its disk {how} half written: {run} did not finish writing {content}; {progress}")
+            }
             Self::Unreachable(known) => {
                 let what = match known.reason == POWERED_OFF {
                     true => "it is switched off",

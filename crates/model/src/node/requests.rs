@@ -368,7 +368,10 @@ pub fn admit_resume(node: &Node, run: &Run) -> Result<(), Refusal> {
         return Ok(());
     }
     let (id, state) = (&node.head.id, node.state);
-    let message = format!("{id} is {state} by now: {} no longer fits it", run.spec.id);
+    let message = match node.workflow.as_ref().filter(|_| !newest) {
+        Some(newest) => format!("{} has been followed by {newest} on {id}", run.spec.id),
+        None => format!("{id} is {state} by now: {} no longer fits it", run.spec.id),
+    };
     Err(Refusal::new(Reason::NodeMovedOn, message).next(format!("farrier why {id}")))
 }
 

@@ -312,8 +312,9 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         Effect::Uncordon { cluster_ref, own } => {
             Effect::Uncordon { cluster_ref: cluster(cluster_ref).unwrap_or_default(), own: *own }
         }
-        Effect::Leave { cluster_ref } => {
-            Effect::Leave { cluster_ref: cluster(cluster_ref).ok_or(Gap::Cluster)? }
+        Effect::Leave { cluster_ref, joined_by } => {
+            let cluster_ref = cluster(cluster_ref).ok_or(Gap::Cluster)?;
+            Effect::Leave { cluster_ref, joined_by: joined_by.clone() }
         }
         Effect::Verify { cluster_ref, expect, advisory } => {
             let found = cluster(cluster_ref);

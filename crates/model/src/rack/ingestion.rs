@@ -71,6 +71,7 @@ impl Rack {
                 "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
                 self.head.id
             ),
+            canceled: false,
         })
     }
 

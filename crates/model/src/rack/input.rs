@@ -237,7 +237,6 @@ impl RackOperation {
 
 fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Option<RackFailure> {
     let id = &run.spec.id;
-    let rack = &run.spec.target;
     let during = RackFailurePhase::of(rack_step);
     let restarted = format!("farrier operation rerun {id}");
     match (run.phase(), &run.progress.failure) {
@@ -250,11 +249,11 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
                 run: Some(failed.map_or(id, |part| &part.spec.id).clone()),
                 code: fault.code.as_str().into(),
             };
-            let retry =
-                format!("farrier operation retry-step {id}   # or, all of it anew: {restarted}");
-            let next = if run.spec.steps.is_empty() { restarted } else { retry };
+            let retry = run.command("retry-step");
+            let next_command = if run.spec.steps.is_empty() { restarted } else { retry };
             let device = failed.map(|part| part.spec.target.clone());
-            Some(RackFailure { phase: during, device, failure: error, next_command: next })
+            let canceled = false;
+            Some(RackFailure { phase: during, device, failure: error, next_command, canceled })
         }
         (RunPhase::Failed | RunPhase::Canceled, None) => {
             let by = run.progress.stop_request.as_ref().map(StopRequest::describe);
@@ -263,9 +262,9 @@ fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Opti
                 by.unwrap_or_default()
             );
             let error = DeviceFailure { message: text, run: Some(id.clone()), code: String::new() };
-            let next =
-                format!("{restarted}   # or another one: farrier rack maintenance start {rack}");
-            Some(RackFailure { phase: during, device: None, failure: error, next_command: next })
+            let (next_command, canceled) = (restarted, true);
+            let (device, failure) = (None, error);
+            Some(RackFailure { phase: during, device, failure, next_command, canceled })
         }
     }
 }
@@ -334,6 +333,7 @@ impl RackTurnInput {
                     code: String::new(),
                 },
                 next_command: "farrier rack maintenance start …".into(),
+                canceled: false,
             }),
         })
     }

@@ -102,4 +102,7 @@ pub struct RackFailure {
     pub failure: DeviceFailure,
     #[serde(rename = "next")]
     pub next_command: String,
+    /// An operator canceled the operation: nothing has failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub canceled: bool,
 }

@@ -78,9 +78,8 @@ fn explain_state(rack: &Rack, context: RackContext, now: Timestamp) -> Explanati
             headline: format!("{id} looks for its devices"),
             next_commands: vec![
                 get,
-                format!(
-                    "farrier rack update {id} --help   # where fewer devices are expected of it"
-                ),
+                // For a rack of which fewer devices are expected.
+                format!("farrier rack update {id} --help"),
             ],
             ..reported
         },
@@ -140,16 +139,28 @@ fn at_work(reported: Explanation, operation: &Explanation) -> Explanation {
 fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanation {
     let id = &rack.head.id;
     let device = cause.device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
+    let phase = cause.phase.as_str();
+    let headline = match (&cause.failure.run, cause.canceled) {
+        (Some(run), true) => format!("{id} is in Error: {run} was canceled during {phase}"),
+        (Some(_) | None, _) => format!("{id} is in Error: {phase}{device} failed"),
+    };
+    // The command of an older version may have a second one behind it.
+    let repair = cause.next_command.split("   #").next().unwrap_or_default().to_string();
+    let anew = cause.failure.run.as_ref().map(|run| format!("farrier operation rerun {run}"));
+    let anew = anew.filter(|anew| *anew != repair && cause.device.is_none());
     Explanation {
-        headline: format!("{id} is in Error: {}{device} failed", cause.phase.as_str()),
+        headline,
         failed: cause.failure.message.clone(),
         fault: FaultCode::parse(&cause.failure.code),
         normal: "it stays so until an operator resumes it or requests it again".into(),
-        next_commands: vec![
-            cause.next_command.clone(),
-            format!("farrier rack maintenance status {id}"),
-            format!("farrier rack get {id}"),
-        ],
+        next_commands: [repair]
+            .into_iter()
+            .chain(anew)
+            .chain([
+                format!("farrier rack maintenance status {id}"),
+                format!("farrier rack get {id}"),
+            ])
+            .collect(),
         ..reported
     }
 }

@@ -82,7 +82,7 @@ reasons! {
         "adopt at a step that only the agent can prove, by doing it",
         "`farrier operation retry-step <op>`";
     RunActive = "RUN_ACTIVE", Precondition,
-        "adopt, rerun or restart-clean on a run that is still active",
+        "retry-step, resume, adopt, rerun or restart-clean on a run that is still active",
         "wait, or cancel it first";
     AlreadyFinished = "ALREADY_FINISHED", Precondition,
         "the run has ended, and this action does not apply",

@@ -229,14 +229,18 @@ fn resume_run(
                 }
             }
         }
-        Workflow::Pending | Workflow::Running | Workflow::Compensating => match action {
-            Action::RetryStep | Action::Resume => Ok(ActionResult::Unchanged),
-            Action::Cancel | Action::Adopt | Action::MarkManual => Err(Refusal::new(
-                Reason::RunActive,
-                format!("{} is still at work: only a failed step can be adopted", run.spec.id),
-            )
-            .next(format!("farrier why {}", run.spec.id))),
-        },
+        Workflow::Pending | Workflow::Running | Workflow::Compensating => {
+            let id = &run.spec.id;
+            let message = match action {
+                Action::Adopt => {
+                    format!("{id} is still at work: only a failed step can be adopted")
+                }
+                Action::RetryStep | Action::Resume | Action::Cancel | Action::MarkManual => {
+                    format!("{id} is still at work: there is nothing to {}", action.as_str())
+                }
+            };
+            Err(Refusal::new(Reason::RunActive, message).next(format!("farrier why {id}")))
+        }
         Workflow::Completed | Workflow::Cancelled | Workflow::Reconciled => {
             Err(finished(run, action))
         }
@@ -305,22 +309,30 @@ fn finished(run: &Run, action: Action) -> Refusal {
         run.phase().as_str(),
         action.as_str()
     );
+    let show = format!("farrier operation get {}", run.spec.id);
     let next = match run.phase() {
         // Whoever cancels wants less to happen, not more.
-        _ if action == Action::Cancel => format!("farrier operation get {}", run.spec.id),
+        _ if action == Action::Cancel => show,
         RunPhase::Failed => run.command("retry-step"),
         // Further actions are requested on the node, not on its run.
         RunPhase::Canceled | RunPhase::Succeeded if run.works_on_node() => {
             format!("farrier why {}", run.spec.id)
         }
-        RunPhase::Canceled | RunPhase::Succeeded => run.command("rerun"),
+        RunPhase::Canceled => run.command("rerun"),
+        // A rerun would repeat what is done, a disk write for example.
+        RunPhase::Succeeded => show,
         RunPhase::Pending | RunPhase::Running => format!("farrier why {}", run.spec.id),
     };
     Refusal::new(Reason::AlreadyFinished, message).next(next)
 }
 
-/// The initial progress of a new run that repeats an ended one.
-pub fn restart(run: &Run, how: RestartMode) -> Result<Progress, Refusal> {
+/// The initial progress of a new run that repeats an ended one. `superseded`: another run has
+/// changed the target since.
+///
+/// A rerun adopts what holds already of a run that failed or was canceled: it continues that work.
+/// After a success, or when another run has followed, there is nothing to continue. The operator
+/// wants the work to be done again, so nothing is adopted.
+pub fn restart(run: &Run, how: RestartMode, superseded: bool) -> Result<Progress, Refusal> {
     if !run.ended() {
         let message = format!("{} is still at work: cancel it before starting over", run.spec.id);
         return Err(Refusal::new(Reason::RunActive, message).next(run.command("cancel")));
@@ -329,6 +341,7 @@ pub fn restart(run: &Run, how: RestartMode) -> Result<Progress, Refusal> {
     match how {
         // The stages of a node check what holds already, so no scan is needed.
         RestartMode::Rerun if run.works_on_node() => {}
+        RestartMode::Rerun if superseded || run.phase() == RunPhase::Succeeded => {}
         RestartMode::Rerun => {
             let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;
             progress.scan_index =

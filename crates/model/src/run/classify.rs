@@ -4,6 +4,8 @@
 //! read first. If the status cannot be determined and a repetition would do harm, the run stops for
 //! an operator.
 
+mod scan;
+
 use super::next::{active_workflow, close_step, fail, stop_run};
 use super::{HistoryNote, Progress, Run, StepPhase, StepState};
 use crate::condition::{ConditionObservation, ConditionType};
@@ -172,11 +174,8 @@ impl AnswerContext<'_> {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(ProviderAnswer::Stopped) if halting => {
                 let mut classification = self.halted();
-                // The key is stopped for good; a resumed run needs a new attempt.
-                let index = self.run.progress.scan_index.unwrap_or(self.run.progress.step_index);
-                if let Some(step) = classification.progress.steps.get_mut(index) {
-                    step.attempt_open = false;
-                }
+                // The key is stopped for good.
+                self.conclude_attempt(&mut classification);
                 classification
             }
             Ok(ProviderAnswer::Stopped) => match &self.step.uncertain_fault {
@@ -342,17 +341,15 @@ impl AnswerContext<'_> {
     /// The attempt ended without success: retry if the budget allows, else the step fails.
     fn attempt_failed(&self, fault: Fault) -> AnswerClassification {
         if self.run.progress.halting() {
-            return self.halted();
+            let mut classification = self.halted();
+            self.conclude_attempt(&mut classification);
+            return classification;
         }
         let again =
             fault.class() == FaultClass::Retryable && self.step.attempt < self.step.max_attempt;
         if !again {
             let mut classification = self.step_failed(fault);
-            // This attempt is concluded; continuing needs a new one.
-            if let Some(step) = classification.progress.steps.get_mut(self.run.progress.step_index)
-            {
-                step.attempt_open = false;
-            }
+            self.conclude_attempt(&mut classification);
             return classification;
         }
         let mut progress = self.progress();
@@ -424,43 +421,12 @@ impl AnswerContext<'_> {
         AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
-    /// A rerun found the last step whose goal holds: this step and all before it are skipped.
-    fn adopt_up_to_here(&self, outcome: CallOutcome) -> AnswerClassification {
-        let mut progress = self.progress();
-        let last = progress.scan_index.take().unwrap_or_default();
-        for (index, step) in progress.steps.iter_mut().enumerate().take(last + 1) {
-            step.state = StepPhase::Succeeded;
-            step.started_at = step.started_at.or(Some(self.now));
-            step.finished_at = Some(self.now);
-            step.message = match index {
-                _ if index == last => format!("adopted: {}", outcome.message),
-                _ => format!("adopted: implied by step {}", self.name),
-            };
+    /// The attempt has ended; continuing needs a new one.
+    fn conclude_attempt(&self, classification: &mut AnswerClassification) {
+        let index = self.run.progress.scan_index.unwrap_or(self.run.progress.step_index);
+        if let Some(step) = classification.progress.steps.get_mut(index) {
+            step.attempt_open = false;
         }
-        progress.step_index = last + 1;
-        let note = note!("adopted everything up to step {}", self.name);
-        AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
-    }
-
-    /// The goal of this step does not hold; the scan continues with the step before it.
-    fn scan_back(&self, observed: &str) -> AnswerClassification {
-        let mut progress = self.progress();
-        if let Some(step) = progress.current_mut() {
-            let of = step.plan_step;
-            let retries = self.run.plan_step(step).map_or(0, |plan| plan.max_retries);
-            *step = StepState::new(of, false, retries);
-        }
-        progress.scan_index = match progress.scan_index {
-            Some(0) | None => None,
-            Some(index) => Some(index - 1),
-        };
-        if progress.scan_index.is_some()
-            && let Some(step) = progress.current_mut()
-        {
-            step.next_verb = CallVerb::Observe;
-        }
-        let note = note!("step {} is not adopted: {observed}", self.name);
-        AnswerClassification::new(progress, note)
     }
 
     fn halted(&self) -> AnswerClassification {

@@ -1,7 +1,7 @@
 //! The changes that a run makes to its machine: conditions, phase, and the hold.
 
 use super::{Run, RunPhase, StopKind};
-use crate::condition::{ConditionObservation, ConditionType};
+use crate::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
 use crate::machine::{Machine, Phase};
 use crate::plan::{OnFailure, RunType};
 use crate::time::Timestamp;
@@ -19,7 +19,7 @@ pub fn apply_to_machine(
         if machine.active_run.as_ref() == Some(&run.spec.id) {
             machine.active_run = None;
         }
-        machine.learn(&final_conditions(machine, run), now);
+        machine.learn(&final_conditions(machine, run, evidence), now);
         if let Some(phase) = new_phase(run) {
             machine.phase = phase;
         }
@@ -39,7 +39,11 @@ pub fn apply_to_machine(
 }
 
 /// The conditions that follow from the end of a run.
-fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
+fn final_conditions(
+    machine: &Machine,
+    run: &Run,
+    evidence: &[ConditionObservation],
+) -> Vec<ConditionObservation> {
     use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Rma};
     let id = &run.spec.id;
     let mut message = Vec::new();
@@ -52,7 +56,11 @@ fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
                     format!("Succeeded:{id}"),
                 ));
             }
-            if run.spec.run_type == RunType::ExitMaintenance {
+            // A node that was just observed as cordoned and empty has no work yet.
+            let empty = |one: &ConditionObservation| {
+                one.condition == Drained && one.status && one.reason != NOT_IN_CLUSTER
+            };
+            if run.spec.run_type == RunType::ExitMaintenance && !evidence.iter().any(empty) {
                 message.push(ConditionObservation::new(Drained, false, "InService"));
             }
             if run.spec.run_type == RunType::ExitRma {

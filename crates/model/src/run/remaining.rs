@@ -4,7 +4,7 @@
 use super::next::undo_steps;
 use super::{Run, StepPhase, StepState, StopKind};
 use crate::effect::{DeviceWork, DiskContent, Effect};
-use crate::machine::DiskWrite;
+use crate::machine::DiskReport;
 use crate::plan::RunStep;
 use std::time::Duration;
 
@@ -60,27 +60,34 @@ pub fn time_limit(steps: &[RemainingStep]) -> Duration {
 }
 
 /// What a stop does to the effect that the run has in progress, and the state that it leaves
-/// behind; none if no effect is in progress. `write` is the open disk write of the machine.
-pub fn describe_stop(run: &Run, write: Option<&DiskWrite>) -> Option<String> {
+/// behind; none if no effect is in progress. `report` is the provider's word on a disk that the
+/// effect writes.
+pub fn describe_stop(run: &Run, report: Option<DiskReport>) -> Option<String> {
     let step = run.progress.current().filter(|step| step.attempt_open && !run.ended())?;
     let (name, target) = (run.step_name(step), &run.spec.target);
     let effect = run.effect(step)?;
-    let how_far = match write.filter(|write| write.key == run.key(step)) {
-        Some(write) => format!(" {}", write.progress()),
-        None => String::new(),
-    };
     let left = match (effect.facts().disk, &effect) {
         (Some(DiskContent::Nothing), _) => format!(
             "{name} would be stopped while the machine is released: the disks of {target} may be half erased"
         ),
-        (Some(content), _) => format!(
-            "{name} would be stopped{how_far}: the disk of {target} would hold a part of {content}, and {target} would not boot or leave maintenance until an image is installed"
-        ),
+        (Some(content), _) => {
+            let (how_far, holds) = match report {
+                Some(DiskReport::Written(percent)) if percent > 0 => {
+                    (format!(" at {percent} %"), "would hold")
+                }
+                Some(DiskReport::Written(_) | DiskReport::Untouched) | None => {
+                    (String::new(), "may hold")
+                }
+            };
+            format!(
+                "{name} would be stopped{how_far}: the disk of {target} {holds} a part of {content}, and {target} would not boot or leave maintenance until an image is installed"
+            )
+        }
         (None, Effect::Device { work: DeviceWork::Firmware { .. } }) => format!(
             "{name} would not be stopped: the firmware update of {target} is seen through to its end, so that the device is not left half written"
         ),
         (None, Effect::ChildRuns { .. }) => {
-            format!("{name} would be stopped on each of its devices")
+            format!("{name} would begin on no further device")
         }
         (None, _) => {
             format!("{name} would be stopped; what it has done to {target} until then stays")

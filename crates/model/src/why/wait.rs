@@ -253,7 +253,7 @@ fn performer(run: &Run, step: &StepState) -> String {
         Some(
             Effect::Drain { cluster_ref, .. }
             | Effect::Join { cluster_ref, .. }
-            | Effect::Leave { cluster_ref }
+            | Effect::Leave { cluster_ref, .. }
             | Effect::Verify { cluster_ref, .. }
             | Effect::Uncordon { cluster_ref, .. },
         ) => cluster(&cluster_ref),

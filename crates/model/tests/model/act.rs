@@ -82,9 +82,9 @@ fn every_state_and_every_action() {
     };
     // Columns: cancel, retry-step, resume, adopt, mark-manual.
     let table = [
-        (Pending, ["told", "already", "already", ACTIVE, "told"]),
-        (Running, ["told", "already", "already", ACTIVE, "told"]),
-        (Compensating, ["already", "already", "already", ACTIVE, "told"]),
+        (Pending, ["told", ACTIVE, ACTIVE, ACTIVE, "told"]),
+        (Running, ["told", ACTIVE, ACTIVE, ACTIVE, "told"]),
+        (Compensating, ["already", ACTIVE, ACTIVE, ACTIVE, "told"]),
         (FailedRetryable, [ENDED, "reopened", "reopened", "reopened", "changed"]),
         (FailedManualIntervention, [ENDED, "reopened", "reopened", "reopened", "already"]),
         (Completed, [ENDED, ENDED, ENDED, ENDED, ENDED]),
@@ -140,7 +140,7 @@ fn what_is_given_up_while_it_is_undone_is_undone_to_its_end() {
     let mut driver = RunDriver::of(vec![netboot(0), wipe(0)]);
     driver.run.spec.run_type = model::plan::RunType::Onboard;
     driver.answer(done()).answer(fault(FaultCode::EffectFailed));
-    let progress = restart(&driver.run, RestartMode::RestartClean).expect("anew");
+    let progress = restart(&driver.run, RestartMode::RestartClean, false).expect("anew");
     let mut driver = RunDriver::with(driver.run.spec.clone(), progress);
     driver.expect(CallVerb::Perform, "undo-netboot/1");
     while !driver.run.ended() {
@@ -178,7 +178,7 @@ fn a_new_run_is_made_of_an_ended_one_only() {
     for workflow in Workflow::ALL {
         let run = run_in(workflow);
         for how in [RestartMode::Rerun, RestartMode::RestartClean] {
-            match restart(&run, how) {
+            match restart(&run, how, false) {
                 Ok(progress) => {
                     assert!(workflow.ended(), "{workflow:?}");
                     assert_eq!(progress.workflow, Workflow::Pending);
@@ -321,7 +321,7 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
 #[test]
 fn a_clean_restart_that_is_canceled_undoes_under_new_keys() {
     let ended = run_in(Workflow::Completed);
-    let progress = restart(&ended, RestartMode::RestartClean).unwrap();
+    let progress = restart(&ended, RestartMode::RestartClean, false).unwrap();
     let mut driver = RunDriver::with(ended.spec, progress);
     assert_eq!(driver.run.progress.workflow, Workflow::Compensating);
     driver.expect(CallVerb::Perform, "undo-netboot/1").answer(done());
@@ -370,6 +370,19 @@ fn a_refused_cancel_recommends_nothing_destructive() {
     }
 }
 
+/// After a success, no refused action proposes to do the work again.
+#[test]
+fn a_success_is_not_recommended_to_be_repeated() {
+    for workflow in [Workflow::Completed, Workflow::Reconciled] {
+        let run = run_in(workflow);
+        for action in Action::ALL {
+            let refusal = apply_action(&run, action, &who(), at(9)).unwrap_err();
+            let expected = format!("farrier operation get {}", run.spec.id);
+            assert_eq!(refusal.next_command, Some(expected), "{workflow:?} {action:?}");
+        }
+    }
+}
+
 /// The log of a run has a line about every failed attempt.
 #[test]
 fn a_failed_attempt_is_worth_a_line() {
@@ -392,8 +405,8 @@ fn a_failed_attempt_is_worth_a_line() {
 #[test]
 fn a_stop_says_what_it_leaves() {
     use crate::support::spec;
-    use model::effect::{DeviceWork, DiskContent, Effect, EffectKey};
-    use model::machine::DiskWrite;
+    use model::effect::{DeviceWork, DiskContent, Effect};
+    use model::machine::DiskReport;
     use model::plan::RunStep;
     use model::run::describe_stop;
     for effect in crate::stored::golden_effects() {
@@ -407,21 +420,20 @@ fn a_stop_says_what_it_leaves() {
         let said = describe_stop(&driver.run, None).expect("an effect in progress");
         let expected = match (effect.facts().disk, &effect) {
             (Some(DiskContent::Nothing), _) => "the disks of m-1 may be half erased",
-            (Some(_), _) => "the disk of m-1 would hold a part of",
+            (Some(_), _) => "s would be stopped: the disk of m-1 may hold a part of",
             (None, Effect::Device { work: DeviceWork::Firmware { .. } }) => {
                 "s would not be stopped"
             }
-            (None, Effect::ChildRuns { .. }) => "s would be stopped on each of its devices",
+            (None, Effect::ChildRuns { .. }) => "s would begin on no further device",
             (None, _) => "s would be stopped; what it has done to m-1 until then stays",
         };
         assert!(said.contains(expected), "{effect:?}: {said}");
     }
-    // The percentage is that of the write in progress.
+    // The percentage is that of the write in progress, as the provider knows it.
     let driver = RunDriver::of(vec![crate::support::wipe(0)]);
-    let key = EffectKey::trusted("op-1/wipe/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: Some(60) };
-    let said = describe_stop(&driver.run, Some(&write)).unwrap();
-    assert!(said.starts_with("wipe would be stopped at 60 %: "), "{said}");
+    let said = describe_stop(&driver.run, Some(DiskReport::Written(60))).unwrap();
+    let expected = "wipe would be stopped at 60 %: the disk of m-1 would hold a part of";
+    assert!(said.starts_with(expected), "{said}");
     // Before its first step, and after its end, a run has nothing in progress.
     let fresh = model::run::Run::new(spec(vec![crate::support::wipe(0)]));
     assert_eq!(describe_stop(&fresh, None), None);

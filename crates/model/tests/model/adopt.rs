@@ -1,12 +1,12 @@
 //! Adoption: a step whose goal already holds counts as done, in a rerun and by an operator's
 //! action.
 
-use crate::support::{RunDriver, done, fault, netboot, note, spec, wipe};
+use crate::support::{RunDriver, done, fault, join, netboot, note, spec, wipe};
 use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::FaultCode;
 use model::plan::RunStep;
+use model::run::Workflow;
 use model::run::actions::{Action, RestartMode, restart};
-use model::run::{StepPhase, Workflow};
 
 fn steps() -> Vec<RunStep> {
     vec![netboot(0), wipe(0), note(0)]
@@ -18,25 +18,75 @@ fn differs() -> Result<ProviderAnswer, model::fault::Fault> {
 
 /// A rerun of a run whose first `held` steps succeeded before the next one failed.
 fn rerun(claimed: usize) -> RunDriver {
-    let mut driver = RunDriver::of(steps());
+    rerun_of(steps(), claimed, false)
+}
+
+fn rerun_of(steps: Vec<RunStep>, claimed: usize, superseded: bool) -> RunDriver {
+    let mut driver = RunDriver::of(steps.clone());
     for _ in 0..claimed {
         driver.answer(done());
     }
-    if claimed < steps().len() {
+    if claimed < steps.len() {
         driver.answer(fault(FaultCode::EffectFailed));
         assert_eq!(driver.run.progress.workflow, Workflow::FailedRetryable);
     }
-    let progress = restart(&driver.run, RestartMode::Rerun).unwrap();
-    RunDriver::with(spec(steps()), progress)
+    let progress = restart(&driver.run, RestartMode::Rerun, superseded).unwrap();
+    RunDriver::with(spec(steps), progress)
+}
+
+/// A disk write, a later step whose goal another image reaches as well, and the step that failed.
+fn with_join() -> Vec<RunStep> {
+    vec![netboot(0), wipe(0), join(0), note(0)]
+}
+
+fn messages(driver: &RunDriver) -> Vec<&str> {
+    driver.run.progress.steps.iter().map(|step| step.message.as_str()).collect()
+}
+
+/// The host is a member of its cluster, with whatever image: the image is compared as well.
+#[test]
+fn a_later_step_does_not_imply_a_disk_write() {
+    let mut driver = rerun_of(with_join(), 3, false);
+    driver.expect(CallVerb::Observe, "join/0").answer(done());
+    driver.expect(CallVerb::Observe, "wipe/0").answer(done());
+    driver.expect(CallVerb::Perform, "note/1");
+    let adopted = ["adopted: implied by step join", "adopted: it holds", "adopted: it holds", ""];
+    assert_eq!(messages(&driver), adopted);
+    driver.answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Completed);
+}
+
+#[test]
+fn another_image_on_the_disk_is_written_again_with_all_that_follows() {
+    let mut driver = rerun_of(with_join(), 3, false);
+    driver.expect(CallVerb::Observe, "join/0").answer(done());
+    driver.expect(CallVerb::Observe, "wipe/0").answer(differs());
+    driver.expect(CallVerb::Observe, "netboot/0").answer(done());
+    for key in ["wipe/1", "join/1", "note/1"] {
+        driver.expect(CallVerb::Perform, key).answer(done());
+    }
+    assert_eq!(driver.run.progress.workflow, Workflow::Completed);
+    assert_eq!(messages(&driver), ["adopted: it holds", "it holds", "it holds", "it holds"]);
+}
+
+/// Nobody is waiting for the rest of it: the operator wants the work to be done again.
+#[test]
+fn what_was_followed_by_another_run_or_succeeded_is_done_again() {
+    for (claimed, superseded) in [(3, true), (4, false), (4, true)] {
+        let mut driver = rerun_of(with_join(), claimed, superseded);
+        for key in ["netboot/1", "wipe/1", "join/1", "note/1"] {
+            driver.expect(CallVerb::Perform, key).answer(done());
+        }
+        assert_eq!(driver.run.progress.workflow, Workflow::Completed);
+    }
 }
 
 #[test]
 fn the_last_step_that_holds_adopts_all_before_it() {
     let mut driver = rerun(2);
     driver.expect(CallVerb::Observe, "wipe/0").answer(done()).expect(CallVerb::Perform, "note/1");
-    let messages: Vec<_> =
-        driver.run.progress.steps.iter().map(|step| step.message.as_str()).collect();
-    assert_eq!(messages, ["adopted: implied by step wipe", "adopted: it holds", ""]);
+    let adopted = ["adopted: implied by step wipe", "adopted: it holds", ""];
+    assert_eq!(messages(&driver), adopted);
     driver.answer(done());
     // No operator adopted a state: the run completed normally.
     assert_eq!(driver.run.progress.workflow, Workflow::Completed);
@@ -67,14 +117,6 @@ fn when_nothing_holds_all_is_done_from_the_top() {
 #[test]
 fn a_rerun_of_a_run_that_did_nothing_begins_at_the_top() {
     rerun(0).expect(CallVerb::Perform, "netboot/1");
-}
-
-#[test]
-fn a_rerun_of_a_whole_success_may_have_nothing_to_do() {
-    let mut driver = rerun(3);
-    driver.expect(CallVerb::Observe, "note/0").answer(done());
-    assert_eq!(driver.run.progress.workflow, Workflow::Completed);
-    assert!(driver.run.progress.steps.iter().all(|step| step.state == StepPhase::Succeeded));
 }
 
 #[test]

@@ -76,6 +76,26 @@ fn every_type_every_end_both_plans() {
     assert_eq!(cases, RunType::ALL.len() * 8 * 2 * 3);
 }
 
+/// Drained is what was observed at the end. Without an observation the machine counts as in
+/// service.
+#[test]
+fn leaving_maintenance_keeps_a_node_that_is_observed_as_empty() {
+    let observed = |status, reason| vec![ConditionObservation::new(Drained, status, reason)];
+    for (evidence, drained, reason) in [
+        (observed(true, "Evicted"), true, "Evicted"),
+        (observed(true, "NotInCluster"), false, "InService"),
+        (observed(false, "Schedulable"), false, "InService"),
+        (Vec::new(), false, "InService"),
+    ] {
+        let mut machine = machine(Phase::Maintenance);
+        machine.learn(&[ConditionObservation::new(Drained, true, "Evicted")], at(1));
+        let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Completed);
+        apply_to_machine(&mut machine, &run, &evidence, at(5));
+        let known = machine.conditions.get(Drained).unwrap();
+        assert_eq!((known.status, known.reason.as_str()), (drained, reason), "{evidence:?}");
+    }
+}
+
 #[test]
 fn a_failure_names_its_code_and_its_run() {
     let mut failed = machine(Phase::Ready);
@@ -180,9 +200,9 @@ fn evidence_is_taken_in_before_the_verdict() {
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Running);
     apply_to_machine(&mut machine, &run, &observed, at(5));
     assert!(machine.is(Reachable) && machine.is(Drained));
-    // The end of the run overrides earlier observations.
+    // The end of the run overrides the observations of earlier steps.
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Completed);
-    apply_to_machine(&mut machine, &run, &observed, at(6));
+    apply_to_machine(&mut machine, &run, &[], at(6));
     assert!(machine.is(Reachable) && !machine.is(Drained));
 }
 

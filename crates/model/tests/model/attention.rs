@@ -38,7 +38,7 @@ fn machine(phase: Phase, observed: &[(ConditionType, bool, &str)]) -> Machine {
 
 fn half_written(machine: Machine) -> Machine {
     let key = EffectKey::trusted("op-1/repave/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: Some(60) };
+    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: Some(60), before: None };
     Machine { open_disk_write: Some(write), ..machine }
 }
 
@@ -171,6 +171,7 @@ fn a_rack_is_ranked_by_its_state_and_age() {
         device: None,
         failure: failure(""),
         next_command: "farrier rack get rack-1".into(),
+        canceled: false,
     };
     let (stopped, late) = (Some(Urgency::Stopped), Some(Urgency::Overdue));
     let mut waiting = Vec::new();

@@ -23,7 +23,7 @@ pub fn one_of_each() -> Vec<Effect> {
             taints: Vec::new(),
             kubeadm: Default::default(),
         },
-        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Leave { cluster_ref: cluster_ref(), joined_by: None },
         Effect::Verify {
             cluster_ref: cluster_ref(),
             expect: ClusterExpectation::Ready,

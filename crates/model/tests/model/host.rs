@@ -211,7 +211,7 @@ fn checking_compares_installs_and_follows() {
         (own(run("op-own", Workflow::Completed, None)), "Ready, asked nothing"),
         (own(run("op-own", Workflow::Reconciled, None)), "Ready, asked nothing"),
         (own(failed("op-own", FaultCode::EffectFailed)), "Failed 1"),
-        (own(run("op-own", Workflow::Cancelled, None)), "Failed 1"),
+        (own(run("op-own", Workflow::Cancelled, None)), "Ready, asked nothing"),
         ((with_run(plain), context()), "Failed 1"),
     ];
     for ((host, observed), expected) in table {
@@ -241,7 +241,7 @@ fn waiting_follows_the_part_and_then_the_operation() {
         }),
         (part(run("op-part", Workflow::Completed, None)), 200, "Ready, asked nothing"),
         (part(failed("op-part", FaultCode::EffectFailed)), 200, "Failed 0"),
-        (part(run("op-part", Workflow::Cancelled, None)), 200, "Failed 0"),
+        (part(run("op-part", Workflow::Cancelled, None)), 200, "Ready, asked nothing"),
         (parent(run("op-rack", Workflow::Pending, None)), 200, &format!("until {late}: {not_yet}")),
         (parent(run("op-rack", Workflow::Running, None)), 200, &format!("until {late}: {not_yet}")),
         (parent(run("op-rack", Workflow::Running, None)), late, "Failed 0"),

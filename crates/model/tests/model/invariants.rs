@@ -327,10 +327,7 @@ pub fn check_refused(run: &Run, action: Action, refusal: &Refusal, message: Desc
     assert!(next.starts_with("farrier "), "{refusal:?}\n{}", message());
     let way_out = match action {
         Action::Cancel => run.ended(),
-        Action::RetryStep | Action::Resume => {
-            matches!(run.phase(), RunPhase::Succeeded | RunPhase::Canceled)
-        }
-        Action::Adopt => run.phase() != RunPhase::Failed,
+        Action::RetryStep | Action::Resume | Action::Adopt => run.phase() != RunPhase::Failed,
         Action::MarkManual => matches!(run.phase(), RunPhase::Succeeded | RunPhase::Canceled),
     };
     assert!(way_out, "{action:?} is refused: {refusal}\n{}", message());

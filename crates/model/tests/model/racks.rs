@@ -54,6 +54,7 @@ pub fn error(during: RackFailurePhase) -> RackState {
             device: None,
             failure: trouble,
             next_command: String::new(),
+            canceled: false,
         },
     }
 }
@@ -96,6 +97,7 @@ pub fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> Ra
         device: Some(TargetId::new(TargetKind::Machine, "m-1")),
         failure: DeviceFailure { message: "no".into(), run: Some(id(name)), code: String::new() },
         next_command: format!("farrier operation retry-step {name}"),
+        canceled: false,
     });
     let claims = devices().into_iter().map(|device| device.target).collect();
     let (parts_at_work, parent, against) = (false, None, None);

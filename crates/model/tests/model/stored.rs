@@ -123,7 +123,7 @@ pub fn golden_effects() -> Vec<Effect> {
         Effect::Netboot { mode: NetbootMode::Disk },
         Effect::Repave { image: "ubuntu-2204".into() },
         join(NodeLabels::new(), Vec::new()),
-        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Leave { cluster_ref: cluster_ref(), joined_by: None },
         Effect::Verify {
             cluster_ref: cluster_ref(),
             expect: ClusterExpectation::Drained,

@@ -271,7 +271,7 @@ impl Walk {
             for index in new {
                 for how in [RestartMode::Rerun, RestartMode::RestartClean] {
                     let run = &self.nodes[index].run;
-                    if let Ok(progress) = restart(run, how) {
+                    if let Ok(progress) = restart(run, how, false) {
                         let run = Run { spec: run.spec.clone(), progress, version: 1 };
                         self.root(run, Some((index, format!("{how:?}"))));
                     }

@@ -41,6 +41,24 @@ fn check_commands(reported: &Explanation, case: &str) {
     );
 }
 
+/// A line of commands is typed as it is printed: a comment is no part of it.
+#[test]
+fn a_command_is_one_command_and_nothing_else() {
+    let next_commands = [
+        "farrier operation retry-step op-1   # or, all of it anew: farrier operation rerun op-1",
+        "farrier cancel op-1",
+        "farrier cancel op-1   # stops it for the whole rack",
+    ];
+    let next_commands = next_commands.map(String::from).to_vec();
+    let plain = Explanation { next_commands, ..Explanation::default() }.with_plain_commands();
+    let expected = [
+        "farrier operation retry-step op-1",
+        "farrier operation rerun op-1",
+        "farrier cancel op-1",
+    ];
+    assert_eq!(plain.next_commands, expected);
+}
+
 #[test]
 fn every_reachable_state_of_a_run_has_an_answer() {
     let states = states(vec![netboot(0)]);
@@ -61,13 +79,10 @@ fn every_reachable_state_of_a_run_has_an_answer() {
             // Every wait is shown as overdue eventually.
             let later = *now + Duration::from_secs(24 * 3_600);
             assert!(overdue(run, None, later), "{}", case());
-            let resume = "farrier operation resume op-1";
-            assert_eq!(
-                explain_run(run, RunContext::default(), later).next_commands[0],
-                resume,
-                "{}",
-                case()
-            );
+            // An active run is not resumed.
+            let resume = "farrier operation resume op-1".to_string();
+            let offered = explain_run(run, RunContext::default(), later).next_commands;
+            assert!(!offered.contains(&resume), "{}", case());
         }
         if run.phase() == RunPhase::Failed {
             assert!(!reported.failed.is_empty() && reported.fault.is_some(), "{}", case());
@@ -431,6 +446,7 @@ fn what_is_reported_of_a_rack_is_told_in_every_state() {
         device: None,
         failure: error,
         next_command: "farrier operation list".into(),
+        canceled: false,
     };
     for state in [
         RackState::Created,

@@ -308,7 +308,7 @@ impl Datacenter {
     pub(super) async fn leave(&self, request: TargetCall<'_>, cluster: &str) -> CallResult {
         let TargetCall { target, call, .. } = request;
         let api = self.cluster(cluster).await?;
-        if call.verb != CallVerb::Stop && self.joined_nothing(&call.key).await? {
+        if call.verb != CallVerb::Stop && self.joined_nothing(call).await? {
             let (_, node) = find_node(&api, target).await?;
             let observed = observe_node(&api, cluster, node.as_ref()).await?;
             let message = format!("{}: this operation did not join it", observed.message);
@@ -344,13 +344,25 @@ impl Datacenter {
         }
     }
 
-    /// Whether the join that this key undoes was called and never started kubeadm: its host is as
-    /// it was before. False without a checkpoint, as in a run that undoes the work of another.
-    async fn joined_nothing(&self, undo: &EffectKey) -> Result<bool> {
+    /// Whether the join that this call undoes was called and never started kubeadm: its host is as
+    /// it was before. False without a checkpoint: what became of the join is not known.
+    async fn joined_nothing(&self, call: &ProviderCall) -> Result<bool> {
+        let undo = &call.key;
         let Some(step) = undo.step().strip_prefix(UNDO_PREFIX) else { return Ok(false) };
+        if let Some(changed) = self.join_changed_host(undo.run(), step).await? {
+            return Ok(!changed);
+        }
+        let effect::Effect::Leave { joined_by: Some(original), .. } = &call.effect else {
+            return Ok(false);
+        };
+        Ok(self.join_changed_host(original.as_str(), step).await? == Some(false))
+    }
+
+    /// Whether an attempt of the run's join started kubeadm. None: none was called.
+    async fn join_changed_host(&self, run: &str, step: &str) -> Result<Option<bool>> {
         let (mut called, mut gap) = (false, 0);
         for attempt in 1.. {
-            let key = EffectKey::trusted(format!("{}/{step}/{attempt}", undo.run()));
+            let key = EffectKey::trusted(format!("{run}/{step}/{attempt}"));
             match self.checkpoint(&key).await? {
                 None if gap == MAX_GAP => break,
                 None => gap += 1,
@@ -358,10 +370,10 @@ impl Datacenter {
                     StoredCheckpoint::StoppedBeforeStart
                     | StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token: None }),
                 ) => (called, gap) = (true, 0),
-                Some(StoredCheckpoint::Checkpoint(_)) => return Ok(false),
+                Some(StoredCheckpoint::Checkpoint(_)) => return Ok(Some(true)),
             }
         }
-        Ok(called)
+        Ok(called.then_some(false))
     }
 }
 

@@ -50,6 +50,9 @@ impl Datacenter {
     pub(super) async fn repave(&self, request: TargetCall<'_>, image: &str) -> CallResult {
         let TargetCall { target, call, journal } = request;
         let Some(imaging) = &self.settings.imaging else {
+            if call.verb == CallVerb::Perform {
+                journal.report_untouched();
+            }
             let message = "there is no netboot service; set netboot.listen in the configuration";
             return Err(Fault::new(FaultCode::CapabilityMissing, message));
         };
@@ -132,7 +135,11 @@ impl ImagingWork<'_> {
             }
             Some(StoredCheckpoint::Checkpoint(_)) => {}
         }
-        Ok(match self.datacenter.store.deployment(&self.call.key).await? {
+        let deployment = self.datacenter.store.deployment(&self.call.key).await?;
+        if let Some(one) = &deployment {
+            self.report_progress(one);
+        }
+        Ok(match deployment {
             Some(one) if one.stage == DeploymentStage::Finished => {
                 ProviderAnswer::Done(install_outcome(&one))
             }
@@ -160,6 +167,7 @@ impl ImagingWork<'_> {
     async fn stop(&self) -> CallResult {
         let (at, key) = (self.datacenter, &self.call.key);
         let Some(CallCheckpoint::Image { stage, on }) = at.bar(key).await? else {
+            self.journal.report_untouched();
             return Ok(ProviderAnswer::Stopped);
         };
         let mut phase = PowerProgress { stage, powering_on: on };
@@ -169,6 +177,7 @@ impl ImagingWork<'_> {
             phase = stopped;
         }
         let Some(one) = at.store.command_deployment(key, DeploymentCommand::Stop).await? else {
+            self.journal.report_untouched();
             return Ok(ProviderAnswer::Stopped);
         };
         match one.stage {
@@ -183,8 +192,11 @@ impl ImagingWork<'_> {
             | DeploymentStage::Failed(_)
             | DeploymentStage::Closed => {}
         }
+        if never_claimed(&one) {
+            self.journal.report_untouched();
+        }
         if one.session.is_some() {
-            self.journal.report_written(one.percent());
+            self.report_progress(&one);
             let how_far =
                 format!("image: stopped at {} %; the disk holds half of it", one.percent());
             self.journal.write_line(how_far).await;
@@ -215,7 +227,11 @@ impl ImagingWork<'_> {
                 .store
                 .command_deployment(&self.call.key, DeploymentCommand::Close)
                 .await;
-            if let Some(one) = closed.map_err(possibly_happened)?
+            let closed = closed.map_err(possibly_happened)?;
+            if closed.as_ref().is_none_or(never_claimed) {
+                self.journal.report_untouched();
+            }
+            if let Some(one) = closed
                 && let Err(also) = self.restore_boot(&one).await
             {
                 self.journal
@@ -224,6 +240,13 @@ impl ImagingWork<'_> {
             }
         }
         ended
+    }
+
+    /// Before the deploy environment has claimed the deployment, nothing is written.
+    fn report_progress(&self, one: &Deployment) {
+        if one.session.is_some() {
+            self.journal.report_written(one.percent());
+        }
     }
 
     async fn run_to_end(&self, mut phase: PowerProgress) -> CallResult {
@@ -362,6 +385,12 @@ impl ImagingWork<'_> {
         let token = self.datacenter.store.deployment_token(&desired.key).await?;
         Ok(Some(format!("{}/netboot/{}/disc.iso", self.imaging.url, token.expose_secret())))
     }
+}
+
+/// Whether a closed deployment was never claimed by the deploy environment, which alone writes the
+/// disk. Not known of a foreign installer: it claims nothing.
+fn never_claimed(closed: &Deployment) -> bool {
+    closed.image.body.reports_progress() && closed.session.is_none()
 }
 
 fn install_outcome(one: &Deployment) -> CallOutcome {

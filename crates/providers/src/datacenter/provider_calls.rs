@@ -109,7 +109,7 @@ impl Datacenter {
             Effect::Rma { action: RmaAction::Record, .. } => {
                 return self.record(target, call.verb, journal).await;
             }
-            Effect::Leave { cluster_ref } => {
+            Effect::Leave { cluster_ref, .. } => {
                 return self.leave(request, cluster_ref).await;
             }
             Effect::Net { document } => {

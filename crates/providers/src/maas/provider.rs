@@ -43,11 +43,14 @@ use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, Upstream
 use crate::power::PowerTimeouts;
 use crate::state_store::ProviderStateStore;
 use async_trait::async_trait;
+use checkpoint::CheckpointStore;
 use executor::{CallContext, StageExecutor};
 use machine::MachineExecutor;
 use model::condition::ConditionObservation;
-use model::effect::{CallResult, Capability, DrainOptions, Effect, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode, Result};
+use model::effect::{
+    CallResult, CallVerb, Capability, DrainOptions, Effect, ProviderAnswer, ProviderCall,
+};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::id::NodeId;
 use model::machine::MachineSpec;
 use model::node::{MaasObservation, NodeStage};
@@ -253,6 +256,26 @@ fn not_at_maas(stage: NodeStage, what: &str) -> Fault {
     Fault::new(FaultCode::ProtocolBroken, format!("{stage} is not {what} at MAAS"))
 }
 
+impl MaasProvider {
+    /// Whether a disk write has failed before MAAS got a request that cannot be recalled.
+    async fn has_written_nothing(&self, request: &ProviderCall, answer: &CallResult) -> bool {
+        let writes = request.verb == CallVerb::Perform && request.effect.facts().disk.is_some();
+        let Err(fault) = answer else { return false };
+        if !writes || fault.code.effect_outcome() != EffectOutcome::NotApplied {
+            return false;
+        }
+        let notes = CheckpointStore { store: self.store.as_ref(), key: &request.key };
+        match self.store.checkpoint(&request.key).await {
+            Ok(None) => true,
+            Ok(Some(_)) => {
+                let noted = notes.recall().await;
+                matches!(noted, Ok(Some(checkpoint)) if checkpoint.requested_at().is_none())
+            }
+            Err(_) => false,
+        }
+    }
+}
+
 #[async_trait]
 impl Provider for MaasProvider {
     fn name(&self) -> &'static str {
@@ -284,6 +307,9 @@ impl Provider for MaasProvider {
     async fn call(&self, target: &Target, request: &ProviderCall, journal: &Journal) -> CallResult {
         let mask = self.mask_for(target).await?;
         let answer = self.execute(target, request, &journal.masked(mask.clone())).await;
+        if self.has_written_nothing(request, &answer).await {
+            journal.report_untouched();
+        }
         masking::mask_answer(&mask, answer)
     }
 

@@ -152,12 +152,12 @@ impl Hardware {
     /// Fails the job of the key. A key that has not started is used up too: a late call for it,
     /// from a caller that does not know of the failure, must not start it.
     pub fn fail(&mut self, key: &EffectKey, effect: &Effect, fault: &Fault, now: Timestamp) {
-        let ending = JobEnd::Failed { fault: fault.clone() };
+        let fault = fault.clone();
         if self.jobs.contains_key(key) {
-            self.end_early(key, ending, now);
+            self.end_early(key, JobEnd::Failed { fault }, now);
         } else {
             self.cordon_for_drain(key, effect);
-            self.remember(key, Job::ended(effect.clone(), now, ending));
+            self.remember(key, Job::ended(effect.clone(), now, JobEnd::Refused { fault }));
         }
     }
 
@@ -276,8 +276,8 @@ impl Hardware {
             Effect::Join { cluster_ref, labels, taints, .. } => {
                 self.join(cluster_ref, labels, taints)
             }
-            Effect::Leave { cluster_ref } => {
-                if self.member_of(cluster_ref) {
+            Effect::Leave { cluster_ref, joined_by } => {
+                if self.member_of(cluster_ref) && !self.joined_nothing(key, joined_by.as_ref()) {
                     self.leave();
                 }
             }
@@ -383,7 +383,9 @@ impl Hardware {
             }
             Effect::Repave { .. } => Err(format!("image {} is on disk", self.image)),
             Effect::Join { .. } => self.observe_joined(effect),
-            Effect::Leave { cluster_ref } if self.member_of(cluster_ref) => {
+            Effect::Leave { cluster_ref, joined_by }
+                if self.member_of(cluster_ref) && !self.joined_nothing(key, joined_by.as_ref()) =>
+            {
                 Err(self.membership().message)
             }
             Effect::Leave { .. } => Ok(self.membership()),

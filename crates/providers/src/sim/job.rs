@@ -164,7 +164,7 @@ pub enum JobEnd {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         facts: Option<DeviceFacts>,
     },
-    /// It was applied, and the goal did not hold afterwards.
+    /// It failed while it ran, or its goal did not hold afterwards.
     Failed { fault: Fault },
     /// It could not start.
     Refused { fault: Fault },
@@ -213,6 +213,16 @@ impl Job {
             None => now,
         };
         u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it was ever at work.
+    pub const fn has_begun(&self) -> bool {
+        match &self.ending {
+            None | Some(JobEnd::Done { .. } | JobEnd::Failed { .. } | JobEnd::Stopped { .. }) => {
+                true
+            }
+            Some(JobEnd::Refused { .. } | JobEnd::StoppedBeforeStart) => false,
+        }
     }
 
     /// How much of an image is on the disk. None for other work, and after its end.

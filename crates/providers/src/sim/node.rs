@@ -9,6 +9,8 @@ use crate::cluster_check::DrainPreview;
 use crate::kubernetes::{PodDecision, PodName, PodPreview};
 use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
 use model::effect::{CallOutcome, ClusterExpectation, Effect, EffectKey, NodeLabels, Taint};
+use model::id::RunId;
+use model::plan::UNDO_PREFIX;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +84,22 @@ impl Hardware {
         };
         let pods = (1..=self.node.pods).map(pod).collect();
         DrainPreview { cluster, node, pods, budgets: Vec::new() }
+    }
+
+    /// Whether the join that this key undoes found the machine as a member: it is left as it is.
+    pub(super) fn joined_nothing(&self, undo: &EffectKey, original: Option<&RunId>) -> bool {
+        let Some(step) = undo.step().strip_prefix(UNDO_PREFIX) else { return false };
+        let joins = |run: &str| {
+            let of_step = |key: &&EffectKey| key.run() == run && key.step() == step;
+            let keys = self.jobs.keys().filter(of_step);
+            keys.filter_map(|key| self.jobs.get(key)).map(|job| job.already).collect::<Vec<_>>()
+        };
+        let own = joins(undo.run());
+        let found = match original {
+            Some(original) if own.is_empty() => joins(original.as_str()),
+            Some(_) | None => own,
+        };
+        !found.is_empty() && found.into_iter().all(|already| already)
     }
 
     /// An empty reference means any cluster.
@@ -158,7 +176,11 @@ impl Hardware {
             return (false, observed);
         }
         match self.power {
-            Power::On => (true, self.membership()),
+            Power::On => {
+                let mut observed = self.membership();
+                observed.evidence.extend(self.observe_drained(cluster_ref).1.evidence);
+                (true, observed)
+            }
             Power::Off => {
                 let observed =
                     ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotReady");

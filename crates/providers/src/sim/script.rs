@@ -107,7 +107,7 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, LogText)> {
             out(30, "Running kubeadm join"),
             out(80, "Waiting for the node to become Ready"),
         ],
-        Effect::Leave { cluster_ref } => vec![
+        Effect::Leave { cluster_ref, .. } => vec![
             out(0, &format!("Leaving cluster {cluster_ref}")),
             out(50, "Running kubeadm reset"),
         ],

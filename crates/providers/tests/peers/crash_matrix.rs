@@ -94,7 +94,7 @@ impl Scenario {
                 let taints = Vec::new();
                 Effect::Join { cluster_ref, labels, taints, kubeadm: Default::default() }
             }
-            Self::Leave => Effect::Leave { cluster_ref },
+            Self::Leave => Effect::Leave { cluster_ref, joined_by: None },
             Self::SwitchOff => Effect::Power { to: DesiredPower::Off, power_off },
             Self::Drain => {
                 let options = Default::default();

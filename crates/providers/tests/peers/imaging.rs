@@ -13,7 +13,7 @@ use model::effect::{CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, Pro
 use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
-use model::machine::MachineSpec;
+use model::machine::{DiskReport, MachineSpec};
 use model::time::Timestamp;
 use providers::datacenter::{Datacenter, Imaging, Settings};
 use providers::power::PowerTimeouts;
@@ -307,9 +307,9 @@ async fn a_stop_before_during_and_after_the_deployment() {
     let effect = Effect::Repave { image: "debian".into() };
     let call = ProviderCall { key: key(), verb: CallVerb::Stop, effect, log_offset_bytes: 0 };
     let (journal, _lines) = Journal::new();
-    assert_eq!(journal.written_percent(), None);
+    assert_eq!(journal.disk_report(), None);
     fixture.replica().call(&fixture.target(), &call, &journal).await.unwrap();
-    assert_eq!(journal.written_percent(), Some(50));
+    assert_eq!(journal.disk_report(), Some(DiskReport::Written(50)));
     assert_eq!(fixture.stage().await, Some(DeploymentStage::Closed));
     let fault = fixture.call_provider(CallVerb::Follow).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");

@@ -282,7 +282,7 @@ async fn hosts_behind_maas_are_reached_over_ssh() {
             taints: Vec::new(),
             kubeadm: KubeadmOptions::default(),
         },
-        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Leave { cluster_ref: cluster_ref(), joined_by: None },
         Effect::Reboot { mode: RebootMode::InBand, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
         Effect::Drain {
             cluster_ref: cluster_ref(),

@@ -259,7 +259,7 @@ async fn every_call_finds_the_node_of_a_machine_by_one_name() {
         ask(CallVerb::Observe, "join", &nothing).await;
         ask(CallVerb::Perform, "uncordon", &uncordon(false)).await;
         assert!(!unschedulable(), "{id}");
-        let leave = Effect::Leave { cluster_ref: "c1".into() };
+        let leave = Effect::Leave { cluster_ref: "c1".into(), joined_by: None };
         let target = machine(id, spec.clone());
         let stays = call_provider_for(&one, CallVerb::Observe, "leave", &leave, target).await.0;
         assert!(matches!(stays, Ok(ProviderAnswer::Differs(_))), "{id}: {stays:?}");

@@ -205,7 +205,7 @@ fn effects_in_order() -> Vec<(&'static str, Effect, Proof)> {
         (
             "ready",
             verify(ClusterExpectation::Ready, false),
-            vec![(InCustomerCluster, true, "Joined:c1")],
+            vec![(InCustomerCluster, true, "Joined:c1"), (Drained, false, "NotDrained")],
         ),
         ("busy", verify(ClusterExpectation::Drained, true), vec![(Drained, false, "NotDrained")]),
         ("drain", ssh("kubectl drain m-1"), vec![]),
@@ -214,7 +214,7 @@ fn effects_in_order() -> Vec<(&'static str, Effect, Proof)> {
         ("empty", drain(), vec![(Drained, true, "Evicted")]),
         (
             "leave",
-            Effect::Leave { cluster_ref: "c1".into() },
+            Effect::Leave { cluster_ref: "c1".into(), joined_by: None },
             vec![(InCustomerCluster, false, "NotJoined")],
         ),
         ("net", Effect::Net { document: "mtu: 9000".into() }, vec![]),

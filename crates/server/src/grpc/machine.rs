@@ -1,8 +1,8 @@
 //! MachineService.
 
 use super::convert::{
-    drain_options_from, expected_version, initiator, machine, machine_event, machine_from,
-    machine_with_hardware, optional_machine_id, overrides_from, request_id_from, who,
+    AnsweredRun, drain_options_from, expected_version, initiator, machine, machine_event,
+    machine_from, machine_with_hardware, optional_machine_id, overrides_from, request_id_from, who,
 };
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status, store_error_status};
@@ -93,7 +93,7 @@ impl GrpcServices {
         };
         let engine = self.engine.with_dry_run(dry_run);
         let started = engine.runs().start(start).await.or_status()?;
-        self.operation_answer(&started.run, dry_run).await
+        self.operation_answer(&started.run, AnsweredRun { new: started.new, dry_run }).await
     }
 }
 
@@ -341,6 +341,6 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let requester = who(request.metadata(), &requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, Action::Cancel, requester).await.or_status()?;
-        self.operation_answer(&done, requested.dry_run).await
+        self.operation_answer(&done, AnsweredRun { new: false, dry_run: requested.dry_run }).await
     }
 }

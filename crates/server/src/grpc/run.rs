@@ -1,12 +1,14 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::convert::{initiator, log_chunk, overrides_from, request_id_from, run, run_event, who};
+use super::convert::{
+    AnsweredRun, initiator, log_chunk, overrides_from, request_id_from, run, run_event, who,
+};
 use super::page::{List, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
 use super::{Answer, GrpcServices};
-use engine::admission::StartRequest;
-use model::gate::machine_run;
+use engine::admission::{RestartRequest, StartRequest};
+use model::gate::{RESTART, machine_run};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::actions::{Action, RestartMode};
@@ -26,23 +28,25 @@ impl GrpcServices {
         let requester = who(metadata, requested.reason).or_status()?;
         let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, action, requester).await.or_status()?;
-        self.run_answer(&done, requested.dry_run, Some(action)).await
+        self.run_answer(&done, AnsweredRun { new: false, dry_run: requested.dry_run }).await
     }
 
     async fn restart_run(
         &self,
         metadata: &MetadataMap,
         requested: ActionFields<'_>,
-        request_id: &str,
-        how: RestartMode,
+        (request_id, gate_override): (&str, Option<v1::GateOverride>),
+        mode: RestartMode,
     ) -> Answer<v1::Run> {
         let ActionFields { run_id, reason, dry_run } = requested;
         let id = RunId::parse(run_id).or_status()?;
         let request_id = request_id_from(request_id, dry_run).or_status()?;
         let requester = who(metadata, reason).or_status()?;
+        let overrides = overrides_from(gate_override, RESTART).or_status()?;
+        let restart = RestartRequest { original: id, mode, request_id, overrides };
         let engine = self.engine.with_dry_run(dry_run);
-        let started = engine.runs().restart(id, how, request_id, requester).await.or_status()?;
-        self.run_answer(&started.run, dry_run, None).await
+        let started = engine.runs().restart_with(restart, requester).await.or_status()?;
+        self.run_answer(&started.run, AnsweredRun { new: started.new, dry_run }).await
     }
 }
 
@@ -90,7 +94,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         };
         let engine = self.engine.with_dry_run(dry_run);
         let started = engine.runs().start(start).await.or_status()?;
-        self.run_answer(&started.run, dry_run, None).await
+        self.run_answer(&started.run, AnsweredRun { new: started.new, dry_run }).await
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {
@@ -155,15 +159,15 @@ impl v1::run_service_server::RunService for GrpcServices {
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         let fields = action_fields!(requested);
-        let mode = RestartMode::Rerun;
-        self.restart_run(request.metadata(), fields, &requested.request_id, mode).await
+        let asked = (requested.request_id.as_str(), requested.gate_override.clone());
+        self.restart_run(request.metadata(), fields, asked, RestartMode::Rerun).await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer<v1::Run> {
         let requested = request.get_ref();
         let fields = action_fields!(requested);
-        let mode = RestartMode::RestartClean;
-        self.restart_run(request.metadata(), fields, &requested.request_id, mode).await
+        let asked = (requested.request_id.as_str(), requested.gate_override.clone());
+        self.restart_run(request.metadata(), fields, asked, RestartMode::RestartClean).await
     }
 
     async fn adopt_observed_state(

@@ -45,6 +45,7 @@ fn operation(id: &RunId, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
             code: String::new(),
         },
         next_command: String::new(),
+        canceled: false,
     };
     let failed = matches!(phase, RunPhase::Failed | RunPhase::Canceled);
     let error = failed.then(error);

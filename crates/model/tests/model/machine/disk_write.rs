@@ -9,7 +9,7 @@ use model::gate::{Gate, Overrides};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::admit::{RunCase, admit_again};
-use model::machine::{DiskWrite, Labels, Machine, MachineSpec, Phase};
+use model::machine::{DiskReport, DiskWrite, Labels, Machine, MachineSpec, Phase};
 use model::node::{MaasState, NodeStage};
 use model::plan::{RunStep, RunType};
 use model::run::actions::{Action, ActionResult, apply_action};
@@ -28,7 +28,7 @@ fn machine(phase: Phase) -> Machine {
 /// A machine in maintenance whose last write stopped.
 pub fn half_written(percent: Option<u8>) -> Machine {
     let key = EffectKey::trusted("op-7/repave-os/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent };
+    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent, before: None };
     Machine { open_disk_write: Some(write), ..machine(Phase::Maintenance) }
 }
 
@@ -50,12 +50,16 @@ impl Commits {
     }
 
     fn commit(&mut self, given: Option<CallResult>, percent: Option<u8>) {
+        self.commit_report(given, percent.map(DiskReport::Written));
+    }
+
+    fn commit_report(&mut self, given: Option<CallResult>, report: Option<DiskReport>) {
         self.now += 600;
         let now = at(self.now);
         let decided = decide(&self.run, 1, given.as_ref(), Policy::default(), now);
         self.run = decided.run;
         apply_to_machine(&mut self.machine, &self.run, &decided.evidence, now);
-        self.machine.record_disk_write(&self.run, &decided.evidence, percent, now);
+        self.machine.record_disk_write(&self.run, &decided.evidence, report, now);
         if let AfterCommit::CallProvider(call, _) = decided.then
             && call.verb == CallVerb::Perform
             && call.effect.facts().disk.is_some()
@@ -68,6 +72,13 @@ impl Commits {
     fn answer(&mut self, answer: Result<ProviderAnswer, Fault>, percent: Option<u8>) {
         let verb = self.run.open_call().expect("a call is open").1;
         self.commit(Some(CallResult::Answered(verb, answer)), percent);
+    }
+
+    /// An answer of a provider that has written nothing under the key.
+    fn answer_untouched(&mut self, answer: Result<ProviderAnswer, Fault>) {
+        let verb = self.run.open_call().expect("a call is open").1;
+        let given = CallResult::Answered(verb, answer);
+        self.commit_report(Some(given), Some(DiskReport::Untouched));
     }
 
     fn done(&mut self, evidence: Vec<ConditionObservation>) {
@@ -122,14 +133,14 @@ fn an_interrupted_write_keeps_its_percentage() {
 
 #[test]
 fn a_failed_write_keeps_its_percentage_and_a_new_attempt_begins_anew() {
-    let failed = || Err(Fault::new(FaultCode::EffectFailed, "the disk is broken"));
+    let broken = || Err(Fault::new(FaultCode::EffectFailed, "the disk is broken"));
     let mut both = Commits::begin(vec![wipe(1)]);
-    both.answer(failed(), Some(30));
+    both.answer(broken(), Some(30));
     assert_eq!(both.machine.open_disk_write.as_ref().unwrap().percent, Some(30));
     both.commit(None, None);
     let open = both.machine.open_disk_write.clone().unwrap();
     assert_eq!((open.key.as_str(), open.percent), ("op-1/wipe/2", None));
-    both.answer(failed(), Some(70));
+    both.answer(broken(), Some(70));
     assert!(both.run.ended());
     assert_eq!(both.provisioned(), (false, "Unfinished:ubuntu-2204:70%:op-1"));
 
@@ -140,6 +151,71 @@ fn a_failed_write_keeps_its_percentage_and_a_new_attempt_begins_anew() {
     both.commit(None, None);
     both.done(vec![imaged("ubuntu-2204")]);
     assert_eq!(both.provisioned(), (true, "Image:ubuntu-2204"));
+}
+
+fn failed() -> Result<ProviderAnswer, Fault> {
+    Err(Fault::new(FaultCode::MaasUnreachable, "connection refused"))
+}
+
+/// The request was refused or not sent: what was true before is true again, gate included.
+#[test]
+fn a_write_that_never_began_leaves_what_was_there() {
+    for imaged_before in [true, false] {
+        let mut both = Commits::begin(vec![note(0), wipe(1)]);
+        if !imaged_before {
+            both.machine.conditions.restore(PROVISIONED, None);
+        }
+        let before = both.machine.conditions.get(PROVISIONED).cloned();
+        both.done(Vec::new());
+        assert_eq!(both.provisioned(), (false, "Writing:ubuntu-2204:op-1"));
+        // Each attempt is proven by itself.
+        both.answer_untouched(failed());
+        assert_eq!(both.machine.conditions.get(PROVISIONED).cloned(), before);
+        both.commit(None, None);
+        assert_eq!(both.provisioned(), (false, "Writing:ubuntu-2204:op-1"));
+        both.answer_untouched(failed());
+        assert!(both.run.ended());
+        assert_eq!(both.machine.conditions.get(PROVISIONED).cloned(), before);
+        assert_eq!(both.machine.open_disk_write, None);
+    }
+    let mut stopped = Commits::begin(vec![wipe(0)]);
+    stopped.cancel();
+    stopped.commit(Some(CallResult::Abandoned), None);
+    stopped.answer_untouched(Ok(ProviderAnswer::Stopped));
+    assert!(stopped.run.ended());
+    assert_eq!(stopped.provisioned(), (true, "Image:old"));
+}
+
+/// A write of which it is not proven that it never began stays open.
+#[test]
+fn an_unknown_outcome_stays_gated() {
+    // The answer was lost, whatever the call reported.
+    let mut lost = Commits::begin(vec![wipe(0)]);
+    lost.answer_untouched(Err(Fault::new(FaultCode::AnswerLost, "timeout")));
+    assert!(lost.machine.open_disk_write.is_some());
+    lost.answer(Ok(ProviderAnswer::Unknown("no trace".into())), None);
+    assert!(lost.run.ended());
+    assert_eq!(lost.provisioned(), (false, "Unfinished:ubuntu-2204:op-1"));
+    // A later report does not take back that the device has begun.
+    let mut begun = Commits::begin(vec![wipe(0)]);
+    begun.cancel();
+    begun.commit(Some(CallResult::Abandoned), Some(60));
+    begun.answer_untouched(Ok(ProviderAnswer::Stopped));
+    assert_eq!(begun.provisioned(), (false, "Unfinished:ubuntu-2204:60%:op-1"));
+    // A second attempt that never began does not excuse the first.
+    let mut second = Commits::begin(vec![wipe(1)]);
+    second.answer(Err(Fault::new(FaultCode::EffectFailed, "broken")), Some(30));
+    second.commit(None, None);
+    second.answer_untouched(failed());
+    assert!(second.run.ended());
+    let open = second.machine.open_disk_write.as_ref().unwrap();
+    assert_eq!((open.key.as_str(), open.percent), ("op-1/wipe/1", Some(30)));
+    // Nor does it excuse the write of another run.
+    let mut other = Commits::begin(vec![note(0), wipe(0)]);
+    other.machine.open_disk_write = half_written(Some(60)).open_disk_write;
+    other.done(Vec::new());
+    other.answer_untouched(failed());
+    assert_eq!(other.machine.open_disk_write, half_written(Some(60)).open_disk_write);
 }
 
 /// A run that was started by a version without this record opens it with its next call.
@@ -254,13 +330,15 @@ fn a_half_written_disk_does_not_leave_maintenance() {
     let leave = |machine: &Machine, overrides: &Overrides| {
         admit_with_override(machine, RunType::ExitMaintenance, &[], overrides)
     };
-    for (percent, how_far) in [(Some(60), "at 60 %"), (None, "at an unknown percentage")] {
+    for (percent, how_far) in
+        [(Some(60), "it stopped at 60 %"), (None, "how far it came is not known")]
+    {
         let refusal = leave(&half_written(percent), &Overrides::default()).unwrap_err();
         assert_eq!(refusal.reason.as_str(), "UNFINISHED_DISK");
         assert_eq!(
             refusal.message,
             format!(
-                "EXIT_MAINTENANCE is refused: op-7 did not finish writing ubuntu-2204 to the disk of m-1; it stopped {how_far} (gate unfinished-disk)"
+                "EXIT_MAINTENANCE is refused: op-7 did not finish writing ubuntu-2204 to the disk of m-1; {how_far} (gate unfinished-disk)"
             )
         );
         assert_eq!(
@@ -322,6 +400,11 @@ fn why_says_what_is_on_the_disk() {
         );
         assert_eq!(reported.next_commands[0], first);
         assert!(!reported.next_commands.iter().any(|one| one.contains("exit-maintenance")));
+    }
+    // It is not known whether it has begun.
+    for percent in [None, Some(0)] {
+        let reported = explain(&half_written(percent));
+        assert!(reported.headline.contains("its disk may be half written"), "{reported:?}");
     }
     let mut failed = half_written(None);
     failed.learn(

@@ -77,7 +77,7 @@ fn outcome(scenario: &NodeRunDriver, action: Action) -> &'static str {
 }
 
 fn restart_outcome(scenario: &NodeRunDriver, how: RestartMode) -> &'static str {
-    let progress = match restart(&scenario.run, how) {
+    let progress = match restart(&scenario.run, how, false) {
         Ok(progress) => progress,
         Err(refusal) => return refusal.reason.as_str(),
     };
@@ -104,9 +104,9 @@ type Row = (Workflow, [&'static str; 7]);
 
 /// The rows that both have in common.
 const COMMON: [Row; 6] = [
-    (Workflow::Pending, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
-    (Workflow::Running, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
-    (Workflow::Compensating, ["already", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
+    (Workflow::Pending, ["told", ACTIVE, ACTIVE, ACTIVE, "told", ACTIVE, ACTIVE]),
+    (Workflow::Running, ["told", ACTIVE, ACTIVE, ACTIVE, "told", ACTIVE, ACTIVE]),
+    (Workflow::Compensating, ["already", ACTIVE, ACTIVE, ACTIVE, "told", ACTIVE, ACTIVE]),
     (
         Workflow::FailedRetryable,
         ["reopened", "reopened", "reopened", "reopened", "changed", "anew", "anew"],

@@ -200,7 +200,7 @@ impl Combination {
 
     /// A new run in place of the ended one.
     fn restarted(&self, how: RestartMode) -> Option<Self> {
-        let progress = restart(&self.run, how).ok()?;
+        let progress = restart(&self.run, how, false).ok()?;
         let mut run = Run { progress, ..self.run.clone() };
         run.spec.rerun_of = Some(run.spec.id.clone());
         admit_resume(&self.node, &run).ok()?;

@@ -24,7 +24,7 @@ impl ImagingWork<'_> {
             if let Some(line) = progress_log.next_line(&one) {
                 self.journal.write_line(line).await;
             }
-            self.journal.report_written(one.percent());
+            self.report_progress(&one);
             match one.stage {
                 DeploymentStage::Prepared | DeploymentStage::Requested
                     if began.elapsed() > self.imaging.boot_timeout =>

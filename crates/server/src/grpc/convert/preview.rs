@@ -4,51 +4,80 @@ use super::{operation, run, run_step};
 use crate::grpc::status::OrStatus;
 use crate::grpc::{Answer, GrpcServices};
 use engine::run::{PreviewedStep, RunPreview};
+use model::effect::Effect;
 use model::id::MachineId;
 use model::machine::admit::impact_of;
-use model::run::actions::Action;
 use model::run::{RemainingStep, Run, time_limit};
 use proto::v1;
 use std::time::Duration;
 use tonic::{Response, Status};
 
+/// How a request has dealt with a run.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::grpc) struct AnsweredRun {
+    /// The request has created the run.
+    pub new: bool,
+    pub dry_run: bool,
+}
+
+impl AnsweredRun {
+    /// A run that a dry run would create has no id and no phase: no later request finds it.
+    const fn exists(self) -> bool {
+        !(self.new && self.dry_run)
+    }
+}
+
 impl GrpcServices {
-    /// An operation that a request has started, or would start.
+    /// An operation that a request has started or acted on, or would.
     pub(in crate::grpc) async fn operation_answer(
         &self,
         done: &Run,
-        dry_run: bool,
+        answered: AnsweredRun,
     ) -> Answer<v1::Operation> {
-        let preview = self.run_preview(done, dry_run, None).await?;
-        Ok(Response::new(v1::Operation { preview, ..operation(done) }))
+        let preview = self.run_preview(done, answered.dry_run).await?;
+        let answer = v1::Operation { preview, ..operation(done) };
+        Ok(Response::new(match answered.exists() {
+            true => answer,
+            false => v1::Operation {
+                operation_id: String::new(),
+                phase: v1::operation::Phase::Unspecified.into(),
+                created_at: None,
+                version: 0,
+                ..answer
+            },
+        }))
     }
 
-    /// Like [`Self::operation_answer`], for calls that return a run. `action` is the action on the
-    /// run.
+    /// Like [`Self::operation_answer`], for calls that return a run.
     pub(in crate::grpc) async fn run_answer(
         &self,
         done: &Run,
-        dry_run: bool,
-        action: Option<Action>,
+        answered: AnsweredRun,
     ) -> Answer<v1::Run> {
-        let preview = self.run_preview(done, dry_run, action).await?;
-        Ok(Response::new(v1::Run { preview, ..run(done) }))
+        let preview = self.run_preview(done, answered.dry_run).await?;
+        let answer = v1::Run { preview, ..run(done) };
+        Ok(Response::new(match answered.exists() {
+            true => answer,
+            false => v1::Run {
+                run_id: String::new(),
+                phase: v1::run::Phase::Unspecified.into(),
+                workflow_state: v1::WorkflowState::Unspecified.into(),
+                created_at: None,
+                version: 0,
+                ..answer
+            },
+        }))
     }
 
     async fn run_preview(
         &self,
         done: &Run,
         dry_run: bool,
-        action: Option<Action>,
     ) -> Result<Option<v1::OperationPreview>, Status> {
         if !dry_run {
             return Ok(None);
         }
-        let runs = self.engine.with_dry_run(true).runs();
-        let found = match action == Some(Action::Adopt) {
-            true => runs.preview_adoption(done).await,
-            false => runs.preview(done).await,
-        };
+        let found = self.engine.with_dry_run(true).runs().preview(done).await;
         Ok(Some(preview(done, &found.or_status()?)))
     }
 }
@@ -74,11 +103,12 @@ fn milliseconds(duration: Option<Duration>) -> i64 {
     i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
-/// The machine of the run, if a step that is left takes something from it.
+/// The machine of the run, if a step that is left takes something from it: its work, too.
 fn affected(run: &Run, left: &[RemainingStep]) -> Vec<v1::AffectedMachine> {
     let steps: Vec<_> = left.iter().map(|one| one.step.clone()).collect();
     let machine = run.spec.target.machine();
-    let machine = machine.filter(|_| impact_of(run.spec.run_type, &steps).is_some());
+    let drains = steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
+    let machine = machine.filter(|_| drains || impact_of(run.spec.run_type, &steps).is_some());
     let affected =
         |id: MachineId| v1::AffectedMachine { machine_id: id.to_string(), ..Default::default() };
     machine.map(affected).into_iter().collect()

@@ -8,6 +8,7 @@ use engine::rack::{
     RackStepStatus, RackView,
 };
 use engine::watch::{WatchChange, WatchUpdate};
+use model::gate::Gate;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
@@ -241,12 +242,15 @@ pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOn
 
 fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
+    let refuses = |gate: &Gate| preview.refusals.iter().any(|one| one.gate == Some(*gate));
+    let passed = preview.refusing.iter().filter(|gate| !refuses(gate));
+    let passed = passed.map(|gate| format!("gate {gate} refuses it, and the override passes it"));
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
         steps: planned.steps.iter().map(planned_step).collect(),
         refusals: preview.refusals.iter().map(gate).collect(),
         affected_machine_ids: affected_machine_ids(preview),
-        notes: planned.notes.clone(),
+        notes: planned.notes.iter().cloned().chain(passed).collect(),
         firmware_id: text_of(planned.firmware.as_ref()),
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
     }
