@@ -60,7 +60,9 @@ impl MachineProblem<'_> {
             Self::UnfinishedDisk(write) => {
                 let (run, content, progress) = (write.key.run(), &write.content, write.progress());
                 let how = if write.has_begun() { "is" } else { "may be" };
-                format!("its disk {how} half written: {run} did not finish writing {content}; {progress}")
+                format!(
+                    "its disk {how} half written: {run} did not finish writing {content}; {progress}"
+                )
             }
             Self::Unreachable(known) => {
                 let what = match known.reason == POWERED_OFF {
