@@ -113,7 +113,7 @@ fn onboarding(person: &Terminal) {
     says(&yaml, &["Deployed", "workflow_kind: onboarding"]);
     assert_eq!(person.json(&format!("node get {node}"))["observed"]["expected"], true);
     let got = person.line(&format!("node get {node}"), 0);
-    says(&got, &["active", "onboarding COMPLETED"]);
+    says(&got, &["active", "onboarding completed"]);
     assert!(!got.contains("Type next:"), "one that serves wants nothing: {got}");
     person.formats(&format!("why {node}"), "is active");
     person.formats(&format!("history {node}"), "enrolling");

@@ -411,15 +411,6 @@ fn a_refused_request_leaves_a_trace() {
     }
     let history = person.line("history m-1 --filter cause=probe", 0);
     assert!(!history.contains("refused"), "{history}");
-    // An update that is refused leaves the same trace as an operation.
-    person.line("site create site-lab --provider sim", 0);
-    person.line("rack create rack-1", 0);
-    person.line("machine register m-2 --provider sim --rack rack-1 --slot 1", 0);
-    person.line("machine update m-1 --rack rack-1 --slot 1", 2);
-    let is_update = |why: &serde_json::Value| {
-        why["refused"].as_str().is_some_and(|words| words.starts_with("update of "))
-    };
-    until(&person, "why m-1", is_update);
 }
 
 /// `why` and `history` take what a person has at hand; what acts takes exact ids.
