@@ -278,7 +278,7 @@ fn a_kubeconfig_is_ranked_by_its_expiry() {
         (at(85 * DAY), None, "expires in"),
         (at(86 * DAY), Some(Rank::new(Urgency::Degraded, at(86 * DAY))), "expires in 14d"),
         (at(99 * DAY), Some(Rank::new(Urgency::Degraded, at(86 * DAY))), "expires in 1d"),
-        (at(100 * DAY), Some(Rank::new(Urgency::Stopped, end)), "expired 0s ago"),
+        (at(100 * DAY), Some(Rank::new(Urgency::Stopped, end)), "expired 0ms ago"),
         (at(101 * DAY), Some(Rank::new(Urgency::Stopped, end)), "expired 1d"),
     ] {
         assert_eq!(rank_expiry(end, now), ranked, "{now:?}");
