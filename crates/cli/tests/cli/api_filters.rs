@@ -38,9 +38,9 @@ async fn check(api: &mut Clients, list: &str, (field, value): (&str, &str), expe
 
 /// Creates one machine in every state.
 async fn fleet(api: &mut Clients) {
-    api.fault(fault("dark", "probe", "fail", 0)).await;
-    api.fault(fault("busy", "reboot", "hang", 0)).await;
-    api.fault(fault("failed", "reboot", "fail", 0)).await;
+    api.fault(fault("dark*", "probe", "fail", 0)).await;
+    api.fault(fault("busy*", "reboot", "hang", 0)).await;
+    api.fault(fault("failed*", "reboot", "fail", 0)).await;
     let flags = [("env", "prod"), ("app.example.com/name", "web"), ("42", "x y")];
     api.settled(labelled("new", &flags)).await;
     for (id, env) in [("maint", "stage"), ("busy", "prod"), ("failed", "prod")] {
@@ -353,7 +353,7 @@ async fn ordered(_world: &TestServer, mut api: Clients) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lists_of_the_simulator_have_filters_and_pages() {
     let (_world, mut api) = TestServer::open("zero").await;
-    for (machine, action) in [("m-1", "fail"), ("m-2", "hang"), ("m-3", "fail")] {
+    for (machine, action) in [("m-1*", "fail"), ("m-2*", "hang"), ("m-3*", "fail")] {
         api.fault(fault(machine, "repave", action, 1)).await;
     }
     let list = |filter: &str, page_token: &str| v1::ListFaultsRequest {
@@ -370,7 +370,7 @@ async fn the_lists_of_the_simulator_have_filters_and_pages() {
         }
         token = page.next_page_token;
     }
-    assert_eq!(machines, ["m-1", "m-3"]);
+    assert_eq!(machines, ["m-1*", "m-3*"]);
     let answer = api.sim.list_faults(list("", &token)).await;
     refused(answer, InvalidArgument, &["page_token"]);
     refused(api.sim.list_faults(list("action=melt", "")).await, InvalidArgument, &["fail, hang"]);

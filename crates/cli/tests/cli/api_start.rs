@@ -54,7 +54,7 @@ async fn racing_starts(env: &TestServer, mut api: Clients) {
     api.finished(ids.first().unwrap()).await;
 
     // 200 requests for one machine: the first one holds it.
-    api.fault(fault("m-2", "verify", "hang", 0)).await;
+    api.fault(fault("m-2*", "verify", "hang", 0)).await;
     api.register("m-2").await;
     let answers = race(env, "m-2", |index| format!("r-{index}")).await;
     let (accepted, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
