@@ -78,7 +78,7 @@ pub const MUTANTS: &[Mutant] = &[
         broken: "(&decision.run, self.claimed.epoch, self.claimed.wakes_requested);
         let wakes = if AWAKE { i64::MAX } else { wakes };\n",
         test: CANCEL,
-        scenario: "nudged as it waits",
+        scenario: "woken as it waits",
         expected_message: "to be heard",
     },
     Mutant {

@@ -185,9 +185,9 @@ pub async fn run_client_script(
     last
 }
 
-/// Waits until the run is in backoff, and requests the attempt now. The woken run has nothing else
-/// to do.
-pub async fn retry_during_backoff(client: Client, env: TestEnv) {
+/// Waits until the run is in backoff, and wakes it, as the end of a child run does. The woken run
+/// has nothing to do.
+pub async fn wake_during_backoff(env: TestEnv) {
     let id = loop {
         let mut runs = env.machine_data(MACHINE).await.runs;
         let waiting = |run: &Run| {
@@ -199,7 +199,12 @@ pub async fn retry_during_backoff(client: Client, env: TestEnv) {
             Some(_) | None => tokio::time::sleep(PAUSE).await,
         }
     };
-    client.act(&id, Action::RetryStep).await;
+    let input = (id.object(), env.now());
+    let woken = env.store.write("wake", input, |(id, now), tx| {
+        let done = tx.wake(id, *now);
+        Box::pin(async move { done })
+    });
+    woken.await.expect("woken");
 }
 
 /// One entry that a watcher received.

@@ -24,8 +24,8 @@ pub struct MachineFixture {
     pub faults: Vec<FaultRule>,
     /// Requests, in order.
     pub script: Vec<ClientAction>,
-    /// An operator requests the next attempt during its backoff.
-    pub retried_in_backoff: bool,
+    /// Something wakes the run during its backoff.
+    pub woken_in_backoff: bool,
 }
 
 pub const MACHINE: &str = "m-1";
@@ -78,7 +78,7 @@ fn reimages() -> Vec<Scenario> {
                 ClientAction::Act(Action::Resume),
             ],
         ),
-        with_retry_in_backoff(reimage("nudged as it waits", fails_once(), vec![])),
+        with_wake_in_backoff(reimage("woken as it waits", fails_once(), vec![])),
     ]
 }
 
@@ -158,17 +158,17 @@ fn scenario(
             before,
             faults,
             script,
-            retried_in_backoff: false,
+            woken_in_backoff: false,
         }),
         coverage: Coverage { steps, commits, shared: false },
         sampling: Sampling::FirstAndLast,
     }
 }
 
-fn with_retry_in_backoff(scenario: Scenario) -> Scenario {
+fn with_wake_in_backoff(scenario: Scenario) -> Scenario {
     let fixture = match scenario.fixture {
         Fixture::Machine(fixture) => {
-            Fixture::Machine(MachineFixture { retried_in_backoff: true, ..fixture })
+            Fixture::Machine(MachineFixture { woken_in_backoff: true, ..fixture })
         }
         Fixture::Devices(fixture) => Fixture::Devices(fixture),
     };

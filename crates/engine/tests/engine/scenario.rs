@@ -1,7 +1,7 @@
 //! A scenario of the crash matrix: a fixture, a script of requests, and the crash points that the
 //! matrix must cover.
 
-use crate::clients::{Client, Watcher, retry_during_backoff, run_client_script};
+use crate::clients::{Client, Watcher, run_client_script, wake_during_backoff};
 use crate::device_fixture::{self, DeviceFixture};
 use crate::device_scenarios;
 use crate::fault_injector::{CrashPoint, When};
@@ -60,17 +60,17 @@ impl Fixture {
         };
         // The requests of `before` have used the lower numbers.
         let first = fixture.before.len();
-        let script = run_client_script(client.clone(), env.sim.clone(), fixture.script, first);
-        let nudge = async {
-            if fixture.retried_in_backoff {
-                retry_during_backoff(client, env).await;
+        let script = run_client_script(client, env.sim.clone(), fixture.script, first);
+        let wake = async {
+            if fixture.woken_in_backoff {
+                wake_during_backoff(env).await;
             }
             std::future::pending().await
         };
         tokio::select! {
             biased;
             _ = script => {}
-            () = nudge => {}
+            () = wake => {}
         }
     }
 }
