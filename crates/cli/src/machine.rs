@@ -351,7 +351,7 @@ fn effective_cell(machine: &Machine) -> Cell {
     }
 }
 
-/// What is wrong, if the effective state does not say so.
+/// The problem of a machine that its effective state does not show; empty if it has none.
 fn problem(machine: &Machine) -> &str {
     machine.status.as_ref().map_or("", |status| status.problem.as_str())
 }

@@ -252,7 +252,7 @@ pub(crate) struct TargetUpdate<'a> {
     pub run: &'a Run,
     pub evidence: &'a [ConditionObservation],
     pub facts: Option<&'a DeviceFacts>,
-    /// What the last call reported about the disk.
+    /// The report of the last call about the disk.
     pub disk_report: Option<DiskReport>,
     /// The firmware that the commit has installed on the target.
     pub firmware: Option<&'a AppliedFirmware>,

@@ -57,7 +57,7 @@ pub(crate) struct Turn {
     woken: Arc<Notify>,
     log_buffer: LogBuffer,
     target: Option<Target>,
-    /// What the last call reported about the disk.
+    /// The report of the last call about the disk.
     disk_report: Option<DiskReport>,
 }
 

@@ -1,4 +1,4 @@
-//! What the screen says about a connection that breaks: once that it broke, once that it is back.
+//! The notices about a broken connection: one line when it breaks, one when it is back.
 
 use crate::exit::Result;
 use crate::output::Screen;

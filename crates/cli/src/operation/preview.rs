@@ -8,7 +8,7 @@ use model::time::format_duration;
 use proto::v1::{AffectedMachine, OperationPreview, PreviewedStep, Run};
 use std::time::Duration;
 
-/// What a request does to the operation.
+/// The effect of a previewed request on its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreviewedRequest {
     /// It starts or continues it.

@@ -274,7 +274,7 @@ async fn restart_clean_does_not_undo_a_join_that_changed_nothing() {
     let run = api.succeeds(&again).await;
     let undo = run.steps.iter().find(|step| step.name == "undo-join-cluster").unwrap();
     assert!(undo.message.contains("The machine is in cluster"), "{run:#?}");
-    // What a join has done is undone.
+    // The undo steps reverse a join that changed something.
     let failed = api.failed_reimage("m-2", "verify").await.run_id;
     let again = api.restart_clean(&failed, "clean").await.unwrap().run_id;
     let run = api.succeeds(&again).await;

@@ -119,7 +119,7 @@ fn asker() -> Requester {
     Requester { by: "why".into(), reason: String::new() }
 }
 
-/// What this server and the provider of a machine can do.
+/// The means that some commands need: services of this server, and abilities of a provider.
 #[derive(Debug, Clone, Copy)]
 struct Means {
     /// A provider of this server tests BMCs.

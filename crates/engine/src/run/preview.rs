@@ -21,7 +21,7 @@ const DISK_READ_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct RunPreview {
     pub steps: Vec<PreviewedStep>,
-    /// What becomes of the effect in progress, and of the steps that are adopted.
+    /// Sentences about the effect in progress and the adopted steps: how the request ends each.
     pub notes: Vec<String>,
     /// Why the run would fail at once.
     pub would_fail: Option<String>,
