@@ -156,6 +156,12 @@ impl FaultCode {
         )
     }
 
+    /// True if the peer has refused the call because it is busy for minutes, such as a MAAS that
+    /// syncs its images. A repetition is harmless.
+    pub const fn peer_busy(self) -> bool {
+        matches!(self, Self::MaasBusy)
+    }
+
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }

@@ -197,6 +197,9 @@ pub struct StepState {
     #[serde(rename = "looks")]
     pub failed_status_calls: u32,
     pub not_before: Option<Timestamp>,
+    /// Since when a busy peer has kept the step from starting. None: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_since: Option<Timestamp>,
     pub message: String,
     pub started_at: Option<Timestamp>,
     /// Since when its end is waited for: its start, or the action that continued it.
@@ -311,6 +314,7 @@ impl StepState {
             uncertain_fault: None,
             failed_status_calls: 0,
             not_before: None,
+            busy_since: None,
             message: String::new(),
             started_at: None,
             waiting_since: None,

@@ -42,6 +42,8 @@ enum Injection {
     LostAnswers,
     /// The deadline of a step passes.
     Hanging,
+    /// The peer is busy until the deadline of a step.
+    Busy,
     /// A failed step is adopted, and its goal does not hold.
     Adoption,
     /// A run is canceled, and its undo fails.
@@ -69,7 +71,7 @@ const fn injection(code: FaultCode) -> Injection {
         EvictionBlocked | ClusterUnreachable | NotInCluster => Injection::Step("drain"),
         ImageUnknown | NetbootSilent | DeploySilent | ChecksumWrong | DiskUnfit | InstallFailed
         | SystemNotBack => Injection::Step("repave"),
-        SiteUnfit | MaasUnreachable | MaasBusy | MaasFailed | MaasRefused | CandidatesConflict => {
+        SiteUnfit | MaasUnreachable | MaasFailed | MaasRefused | CandidatesConflict => {
             Injection::Onboarding("create_or_find_in_maas")
         }
         CommissioningFailed | MaasMachineGone => Injection::Onboarding("commission_node"),
@@ -84,6 +86,7 @@ const fn injection(code: FaultCode) -> Injection {
         HostUnreachable => Injection::PoweredOff,
         OutcomeUnknown => Injection::LostAnswers,
         StepTimeout => Injection::Hanging,
+        MaasBusy => Injection::Busy,
         NotAdoptable => Injection::Adoption,
         UndoFailed => Injection::Undo,
         FrozenByOperator => Injection::Frozen,
@@ -230,6 +233,12 @@ fn inject(url: &str, code: FaultCode) -> Option<Case> {
         Injection::Hanging => {
             enter();
             rule("--effect reboot --action hang");
+            start("hang");
+            Well::Machine
+        }
+        Injection::Busy => {
+            enter();
+            rule(&format!("--effect reboot --action fail --code {word}"));
             start("hang");
             Well::Machine
         }

@@ -278,6 +278,7 @@ fn reopened(run: &Run, action: Action, now: Timestamp) -> Progress {
         step.waiting_since = begun.then_some(now);
         step.intent = None;
         step.not_before = None;
+        step.busy_since = None;
         step.failed_status_calls = 0;
         step.max_attempt = step.attempt + 1 + retries;
         step.next_verb = match action {

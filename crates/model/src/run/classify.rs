@@ -232,8 +232,12 @@ impl AnswerContext<'_> {
 
     /// The deadline of the current attempt.
     fn deadline(&self) -> Timestamp {
-        let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
-        self.step.attempt_since + timeout
+        self.step.attempt_since + self.timeout()
+    }
+
+    /// The timeout of an attempt.
+    fn timeout(&self) -> Duration {
+        self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout)
     }
 
     /// The delay before following again. It grows with the age of the attempt.
@@ -338,16 +342,23 @@ impl AnswerContext<'_> {
         }
     }
 
-    /// The attempt ended without success: retry if the budget allows, else the step fails.
+    /// The attempt ended without success: retry if the budget allows, else the step fails. A busy
+    /// peer uses up no budget: it is waited for until the deadline of the first attempt that found
+    /// it busy.
     fn attempt_failed(&self, fault: Fault) -> AnswerClassification {
         if self.run.progress.halting() {
             let mut classification = self.halted();
             self.conclude_attempt(&mut classification);
             return classification;
         }
-        let again =
-            fault.class() == FaultClass::Retryable && self.step.attempt < self.step.max_attempt;
-        if !again {
+        let busy_since =
+            fault.code.peer_busy().then(|| self.step.busy_since.unwrap_or(self.step.attempt_since));
+        let busy_until = busy_since.map(|since| since + self.timeout());
+        let again = match busy_until {
+            Some(until) => self.now < until,
+            None => self.step.attempt < self.step.max_attempt,
+        };
+        if !again || fault.class() != FaultClass::Retryable {
             let mut classification = self.step_failed(fault);
             self.conclude_attempt(&mut classification);
             return classification;
@@ -359,8 +370,10 @@ impl AnswerContext<'_> {
             step.next_verb = CallVerb::Perform;
             step.uncertain_fault = None;
             step.failed_status_calls = 0;
-            step.not_before =
-                Some(self.now + self.policy.backoff.delay(step.attempt, &self.seed()));
+            let next = self.now + self.policy.backoff.delay(step.attempt, &self.seed());
+            step.not_before = Some(busy_until.map_or(next, |until| next.min(until)));
+            step.max_attempt += u32::from(busy_since.is_some());
+            step.busy_since = busy_since;
             step.message = fault.message;
         }
         AnswerClassification::new(progress, note)

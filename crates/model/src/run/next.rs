@@ -316,6 +316,7 @@ pub(super) fn close_step(progress: &mut Progress, state: StepPhase, message: &st
         step.finished_at = Some(now);
         step.intent = None;
         step.not_before = None;
+        step.busy_since = None;
         step.message = message.to_string();
     }
 }

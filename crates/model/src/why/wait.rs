@@ -180,7 +180,7 @@ fn step_wait(run: &Run, step: &StepState, context: RunContext, now: Timestamp) -
     }
     let what = match (dead_replica(context, now), verb) {
         (Some(replica), _) => replica,
-        (None, None) => before_call(step, &name, now),
+        (None, None) => before_call(run, step, now),
         (None, Some(CallVerb::Perform | CallVerb::Follow | CallVerb::Stop)) => {
             at_work(run, step, context, now)
         }
@@ -202,7 +202,8 @@ fn step_wait(run: &Run, step: &StepState, context: RunContext, now: Timestamp) -
 }
 
 /// No call is under way: the step starts, or waits for its next attempt.
-fn before_call(step: &StepState, name: &str, now: Timestamp) -> String {
+fn before_call(run: &Run, step: &StepState, now: Timestamp) -> String {
+    let name = run.step_name(step);
     let Some(at) = step.not_before else { return format!("step {name} to start") };
     let pause = format_duration(at.since(now));
     let reason = match step.message.as_str() {
@@ -210,11 +211,20 @@ fn before_call(step: &StepState, name: &str, now: Timestamp) -> String {
         message => format!(": {message}"),
     };
     let attempt = step.attempt;
-    match step.next_verb {
-        CallVerb::Perform => format!(
+    match (step.next_verb, step.busy_since) {
+        (CallVerb::Perform, Some(since)) => {
+            let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
+            let left = format_duration((since + timeout).since(now));
+            format!(
+                "{}, which is busy{reason} (step {name} is tried again in {pause}, and for {left} \
+                 more)",
+                performer(run, step)
+            )
+        }
+        (CallVerb::Perform, None) => format!(
             "the next attempt at step {name} (in {pause}; attempt {attempt} failed{reason})"
         ),
-        CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
+        (CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop, _) => {
             format!("the next look at step {name} (in {pause}{reason})")
         }
     }

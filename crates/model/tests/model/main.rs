@@ -14,6 +14,7 @@ mod adopt;
 mod aftermath;
 mod attention;
 mod blast_radius;
+mod busy;
 mod component;
 mod condition;
 mod credential;

@@ -50,6 +50,7 @@ fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
         uncertain_fault: None,
         failed_status_calls: 0,
         not_before: None,
+        busy_since: None,
         message: String::new(),
         started_at: None,
         waiting_since: None,
