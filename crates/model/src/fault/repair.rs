@@ -8,6 +8,7 @@ use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
 use crate::machine::Machine;
 use crate::node::Node;
+use crate::plan::RunType;
 use crate::run::Run;
 use crate::run::actions::{Action, RestartMode};
 use crate::target::TargetKind;
@@ -284,11 +285,27 @@ impl Incident<'_> {
         let listed = self.fault.code.repairs();
         let switches_on =
             listed.contains(&Repair::PowerOn) && Repair::PowerOn.command(self).is_some();
-        let repairs = listed.iter().copied();
-        let superseded = move |repair: Repair| switches_on && matches!(repair, Repair::Act(_));
-        repairs
-            .filter(move |repair| !superseded(*repair))
-            .filter_map(|repair| Some((repair, repair.command(self)?)))
+        let must_release = self.must_release();
+        let mut repairs: Vec<Repair> = Vec::new();
+        for repair in listed.iter().copied() {
+            let superseded = (switches_on && matches!(repair, Repair::Act(_)))
+                || (must_release && repair == ADOPT);
+            let repair = if must_release && repair == RERUN { RESTART_CLEAN } else { repair };
+            if !superseded && !repairs.contains(&repair) {
+                repairs.push(repair);
+            }
+        }
+        repairs.into_iter().filter_map(|repair| Some((repair, repair.command(self)?)))
+    }
+
+    /// Whether MAAS holds the machine of an onboarding in Failed deployment. It commissions and
+    /// installs such a machine only after a release, which is the part of a clean restart; a rerun
+    /// would stop at it, and there is nothing to adopt.
+    fn must_release(&self) -> bool {
+        let onboards = self.run.is_some_and(|run| run.spec.run_type == RunType::Onboard);
+        onboards
+            && (self.fault.code == FaultCode::DeployFailed
+                || self.node.is_some_and(Node::has_failed_deployment))
     }
 
     fn machine_id(&self) -> Option<String> {

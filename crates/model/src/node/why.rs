@@ -1,6 +1,6 @@
 //! Explains the state of a node.
 
-use super::{MaasObservation, Node, NodeState, Quarantine, is_expected_maas_state};
+use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
 use crate::fault::Incident;
@@ -212,6 +212,11 @@ impl Node {
             && self.state != NodeState::Deleted
     }
 
+    /// Whether MAAS holds its machine in Failed deployment, which only a release ends.
+    pub(crate) fn has_failed_deployment(&self) -> bool {
+        self.maas.as_ref().is_some_and(|observed| observed.state == MaasState::FailedDeployment)
+    }
+
     fn take_away(&self) -> String {
         format!("farrier node decommission {} --mode full_decommission", self.head.id)
     }
@@ -253,6 +258,9 @@ impl Node {
             }
             (NodeState::Deleted, _) => vec![self.onboard_again()],
             (NodeState::Enrolling, _) => match run.filter(|run| run.ended()) {
+                Some(run) if self.has_failed_deployment() => {
+                    vec![run.command("restart-clean"), self.take_away()]
+                }
                 Some(run) => vec![run.command("rerun"), self.take_away()],
                 None => Vec::new(),
             },

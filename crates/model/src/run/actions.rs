@@ -1,7 +1,7 @@
 //! Operator actions on runs. Each action is idempotent in the states that allow it, and refused
 //! with a reason in all others.
 
-use super::next::undo_steps;
+use super::next::undo_with_predecessors;
 use super::{
     HistoryNote, Progress, Run, RunPhase, StepPhase, StepState, StopKind, StopRequest, Workflow,
 };
@@ -353,7 +353,7 @@ pub fn restart(run: &Run, how: RestartMode, superseded: bool) -> Result<Progress
             }
         }
         RestartMode::RestartClean => {
-            let mut steps = undo_steps(run, &run.progress);
+            let mut steps = undo_with_predecessors(run);
             steps.append(&mut progress.steps);
             progress.steps = steps;
         }

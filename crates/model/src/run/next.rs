@@ -287,8 +287,23 @@ pub(super) fn stop_run(run: &Run, now: Timestamp) -> RunTransition {
 
 /// The steps that undo what was done or started, in reverse order.
 pub(super) fn undo_steps(run: &Run, progress: &Progress) -> Vec<StepState> {
-    let done_or_begun = progress.steps.iter().filter(|step| !step.undo && step.attempt > 0);
-    done_or_begun
+    undo_each(run, progress.steps.iter().filter(|step| !step.undo && step.attempt > 0))
+}
+
+/// The same, and the steps of the runs that this one repeats: an onboarding that was restarted
+/// works on what its predecessors left in MAAS. Each undo reads first and undoes only what is
+/// the node's own.
+pub(super) fn undo_with_predecessors(run: &Run) -> Vec<StepState> {
+    let repeats = run.spec.restart.is_some() && run.spec.run_type == RunType::Onboard;
+    let begun = |step: &&StepState| !step.undo && (step.attempt > 0 || repeats);
+    undo_each(run, run.progress.steps.iter().filter(begun))
+}
+
+fn undo_each<'a>(
+    run: &Run,
+    begun: impl DoubleEndedIterator<Item = &'a StepState>,
+) -> Vec<StepState> {
+    begun
         .rev()
         .filter_map(|step| {
             let plan = run.plan_step(step)?;

@@ -179,6 +179,11 @@ impl MaasFixture {
     ) -> (CallResult, String) {
         let key = EffectKey::new(&RunId::trusted(&self.run), effect.name(), attempt);
         let call = ProviderCall { key, verb, effect: effect.clone(), log_offset_bytes: 0 };
+        self.call(&call).await
+    }
+
+    /// Makes a call, and stores what it learns in the node. Returns the answer and the log.
+    pub async fn call(&self, call: &ProviderCall) -> (CallResult, String) {
         let (journal, mut lines) = Journal::new();
         let reader = tokio::spawn(async move {
             let mut log = String::new();
@@ -187,7 +192,7 @@ impl MaasFixture {
             }
             log
         });
-        let answer = self.replica().call(&self.target, &call, &journal).await;
+        let answer = self.replica().call(&self.target, call, &journal).await;
         drop(journal);
         if let Ok(ProviderAnswer::Done(CallOutcome { facts: Some(facts), .. })) = &answer {
             let mut node = self.node().await;

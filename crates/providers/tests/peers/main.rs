@@ -40,6 +40,7 @@ mod maas_crash_matrix;
 mod maas_faults;
 mod maas_fixture;
 mod maas_machines;
+mod maas_restarts;
 mod maas_stages;
 mod network;
 mod nodes;

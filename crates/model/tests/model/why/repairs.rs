@@ -1,13 +1,15 @@
 //! Repairs: a command is offered where the machine has what it needs, and none destroys.
 
 use super::{failed, incident};
+use crate::nodes::{Work, node, run, upstream_observation};
 use crate::support::{at, drain, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType};
 use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
-use model::node::NodeState;
-use model::run::Run;
+use model::node::{DecommissionMode, MaasState, NodeStage, NodeState};
+use model::run::actions::{RestartMode, restart};
+use model::run::{Failure, Run};
 use model::why::{RunContext, explain_machine, explain_run};
 
 /// A machine with everything: a BMC, a cluster, an address of its host.
@@ -89,4 +91,90 @@ fn a_fault_of_a_cluster_names_it() {
     let named = failed(Fault::new(FaultCode::NotInCluster, "prod has no m-1"));
     let context = RunContext { machine: Some(&machine), ..RunContext::default() };
     assert_eq!(explain_run(&named, context, at(5)).failed, "prod has no m-1");
+}
+
+/// A run on a node that failed with this code at a stage.
+fn failed_at(work: Work, stage: NodeStage, code: FaultCode) -> Run {
+    let mut run = run(work);
+    let index = run.spec.steps.iter().position(|step| step.name == stage.as_str()).unwrap();
+    for step in &mut run.progress.steps[..=index] {
+        step.attempt = 1;
+    }
+    run.progress.step_index = index;
+    let failure = Failure { fault: Fault::new(code, "so"), step: stage.to_string(), attempts: 1 };
+    run.progress.workflow = failure.workflow();
+    run.progress.failure = Some(failure);
+    run.progress.finished_at = Some(at(4));
+    run
+}
+
+/// MAAS neither commissions nor installs a machine in Failed deployment: only a clean restart
+/// releases it. A reimage releases it by itself, and so does a reimage of a machine.
+#[test]
+fn a_failed_deployment_is_restarted_clean() {
+    let reimage = Work::Take(DecommissionMode::Reimage);
+    let (classify, commission) = (NodeStage::ClassifyDeployFailure, NodeStage::CommissionNode);
+    let clean = "farrier operation restart-clean op-1";
+    let rerun = "farrier operation rerun op-1";
+    for (work, stage, code, upstream, offered, not_offered) in [
+        (Work::Onboard, classify, FaultCode::DeployFailed, None, clean, rerun),
+        (
+            Work::Onboard,
+            commission,
+            FaultCode::StateDisagrees,
+            Some(MaasState::FailedDeployment),
+            clean,
+            rerun,
+        ),
+        (
+            Work::Onboard,
+            commission,
+            FaultCode::MaasUnreachable,
+            Some(MaasState::FailedDeployment),
+            clean,
+            rerun,
+        ),
+        (Work::Onboard, commission, FaultCode::StateDisagrees, None, rerun, clean),
+        (reimage, classify, FaultCode::DeployFailed, None, rerun, ""),
+    ] {
+        let mut node = node(NodeState::Enrolling);
+        node.maas = upstream.map(upstream_observation);
+        let run = failed_at(work, stage, code);
+        let context = RunContext { node: Some(&node), ..RunContext::default() };
+        let commands = explain_run(&run, context, at(5)).next_commands;
+        let has = |words: &str| commands.iter().any(|one| one == words);
+        assert!(has(offered) && !has(not_offered), "{work:?} {code:?}: {commands:?}");
+        let recommended = node.recommended(Some(&run));
+        if upstream.is_some() {
+            assert!(recommended.iter().any(|one| one == clean), "{recommended:?}");
+            assert!(!recommended.iter().any(|one| one == rerun), "{recommended:?}");
+        }
+    }
+    let machine = failed(Fault::new(FaultCode::DeployFailed, "so"));
+    let commands = explain_run(&machine, RunContext::default(), at(5)).next_commands;
+    assert!(commands.iter().any(|one| one == rerun), "{commands:?}");
+}
+
+/// A clean restart of an onboarding that was itself a restart undoes what its predecessors did,
+/// too: it failed before it did anything. A decommission never undoes an installation that it did
+/// not make.
+#[test]
+fn a_clean_restart_undoes_what_the_predecessors_left() {
+    let undone = |run: &Run| -> Vec<String> {
+        let progress = restart(run, RestartMode::RestartClean, false).unwrap();
+        let undo = progress.steps.iter().filter(|step| step.undo);
+        undo.map(|step| run.spec.steps[step.plan_step].name.clone()).collect()
+    };
+    let all = ["deploy_via_maas", "commission_node", "create_or_find_in_maas"];
+    let (commission, code) = (NodeStage::CommissionNode, FaultCode::StateDisagrees);
+    let mut onboarding = failed_at(Work::Onboard, commission, code);
+    assert_eq!(undone(&onboarding), all[1..]);
+    for mode in RestartMode::ALL {
+        onboarding.spec.restart = Some(mode);
+        assert_eq!(undone(&onboarding), all);
+    }
+    let reimage = Work::Take(DecommissionMode::Reimage);
+    let mut run = failed_at(reimage, NodeStage::DisableNode, FaultCode::EffectFailed);
+    run.spec.restart = Some(RestartMode::Rerun);
+    assert_eq!(undone(&run), [""; 0]);
 }
