@@ -16,6 +16,9 @@ pub struct FaultFacts {
     /// The identity that the peer showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
+    /// What the user of the credential lacks at a cluster that knows it: `patch nodes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_right: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// The firmware record.
@@ -31,6 +34,7 @@ impl FaultFacts {
         credential: None,
         peer: None,
         identity: None,
+        missing_right: None,
         image: None,
         firmware: None,
         operation: None,

@@ -118,7 +118,7 @@ impl FaultCode {
             // The record that the run worked on no longer exists; a rerun finds or creates it.
             Self::MaasMachineGone => &[RERUN, Logs],
             Self::SiteUnfit => &[ShowSite, RETRY],
-            Self::LoginRefused => &[SetCredential, UnlockBmc, RETRY, RERUN],
+            Self::LoginRefused => &[CheckCluster, SetCredential, UnlockBmc, RETRY, RERUN],
             Self::CredentialMissing => &[SetCredential, RETRY, RERUN],
             Self::IdentityChanged => &[ForgetIdentity, RETRY, RERUN],
             Self::IdentityUntrusted => &[PinIdentity, RETRY, RERUN],
@@ -253,6 +253,13 @@ impl Repair {
                 given(site.map(ToString::to_string)).or(Some("farrier site list".into()))
             }
             Self::ShowNode => given(incident.node.map(|node| node.head.id.clone())),
+            // A login that is refused altogether has no rights to check.
+            Self::CheckCluster
+                if incident.fault.code == FaultCode::LoginRefused
+                    && facts.missing_right.is_none() =>
+            {
+                None
+            }
             Self::CheckCluster => given(incident.cluster().filter(|_| !incident.simulated())),
             Self::PowerOn => incident.off_machine().map(|id| format!("{words} {id} on")),
             Self::SetRootDisk => {

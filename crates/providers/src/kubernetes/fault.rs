@@ -84,7 +84,27 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
         ),
         RequestError::Broken(error) => broken(call, error.as_ref()),
     };
-    Fault::new(code, format!("{}; it {rest}", call.describe(address)))
+    let fault = Fault::new(code, format!("{}; it {rest}", call.describe(address)));
+    match error {
+        RequestError::Refused(status) if is_missing_right(status) => fault.with(|facts| {
+            facts.missing_right = Some(format!("{} {}", call.verb, call.resource));
+        }),
+        RequestError::Refused(_)
+        | RequestError::NotJson(_)
+        | RequestError::NotText
+        | RequestError::Unbuildable(_)
+        | RequestError::NoToken(_)
+        | RequestError::Broken(_) => fault,
+    }
+}
+
+/// The user of a request whose login the server does not see, such as behind a proxy that ends TLS
+/// and with it the client certificate.
+const ANONYMOUS: &str = "\"system:anonymous\"";
+
+/// Whether the server knows our user and refuses this request. Otherwise it refuses the login.
+fn is_missing_right(status: &Status) -> bool {
+    status.code == 403 && !status.message.contains(ANONYMOUS)
 }
 
 fn refusal(call: &ApiCall<'_>, status: &Status) -> (FaultCode, String) {
@@ -101,7 +121,7 @@ fn refusal(call: &ApiCall<'_>, status: &Status) -> (FaultCode, String) {
         _ => lost(call),
     };
     let hint = match status.code {
-        401 => {
+        401 | 403 if !is_missing_right(status) => {
             "; the kubeconfig's user is not known there, or its token or certificate has run out"
         }
         403 => {
@@ -234,6 +254,25 @@ mod tests {
         let forbidden = classify("https://k", &CHANGE, &status(403, "Forbidden"));
         for words in ["patch nodes `n`", "`farrier cluster check`"] {
             assert!(forbidden.message.contains(words), "{forbidden}");
+        }
+        assert_eq!(forbidden.facts().missing_right.as_deref(), Some("patch nodes"));
+    }
+
+    /// A 403 for a user that the server knows is a missing right, any other is a refused login.
+    #[test]
+    fn a_refused_login_is_told_from_a_missing_right() {
+        let refused = |code: u16, user: &str| {
+            let message = format!("nodes \"n\" is forbidden: User {user:?} cannot patch resource");
+            let status = Status { code, message, ..Status::default() };
+            classify("https://k", &CHANGE, &RequestError::Refused(status))
+        };
+        for (code, user, missing) in
+            [(401, "farrier", false), (403, "farrier", true), (403, "system:anonymous", false)]
+        {
+            let fault = refused(code, user);
+            assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
+            assert_eq!(fault.facts().missing_right.is_some(), missing, "{code} {user}");
+            assert_eq!(fault.message.contains("is not known there"), !missing, "{fault}");
         }
     }
 }

@@ -81,6 +81,25 @@ async fn a_cluster_that_cannot_be_used_says_why() {
     assert!(outcome == CheckOutcome::Cannot && message.contains("ahead of ours"), "{message}");
 }
 
+/// A user that the cluster knows lacks a right: that is checked, and the login is not replaced.
+#[tokio::test]
+async fn a_missing_right_is_told_from_a_refused_login() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let cluster = |user: &str| {
+        let settings = kubernetes::Settings { refusal_grace: Duration::ZERO, ..Default::default() };
+        Cluster::from_credential("c1", &pki.kubeconfig(api.address, user), settings).unwrap()
+    };
+    api.state.lock().add_node(crate::kubernetes::node("n1"));
+    api.state.lock().forbidden = vec![("patch", "nodes")];
+    let fault = cluster(&format!("token: {TOKEN}")).cordon("n1", "op-1").await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
+    assert_eq!(fault.facts().missing_right.as_deref(), Some("patch nodes"));
+    let fault = cluster("token: wrong").cordon("n1", "op-1").await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
+    assert_eq!(fault.facts().missing_right, None);
+}
+
 /// Another program renews the token in its file; the client that was made before uses the new one.
 #[tokio::test]
 async fn a_token_file_is_read_for_every_request() {

@@ -178,3 +178,22 @@ fn a_clean_restart_undoes_what_the_predecessors_left() {
     run.spec.restart = Some(RestartMode::Rerun);
     assert_eq!(undone(&run), [""; 0]);
 }
+
+/// A cluster that knows the user and refuses one request is checked; a refused login is replaced.
+#[test]
+fn a_missing_right_is_checked_and_a_refused_login_is_replaced() {
+    let machine = machine("datacenter");
+    let context = RunContext { machine: Some(&machine), ..RunContext::default() };
+    let refused = |right: Option<&str>| {
+        let fault = Fault::new(FaultCode::LoginRefused, "no").with(|facts| {
+            facts.credential = Some("prod".into());
+            facts.missing_right = right.map(Into::into);
+        });
+        explain_run(&failed(fault), context, at(5)).next_commands
+    };
+    let commands = refused(Some("patch nodes"));
+    assert_eq!(commands[..2], ["farrier cluster check prod", "farrier credential set prod"]);
+    let commands = refused(None);
+    assert_eq!(commands[0], "farrier credential set prod");
+    assert!(!commands.iter().any(|one| one.contains("cluster check")), "{commands:?}");
+}
