@@ -42,6 +42,7 @@ pub use status::Status;
 pub use storage::StorageLayout;
 
 use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
+use crate::secret_mask::SecretMask;
 use model::fault::Result;
 use model::retry::Backoff;
 use rate_limit::RateLimiter;
@@ -87,7 +88,11 @@ impl Settings {
 
 /// A client of one MAAS region. Clones share the limits.
 #[derive(Clone)]
-pub struct Maas(Arc<Inner>);
+pub struct Maas {
+    inner: Arc<Inner>,
+    /// Secrets beside the key that the region may quote, such as the password of a BMC.
+    mask: SecretMask,
+}
 
 struct Inner {
     address: Address,
@@ -113,28 +118,29 @@ impl Maas {
         let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;
         let pace = RateLimiter::new(settings.max_in_flight, settings.per_second);
         let (retries, pauses) = (settings.retries, settings.backoff);
-        Ok(Self(Arc::new(Inner {
-            address,
-            key,
-            http,
-            rate_limiter: pace,
-            retries,
-            backoff: pauses,
-        })))
+        let inner = Inner { address, key, http, rate_limiter: pace, retries, backoff: pauses };
+        Ok(Self { inner: Arc::new(inner), mask: SecretMask::default() })
+    }
+
+    /// The same client, which masks these secrets too. Texts are masked before they are cut: of a
+    /// secret that is cut in two, no half would be recognised.
+    #[must_use]
+    pub(crate) fn masking(&self, mask: SecretMask) -> Self {
+        Self { inner: Arc::clone(&self.inner), mask }
     }
 
     pub fn address(&self) -> &Address {
-        &self.0.address
+        &self.inner.address
     }
 
     /// The certificate that the region presented, for the caller to store. `None` without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        self.0.http.fingerprint()
+        self.inner.http.fingerprint()
     }
 }
 
 impl fmt::Debug for Maas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Maas").field(&self.0.address).finish()
+        f.debug_tuple("Maas").field(&self.inner.address).finish()
     }
 }

@@ -120,6 +120,11 @@ impl Journal {
         Self { mask, ..self.clone() }
     }
 
+    /// What is masked in the log, for other texts of the same call.
+    pub(crate) fn mask(&self) -> &SecretMask {
+        &self.mask
+    }
+
     /// Writes one line. A closed log is not an error.
     pub async fn write_line(&self, text: impl AsRef<str>) {
         let mut data = text.as_ref().as_bytes().to_vec();

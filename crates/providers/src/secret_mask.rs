@@ -33,6 +33,13 @@ impl SecretMask {
         Self(forms)
     }
 
+    /// These secrets and those of another mask.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        self.0.extend(other.0.iter().cloned());
+        self
+    }
+
     pub fn text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }

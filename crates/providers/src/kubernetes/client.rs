@@ -4,6 +4,7 @@
 use super::config::{Access, Token};
 use super::object::Status;
 use crate::http_client::form::Form;
+use crate::secret_mask::SecretMask;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
@@ -139,10 +140,18 @@ impl Client {
         let bytes = body.map_err(RequestError::Broken)?.to_bytes();
         let text = String::from_utf8(bytes.into()).map_err(|_| RequestError::NotText)?;
         if head.status.is_client_error() || head.status.is_server_error() {
+            // A proxy may quote the request.
+            let text = self.mask().text(&text);
             return Err(RequestError::Refused(refusal(head.status, &text)));
         }
         let date = head.headers.get(DATE).and_then(|value| value.to_str().ok());
         Ok((text, date.and_then(parse_date)))
+    }
+
+    /// Masks our token. One that cannot be read was not sent.
+    fn mask(&self) -> SecretMask {
+        let token = self.token.as_ref().and_then(|token| token.read().ok());
+        SecretMask::of(&token)
     }
 
     fn request(&self, request: ApiRequest) -> Result<Request<Full<Bytes>>, RequestError> {

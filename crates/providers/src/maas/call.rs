@@ -125,9 +125,9 @@ impl Maas {
     /// Sends a request and decodes the answer.
     pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
         let path = call.path();
-        let requested = self.0.request_context(&call, &path);
-        let body = self.0.send_with_retries(&call, &requested).await?;
-        let mask = SecretMask::of(self.0.key.secrets());
+        let requested = self.inner.request_context(&call, &path);
+        let body = self.send_with_retries(&call, &requested).await?;
+        let mask = SecretMask::of(self.inner.key.secrets());
         serde_json::from_slice(&mask.bytes(&body))
             .map_err(|error| requested.garbled(&error.to_string()))
     }
@@ -135,15 +135,7 @@ impl Maas {
     /// Sends a request whose answer has no content.
     pub(super) async fn send(&self, call: Call) -> Result<()> {
         let path = call.path();
-        self.0.send_with_retries(&call, &self.0.request_context(&call, &path)).await.map(drop)
-    }
-}
-
-impl Inner {
-    fn request_context<'a>(&'a self, call: &'a Call, path: &'a str) -> RequestContext<'a> {
-        let Call { method, target, idempotency, powers, .. } = call;
-        let (target, idempotency, powers) = (*target, *idempotency, *powers);
-        RequestContext { address: &self.address, method, path, target, idempotency, powers }
+        self.send_with_retries(&call, &self.inner.request_context(&call, &path)).await.map(drop)
     }
 
     /// Sends a request, and repeats it while MAAS is busy and a repeat is safe.
@@ -155,7 +147,7 @@ impl Inner {
         let mut failures = 0;
         loop {
             let nonce = nonce()?;
-            let response = self.send_once(call, requested, &nonce).await?;
+            let response = self.inner.send_once(call, requested, &nonce).await?;
             let status = response.status;
             if status.is_success() {
                 return response.body.map_err(|why| requested.lost(&why));
@@ -165,16 +157,25 @@ impl Inner {
             let body = response.body.as_deref().unwrap_or_default();
             let answer = ApiAnswer { status, retry_after, body };
             failures += 1;
-            let again = failures <= self.retries && requested.may_repeat(answer);
-            let pause = again.then(|| answer.retry_delay(self.backoff, failures, &nonce)).flatten();
+            let again = failures <= self.inner.retries && requested.may_repeat(answer);
+            let backoff = self.inner.backoff;
+            let pause = again.then(|| answer.retry_delay(backoff, failures, &nonce)).flatten();
             let Some(pause) = pause else {
                 // The key, or the password of a BMC.
-                let mask = SecretMask::of(self.key.secrets().chain(call.form.secrets()));
-                return Err(requested.refused(answer, &mask));
+                let mask = SecretMask::of(self.inner.key.secrets().chain(call.form.secrets()));
+                return Err(requested.refused(answer, &mask.with(&self.mask)));
             };
-            tracing::debug!(address = %self.address, %status, ?pause, "MAAS request retried");
+            tracing::debug!(address = %self.inner.address, %status, ?pause, "MAAS request retried");
             sleep(pause).await;
         }
+    }
+}
+
+impl Inner {
+    fn request_context<'a>(&'a self, call: &'a Call, path: &'a str) -> RequestContext<'a> {
+        let Call { method, target, idempotency, powers, .. } = call;
+        let (target, idempotency, powers) = (*target, *idempotency, *powers);
+        RequestContext { address: &self.address, method, path, target, idempotency, powers }
     }
 
     /// One request and its answer. The rate limit slot is released before the delay of a retry.

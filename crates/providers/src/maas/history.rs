@@ -176,10 +176,10 @@ impl Maas {
             .about(CallTarget::Machine);
         let mut sets: Vec<ResultSet> = self.read(call).await?;
         sets.sort_by_key(|set| set.id);
-        // Outputs come in base64, so they are masked once they are decoded.
-        let mask = SecretMask::of(self.0.key.secrets());
+        // Outputs come in base64, so they are masked once they are decoded, and cut after that.
+        let mask = SecretMask::of(self.inner.key.secrets()).with(&self.mask);
         for result in sets.iter_mut().flat_map(|set| &mut set.results) {
-            result.output = mask.text(&result.output);
+            result.output = end_of(&mask.text(&result.output)).to_owned();
         }
         Ok(sets)
     }
@@ -193,10 +193,17 @@ impl Maas {
     }
 }
 
-/// Decodes base64 and keeps the end.
+/// The end of an output, where the error is.
+fn end_of(output: &str) -> &str {
+    let mut from = output.len().saturating_sub(MAX_OUTPUT_BYTES);
+    while !output.is_char_boundary(from) {
+        from += 1;
+    }
+    &output[from..]
+}
+
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let encoded = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     let bytes = STANDARD.decode(encoded.trim()).map_err(serde::de::Error::custom)?;
-    let from = bytes.len().saturating_sub(MAX_OUTPUT_BYTES);
-    Ok(String::from_utf8_lossy(&bytes[from..]).into_owned())
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -150,13 +150,8 @@ impl MaasProvider {
         let site = self.store.site(site).await?;
         let node = self.store.node(node).await?;
         let site_client = self.sites.open(&site).await?;
-        let call = CallContext {
-            provider: self,
-            site_client,
-            request,
-            journal,
-            limit: stage.attempt_timeout(),
-        };
+        let limit = stage.attempt_timeout();
+        let call = CallContext::new(self, site_client, (request, journal), limit);
         let work = StageExecutor { call, site, node, stage: *stage };
         let answer = match *undo {
             false => self.perform_stage(work, *stage, target).await,

@@ -1,8 +1,9 @@
 //! `farrier cluster check` and the credentials of clusters, through the datacenter provider and the
 //! fake API server.
 
-use crate::kube_api::{Api, TOKEN};
+use crate::kube_api::{Api, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
+use axum::http::Method;
 use model::fault::FaultCode;
 use providers::bmc_discovery::CheckOutcome;
 use providers::cluster_check::{ClusterInspector, ClusterReport};
@@ -98,6 +99,19 @@ async fn a_missing_right_is_told_from_a_refused_login() {
     let fault = cluster("token: wrong").cordon("n1", "op-1").await.unwrap_err();
     assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
     assert_eq!(fault.facts().missing_right, None);
+}
+
+/// A proxy may quote what it was sent.
+#[tokio::test]
+async fn a_token_in_an_answer_is_not_passed_on() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    let cluster = Cluster::from_credential("c1", &config, kubernetes::Settings::default()).unwrap();
+    api.trouble(Method::GET, Trouble::QuotingProxy(502), 1);
+    let fault = cluster.nodes().await.unwrap_err();
+    assert!(fault.message.contains("Bearer ***"), "{fault}");
+    assert!(!fault.message.contains(TOKEN), "{fault}");
 }
 
 /// Another program renews the token in its file; the client that was made before uses the new one.

@@ -46,6 +46,8 @@ pub enum Trouble {
     /// A concurrent writer is faster: nodes are changed, and pods are replaced under the same
     /// names.
     Race,
+    /// A proxy refuses it and quotes the request.
+    QuotingProxy(u16),
     /// The authorizer refuses it, as one of several API servers does that has just started.
     Forbidden,
 }
@@ -233,6 +235,10 @@ async fn answer_with_trouble(shared: SharedState, request: Request) -> Response 
         }
         Some(Trouble::Proxy(code)) => {
             (StatusCode::from_u16(code).unwrap(), "<html>no such page</html>").into_response()
+        }
+        Some(Trouble::QuotingProxy(code)) => {
+            let headers = format!("<html>refused: {:?}</html>", request.headers());
+            (StatusCode::from_u16(code).unwrap(), headers).into_response()
         }
         Some(Trouble::RawBody(words)) => (StatusCode::OK, words).into_response(),
         Some(Trouble::Hang) => {

@@ -212,3 +212,28 @@ async fn the_time_of_the_deployment_is_no_report_of_hardware() {
         assert!(matches!(done, Ok(ProviderAnswer::Done(_))), "{version}: {done:?}");
     }
 }
+
+/// A text is masked before it is cut: of a secret in two, no half would be recognised.
+#[tokio::test]
+async fn a_secret_is_masked_before_its_text_is_cut() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(NodeStatus::New);
+    // A fault quotes 400 characters of an answer.
+    let quotes = format!("{} calvin", "x".repeat(396));
+    fixture.api.state().trouble("commission", Trouble::Says(409, quotes), 1);
+    let fault = fixture.perform_failing(NodeStage::CommissionNode, 1).await;
+    assert!(fault.message.contains("x ***") && !fault.message.contains(" cal"), "{fault}");
+    // And 300 of a line of the installer.
+    let log = format!("{} calvin", "x".repeat(296));
+    {
+        let mut env = fixture.api.state();
+        let machine = env.machines.get_mut(&id).unwrap();
+        machine.status = NodeStatus::Ready;
+        machine.planned.deployment = End::Fails { events: Vec::new(), log };
+    }
+    fixture.perform(NodeStage::DeployViaMaas).await;
+    fixture.perform(NodeStage::WaitForDeployed).await;
+    let fault = fixture.perform_failing(NodeStage::ClassifyDeployFailure, 1).await;
+    assert_eq!(fault.code, FaultCode::DeployFailed);
+    assert!(fault.message.ends_with("x ***") && !fault.message.contains(" cal"), "{fault}");
+}

@@ -34,6 +34,8 @@ const LAST_EVENTS: usize = 20;
 pub(super) struct CallContext<'a> {
     pub provider: &'a MaasProvider,
     pub site_client: Arc<SiteClient>,
+    /// The client of the site, which masks the secrets of this call.
+    maas: Maas,
     pub request: &'a ProviderCall,
     pub journal: &'a Journal,
     /// The time limit of an attempt.
@@ -48,9 +50,21 @@ pub(super) struct StageExecutor<'a> {
     pub stage: NodeStage,
 }
 
+impl<'a> CallContext<'a> {
+    pub fn new(
+        provider: &'a MaasProvider,
+        site_client: Arc<SiteClient>,
+        (request, journal): (&'a ProviderCall, &'a Journal),
+        limit: Duration,
+    ) -> Self {
+        let maas = site_client.maas.masking(journal.mask().clone());
+        Self { provider, site_client, maas, request, journal, limit }
+    }
+}
+
 impl CallContext<'_> {
     pub fn maas(&self) -> &Maas {
-        &self.site_client.maas
+        &self.maas
     }
 
     pub fn key(&self) -> &EffectKey {

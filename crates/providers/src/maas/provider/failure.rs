@@ -4,6 +4,7 @@
 use super::executor::{StageExecutor, describe_state, outcome, state_disagrees};
 use super::masking::masked;
 use crate::maas::{Event, Machine, Status};
+use crate::secret_mask::SecretMask;
 use model::effect::CallResult;
 use model::fault::{Fault, FaultCode, Result};
 
@@ -54,8 +55,11 @@ pub(super) enum FailureCause {
     Other(String),
 }
 
-/// The cause, from the events and the installer's log, oldest first.
-pub(super) fn cause(events: &[String], log: &str) -> FailureCause {
+/// The cause, from the events and the installer's log, oldest first. The quoted line is masked
+/// before it is cut.
+pub(super) fn cause(events: &[String], log: &str, mask: &SecretMask) -> FailureCause {
+    let shown =
+        |line: &str| -> String { masked(&mask.text(line)).chars().take(MAX_LINE_CHARS).collect() };
     let lines = || events.iter().map(String::as_str).chain(log.lines()).map(str::trim);
     if let Some(line) = lines().find(|line| is_datasource(line)) {
         return FailureCause::Datasource(shown(line));
@@ -84,10 +88,6 @@ fn is_installer_finished(log: &str) -> bool {
 
 fn is_deploy_timeout(event: &str) -> bool {
     event.to_lowercase().contains(TIMED_OUT)
-}
-
-fn shown(line: &str) -> String {
-    masked(line).chars().take(MAX_LINE_CHARS).collect()
 }
 
 impl StageExecutor<'_> {
@@ -128,13 +128,28 @@ impl StageExecutor<'_> {
         let told = noted.iter().filter(|event| !event.description.is_empty());
         let message = |event: &Event| format!("{}: {}", event.kind, event.description);
         let events: Vec<String> = told.map(message).collect();
-        Ok(cause(&events, &log))
+        Ok(cause(&events, &log, self.call.journal.mask()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_masked_before_the_line_is_cut() {
+        let mask = SecretMask::of(&["calvin-the-secret".into()]);
+        let start = "x".repeat(MAX_LINE_CHARS - 7);
+        for (line, end) in [
+            (format!("{start} calvin-the-secret"), " ***"),
+            (format!("{start} token_key=abcdefgh"), " token_"),
+            (format!("{} token_secret=s3cret", "x".repeat(MAX_LINE_CHARS - 18)), "secret=***"),
+        ] {
+            let FailureCause::Other(shown) = cause(&[], &line, &mask) else { panic!() };
+            assert!(shown.ends_with(end), "{shown}");
+            assert!(!shown.contains("calvin") && !shown.contains("s3c"), "{shown}");
+        }
+    }
 
     #[test]
     fn a_datasource_failure_is_recognised_by_its_messages() {
@@ -147,8 +162,14 @@ mod tests {
             "url_helper.py: http://10.0.0.1/MAAS/metadata/ timed out",
         ] {
             let log = format!("curtin: Installation started.\n{line}\nrebooting");
-            assert_eq!(cause(&[], &log), FailureCause::Datasource(line.into()));
-            assert_eq!(cause(&[line.to_owned()], ""), FailureCause::Datasource(line.into()));
+            assert_eq!(
+                cause(&[], &log, &SecretMask::default()),
+                FailureCause::Datasource(line.into())
+            );
+            assert_eq!(
+                cause(&[line.to_owned()], "", &SecretMask::default()),
+                FailureCause::Datasource(line.into())
+            );
         }
     }
 
@@ -156,7 +177,10 @@ mod tests {
     fn a_timeout_after_the_installer_is_a_datasource_failure() {
         let late = "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.";
         let log = "Installing for Ubuntu\ncurtin: Installation finished.\n";
-        assert_eq!(cause(&[late.to_owned()], log), FailureCause::Datasource(late.into()));
+        assert_eq!(
+            cause(&[late.to_owned()], log, &SecretMask::default()),
+            FailureCause::Datasource(late.into())
+        );
     }
 
     #[test]
@@ -194,9 +218,15 @@ mod tests {
             (vec![], "", "nothing was written about it"),
         ] {
             let events: Vec<String> = events.into_iter().map(str::to_owned).collect();
-            assert_eq!(cause(&events, log), FailureCause::Other(last.into()));
+            assert_eq!(
+                cause(&events, log, &SecretMask::default()),
+                FailureCause::Other(last.into())
+            );
         }
         let long = "x".repeat(1_000);
-        assert_eq!(cause(&[], &long), FailureCause::Other("x".repeat(MAX_LINE_CHARS)));
+        assert_eq!(
+            cause(&[], &long, &SecretMask::default()),
+            FailureCause::Other("x".repeat(MAX_LINE_CHARS))
+        );
     }
 }

@@ -89,10 +89,7 @@ impl<'a> MachineExecutor<'a> {
         let MaasEndpoint { site, system_id } = at.endpoint_of(target)?;
         let site = at.store.site(&site).await?;
         let open = at.sites.open(&site).await?;
-        Ok(Self {
-            call: CallContext { provider: at, site_client: open, request, journal, limit: LIMIT },
-            system_id,
-        })
+        Ok(Self { call: CallContext::new(at, open, (request, journal), LIMIT), system_id })
     }
 
     pub async fn execute(&self) -> CallResult {
