@@ -1,7 +1,7 @@
 //! The answers in which MAAS differs from what its documents say, each with the version that the
 //! peer notes: errors that repeat, images, times, secrets, and what a key may do.
 
-use crate::maas_api::{End, NodeStatus, Trouble};
+use crate::maas_api::{End, NodeStatus, OperationTime, Trouble};
 use crate::maas_fixture::{MaasFixture, NODE, effect};
 use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::{EffectOutcome, FaultCode};
@@ -213,6 +213,41 @@ async fn the_time_of_the_deployment_is_no_report_of_hardware() {
     }
 }
 
+/// The first request to deploy is delayed and its answer is lost; then it arrives just before the
+/// second, which MAAS refuses with a 409 (run: 3.4.8). Where the machine cannot be read after that,
+/// the installation may have begun: its status is read, and it is never taken as not begun.
+#[tokio::test]
+async fn a_refused_second_deployment_that_cannot_be_read_is_unknown() {
+    let stage = NodeStage::DeployViaMaas;
+    for unreadable in [
+        Trouble::Says(502, "<html>Bad Gateway</html>".into()),
+        Trouble::Says(500, "boom".into()),
+        Trouble::Says(401, "Authorization Error: Invalid API key.".into()),
+        Trouble::Says(403, String::new()),
+        Trouble::Busy { retry_after: Some(3_600) },
+    ] {
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(NodeStatus::Ready);
+        fixture.api.state().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.state().trouble("deploy", Trouble::Says(504, String::new()), 1);
+        let fault = fixture.perform_failing(stage, 1).await;
+        assert_eq!(fault.code.effect_outcome(), EffectOutcome::Unknown, "{fault}");
+        {
+            let mut env = fixture.api.state();
+            env.trouble("deploy", Trouble::Second, 1);
+            // The first read of the attempt is answered, the one after the refusal is not.
+            env.trouble("read", Trouble::Slow(Duration::ZERO), 1);
+            env.trouble("read", unreadable.clone(), 1);
+        }
+        let fault = fixture.perform_failing(stage, 2).await;
+        assert_eq!(fault.code.effect_outcome(), EffectOutcome::Unknown, "{fault}");
+        assert_eq!(fixture.status(&id), NodeStatus::Deploying);
+        let status = fixture.call_effect(CallVerb::GetStatus, &effect(stage, false), 2).await.0;
+        assert!(matches!(status, Ok(ProviderAnswer::Done(_))), "{status:?}");
+        assert_eq!(fixture.count(&id, "deploy"), 2, "nothing is requested again");
+    }
+}
+
 /// A text is masked before it is cut: of a secret in two, no half would be recognised.
 #[tokio::test]
 async fn a_secret_is_masked_before_its_text_is_cut() {
@@ -236,4 +271,45 @@ async fn a_secret_is_masked_before_its_text_is_cut() {
     let fault = fixture.perform_failing(NodeStage::ClassifyDeployFailure, 1).await;
     assert_eq!(fault.code, FaultCode::DeployFailed);
     assert!(fault.message.ends_with("x ***") && !fault.message.contains(" cal"), "{fault}");
+}
+
+/// The record was deleted, and the read after it fails: its status is read, and it is not said to
+/// be still there.
+#[tokio::test]
+async fn a_deletion_that_cannot_be_read_back_is_unknown() {
+    let stage = NodeStage::RemoveMaasRecord;
+    let fixture = MaasFixture::new().await;
+    fixture.add(NodeStatus::Ready);
+    {
+        let mut env = fixture.api.state();
+        env.trouble("read", Trouble::Slow(Duration::ZERO), 1);
+        env.trouble("read", Trouble::Says(502, "<html>Bad Gateway</html>".into()), 1);
+    }
+    let fault = fixture.perform_failing(stage, 1).await;
+    assert_eq!(fault.code.effect_outcome(), EffectOutcome::Unknown, "{fault}");
+    let status = fixture.call_effect(CallVerb::GetStatus, &effect(stage, false), 1).await.0;
+    assert!(matches!(status, Ok(ProviderAnswer::Done(_))), "{status:?}");
+}
+
+/// The first request has arrived, and its deployment has ended before the second was refused: it
+/// has begun, however it ended, and is not requested again.
+#[tokio::test]
+async fn a_deployment_that_ended_at_once_has_begun() {
+    let stage = NodeStage::DeployViaMaas;
+    let fails = || End::Fails { events: Vec::new(), log: "Failed to format sda".into() };
+    for (end, status) in
+        [(fails(), NodeStatus::FailedDeployment), (End::default(), NodeStatus::Deployed)]
+    {
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(NodeStatus::Ready);
+        {
+            let mut env = fixture.api.state();
+            env.operation_time = OperationTime::Reads(0);
+            env.machines.get_mut(&id).unwrap().planned.deployment = end;
+            env.trouble("deploy", Trouble::Second, 1);
+        }
+        fixture.perform(stage).await;
+        assert_eq!(fixture.status(&id), status);
+        assert_eq!(fixture.count(&id, "deploy"), 1);
+    }
 }

@@ -230,6 +230,10 @@ async fn answer_with_trouble(env: &Mutex<MaasState>, call: Call) -> Response {
             let _made = act();
             std::future::pending().await
         }
+        Some(Trouble::Second) => {
+            let _made = act();
+            act()
+        }
         Some(Trouble::Slow(time)) => {
             tokio::time::sleep(time).await;
             act()

@@ -136,10 +136,7 @@ impl StageExecutor<'_> {
             }
             other => other?,
         };
-        let begun = matches!(
-            machine.status,
-            Status::Deploying | Status::Deployed | Status::FailedDeployment
-        );
+        let begun = has_begun(&machine);
         Ok(match begun && self.annotation_owner(&machine) == AnnotationOwner::ThisRun {
             true => done(&machine, describe_state(&machine)),
             false => ProviderAnswer::NeverStarted,
@@ -165,7 +162,7 @@ impl StageExecutor<'_> {
                 let requested = OrderCheckpoint::Deploy { requested_at: Some(now()) };
                 self.call.checkpoints().compare_and_swap(&checkpoint, &requested).await?;
                 let now = self.call.install(&machine, Some(&self.node.id()), &deploy).await?;
-                match matches!(now.status, Status::Deploying | Status::Deployed) {
+                match has_begun(&now) {
                     true => Ok(done(&now, describe_state(&now))),
                     false => Err(Fault::new(FaultCode::ReadBackDiffers, describe_state(&now))),
                 }
@@ -231,6 +228,11 @@ impl StageExecutor<'_> {
         }
         Ok(done(&machine, describe_state(&machine)))
     }
+}
+
+/// Whether an installation has begun; it may have ended since.
+pub(super) fn has_begun(machine: &Machine) -> bool {
+    matches!(machine.status, Status::Deploying | Status::Deployed | Status::FailedDeployment)
 }
 
 /// The result of the wait for an installation: true when installed, `None` while it continues.

@@ -3,6 +3,7 @@
 use super::MaasProvider;
 use super::annotations::{self, AnnotationOwner};
 use super::checkpoint::{CheckpointStore, OrderCheckpoint};
+use super::deploy;
 use super::find::{FindResult, find_machine};
 use super::interfaces::InterfaceGroup;
 use super::machine::system_id_at;
@@ -200,7 +201,7 @@ impl CallContext<'_> {
         &self,
         machine: &Machine,
         node: Option<&NodeId>,
-        deploy: &DeployRequest,
+        what: &DeployRequest,
     ) -> Result<Machine> {
         let (id, key) = (machine.system_id.as_str(), self.key());
         if machine.status == Status::Ready {
@@ -208,15 +209,22 @@ impl CallContext<'_> {
         }
         let marks = annotations::install_annotations(key, node);
         let allocated = self.maas().set_workload_annotations(id, &marks).await?;
-        let image = deploy.image.as_deref().unwrap_or_default();
+        let image = what.image.as_deref().unwrap_or_default();
         self.journal.write_line(format!("maas: {id} is asked to install {image}")).await;
-        match self.confirm(&allocated, self.maas().deploy(id, deploy).await).await {
-            // MAAS refuses a second request: the first one may have started the installation.
+        match self.confirm(&allocated, self.maas().deploy(id, what).await).await {
+            // MAAS refuses a second request: the first one may have started the installation. So
+            // a read that fails, for whatever reason, leaves it unknown.
             Err(fault) if fault.code == FaultCode::EffectFailed => {
-                let now = self.maas().machine(id).await?;
+                let now = match self.maas().machine(id).await {
+                    Err(unread) if unread.code != FaultCode::MaasMachineGone => {
+                        let message = format!("{}; {}", fault.message, unread.message);
+                        return Err(unread.restated(FaultCode::AnswerLost, message));
+                    }
+                    read => read?,
+                };
                 let ours = annotations::annotation_owner(&now, key.run(), node)
                     == AnnotationOwner::ThisRun;
-                if ours && now.status == Status::Deploying { Ok(now) } else { Err(fault) }
+                if ours && deploy::has_begun(&now) { Ok(now) } else { Err(fault) }
             }
             other => other,
         }

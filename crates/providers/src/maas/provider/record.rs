@@ -4,6 +4,7 @@ use super::annotations::{self, AnnotationOwner};
 use super::checkpoint::OrderCheckpoint;
 use super::executor::{StageExecutor, check_unlocked, done, outcome, upstream_state};
 use crate::clock::now;
+use crate::fault::possibly_happened;
 use crate::maas::{Machine, MachineChange, NewMachine, PowerConfig, Status, TagChange};
 use crate::port::{Target, hostname};
 use model::effect::{CallResult, CallVerb, ProviderAnswer};
@@ -282,7 +283,8 @@ impl StageExecutor<'_> {
             Err(fault) if fault.code == FaultCode::MaasMachineGone => {
                 Ok(self.record_gone(&format!("{id} was deleted in MAAS")))
             }
-            Err(fault) => Err(fault),
+            // It was asked to be deleted: a failed read does not show that it is still there.
+            Err(fault) => Err(possibly_happened(fault)),
             Ok(_) => Err(Fault::new(FaultCode::ReadBackDiffers, format!("{id} is still in MAAS"))),
         }
     }

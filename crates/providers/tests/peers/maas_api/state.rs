@@ -83,6 +83,9 @@ pub enum Trouble {
     CutAfterActing,
     /// It is executed, and no answer comes.
     HangAfterActing,
+    /// The same request, whose answer was lost, arrives first: it is executed, and this one is
+    /// answered as the second.
+    Second,
     Slow(Duration),
 }
 
