@@ -9,7 +9,7 @@ use crate::kubernetes::{Cluster, PodDecision, PodPreview, RIGHTS, Right, RightsR
 use crate::port::Target;
 use async_trait::async_trait;
 use model::effect::DrainOptions;
-use model::fault::Result;
+use model::fault::{FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -80,6 +80,17 @@ impl Datacenter {
         report.add("kubeconfig", outcome, message);
         let server = match api.version().await {
             Ok(server) => server,
+            // An answer, although not the one that was asked for.
+            Err(fault) if fault.code == FaultCode::LoginRefused => {
+                report.add("reachable", Fine, format!("{} answers", report.address));
+                if fault.facts().missing_right.is_some() {
+                    return check_user(&api, report).await.then_some(api);
+                }
+                let message =
+                    format!("the cluster answers and refuses the login: {}", fault.message);
+                report.add("user", Cannot, message);
+                return None;
+            }
             Err(fault) => {
                 report.add("reachable", Cannot, fault.message);
                 return None;
@@ -105,6 +116,11 @@ async fn check_user(api: &Cluster, report: &mut ClusterReport) -> bool {
         Ok(None) => {
             report.add("user", NotTried, "the server is older than 1.28 and does not say");
             true
+        }
+        Err(fault) if fault.code == FaultCode::LoginRefused => {
+            let message = format!("the cluster answers and refuses the login: {}", fault.message);
+            report.add("user", Cannot, message);
+            false
         }
         Err(fault) => {
             report.add("user", Cannot, fault.message);

@@ -48,7 +48,9 @@ impl Cluster {
         let sent = tokio::time::timeout(self.settings.deadline, self.client.send_dated(&request));
         let (text, clock) = match sent.await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(fault::classify(&self.address, &call, &error)),
+            Ok(Err(error)) => {
+                return Err(self.of_credential(fault::classify(&self.address, &call, &error)));
+            }
             Err(_) => return Err(fault::late(&self.address, &call, self.settings.deadline)),
         };
         let info: VersionInfo = self.decode(&call, &text)?;

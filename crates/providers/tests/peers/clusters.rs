@@ -70,8 +70,6 @@ async fn a_cluster_that_cannot_be_used_says_why() {
         "{message}"
     );
     assert_eq!(outcome_of(&report, "get nodes").0, CheckOutcome::NotTried);
-    let report = provider(pki.kubeconfig(api.address, "token: wrong")).check_cluster("c1").await;
-    assert!(!report.usable(), "{report:?}");
     let expired = pki.user(Validity::RanOut);
     let report = provider(pki.kubeconfig(api.address, &expired)).check_cluster("c1").await;
     let (outcome, message) = outcome_of(&report, "kubeconfig");
@@ -80,6 +78,29 @@ async fn a_cluster_that_cannot_be_used_says_why() {
     let report = provider(pki.kubeconfig(api.address, &user)).check_cluster("c1").await;
     let (outcome, message) = outcome_of(&report, "clock");
     assert!(outcome == CheckOutcome::Cannot && message.contains("ahead of ours"), "{message}");
+}
+
+/// A 401 is an answer: the cluster is reachable, and refuses the login. A 403 for one path is not
+/// about the login.
+#[tokio::test]
+async fn a_refused_login_is_not_an_unreachable_cluster() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let report = provider(pki.kubeconfig(api.address, "token: wrong")).check_cluster("c1").await;
+    let (outcome, message) = outcome_of(&report, "reachable");
+    assert!(outcome == CheckOutcome::Ok && message.ends_with(" answers"), "{message}");
+    let (outcome, message) = outcome_of(&report, "user");
+    assert_eq!(outcome, CheckOutcome::Cannot);
+    assert!(message.starts_with("the cluster answers and refuses the login"), "{message}");
+    assert!(message.contains("answered 401"), "{message}");
+    assert_eq!(outcome_of(&report, "get nodes").0, CheckOutcome::NotTried);
+    // The owner of the cluster may have taken the right to read the version from everyone.
+    let one = provider(pki.kubeconfig(api.address, &format!("token: {TOKEN}")));
+    api.state.lock().forbidden = vec![("get", "/version")];
+    let report = one.check_cluster("c1").await;
+    assert_eq!(outcome_of(&report, "reachable").0, CheckOutcome::Ok);
+    assert_eq!(outcome_of(&report, "user"), (CheckOutcome::Ok, "farrier".into()));
+    assert!(report.usable(), "{report:?}");
 }
 
 /// A user that the cluster knows lacks a right: that is checked, and the login is not replaced.

@@ -143,9 +143,10 @@ impl ClusterState {
         }
     }
 
-    /// Everyone may read the version, once RBAC works. Read in 1.35.
+    /// Everyone may read the version, once RBAC works. Read in 1.35. The owner of a cluster can
+    /// take that right away.
     pub fn version(&self) -> Result<Response, ApiError> {
-        if self.starting {
+        if self.starting || self.forbidden.contains(&("get", "/version")) {
             let message = format!("forbidden: User {USER:?} cannot get path \"/version\"");
             return Err(api_error(403, "Forbidden", message));
         }
