@@ -25,6 +25,7 @@ pub const WITHOUT_DRY_RUN: [(&str, &str); 8] = [
 /// The calls of a set of proto files, as `package.Service/Method`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Calls {
+    pub all: BTreeSet<String>,
     /// The calls that may change something.
     pub acting: BTreeSet<String>,
     /// The calls whose request has a dry run.
@@ -46,8 +47,9 @@ impl Calls {
                 calls.with_dry_run.insert(name.clone());
             }
             if !only_reads(method) {
-                calls.acting.insert(name);
+                calls.acting.insert(name.clone());
             }
+            calls.all.insert(name);
         }
         calls
     }

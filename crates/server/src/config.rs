@@ -29,6 +29,9 @@ use std::time::Duration;
 pub struct Config {
     /// The address that serves gRPC and HTTP.
     pub listen: SocketAddr,
+    /// The names under which clients and browsers reach this server, beside its IP addresses,
+    /// `localhost` and the name of its host. Requests for other names are refused.
+    pub allowed_hosts: Vec<String>,
     /// Where SQLite and the simulated fleet keep their files.
     pub data_dir: PathBuf,
     /// A PostgreSQL URL, `postgres://user@host:5432/name`. Empty: SQLite in `data_dir`.
@@ -167,6 +170,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7411)),
+            allowed_hosts: Vec::new(),
             data_dir: "farrier-data".into(),
             database_url: String::new(),
             database_connections: 16,
@@ -322,6 +326,11 @@ impl Default for Sim {
     }
 }
 
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/etc/hostname").ok()?;
+    Some(name.trim().to_string()).filter(|name| !name.is_empty())
+}
+
 impl Config {
     /// Reads a file. The error names the file, the line and the known keys.
     pub fn load(path: &Path) -> Result<Self, String> {
@@ -365,6 +374,12 @@ impl Config {
                 "database_connections is {}; use at least {LEAST_CONNECTIONS}: one listens to the \
                  other replicas, and one must be left for the lease while another one works",
                 self.database_connections
+            ));
+        }
+        let is_name = |host: &&String| !host.is_empty() && !host.contains([':', '/', ' ']);
+        if let Some(host) = self.allowed_hosts.iter().find(|host| !is_name(host)) {
+            return Err(format!(
+                "allowed_hosts has {host:?}; write the name alone, as in \"farrier.example.com\""
             ));
         }
         self.datacenter.check()?;
@@ -442,10 +457,13 @@ impl Config {
             // port is now.
             return "farrier".into();
         }
-        let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-        let host = host.trim();
-        let host = if host.is_empty() { "farrier" } else { host };
+        let host = host_name().unwrap_or_else(|| "farrier".into());
         format!("{host}:{}", self.listen.port())
+    }
+
+    /// The names in requests that this server answers, beside addresses and `localhost`.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        self.allowed_hosts.iter().cloned().chain(host_name()).collect()
     }
 
     pub(crate) fn seal_key(&self) -> PathBuf {

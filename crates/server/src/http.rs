@@ -1,5 +1,6 @@
 //! The endpoints beside gRPC and the console: metrics and health.
 
+use crate::request_guard::{self, ListenerApi};
 use crate::telemetry;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -9,8 +10,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use engine::Engine;
 use metrics_exporter_prometheus::PrometheusHandle;
+use proto::calls::Calls;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 use tonic::service::Routes;
+
+/// The calls of the services that are not in the API's own descriptors.
+const OTHER_CALLS: [&str; 4] = [
+    "grpc.health.v1.Health/Check",
+    "grpc.health.v1.Health/Watch",
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
 
 #[derive(Clone)]
 struct HttpState {
@@ -24,13 +36,16 @@ pub(crate) fn router(
     grpc: Routes,
     metrics: Option<PrometheusHandle>,
     console: Router,
+    host_names: &[String],
 ) -> Router {
     let shared = HttpState { engine, metrics };
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
         .with_state(shared);
-    grpc.into_axum_router().merge(pages).merge(console).layer(middleware::from_fn(count))
+    let routes = grpc.into_axum_router().merge(pages).merge(console);
+    let guarded = request_guard::guarded(routes, ListenerApi::Grpc, host_names);
+    guarded.layer(middleware::from_fn_with_state(PathLabels::new(), count))
 }
 
 async fn show_metrics(State(shared): State<HttpState>) -> Response {
@@ -48,18 +63,35 @@ async fn show_health(State(shared): State<HttpState>) -> Response {
     }
 }
 
-/// Counts requests. The number of paths is bounded: requests outside gRPC are counted as `http`,
-/// unimplemented gRPC methods as `unknown`.
-async fn count(request: Request, next: Next) -> Response {
+/// The label of a request in metrics. The set is closed: the calls of the API by their path, other
+/// gRPC requests as `unknown`, everything else as `http`.
+#[derive(Clone)]
+struct PathLabels(Arc<BTreeSet<String>>);
+
+impl PathLabels {
+    fn new() -> Self {
+        let own = Calls::own().all.into_iter();
+        let others = OTHER_CALLS.map(String::from);
+        Self(Arc::new(own.chain(others).map(|call| format!("/{call}")).collect()))
+    }
+
+    fn label(&self, request: &Request) -> String {
+        let path = request.uri().path();
+        match self.0.get(path) {
+            Some(known) => known.clone(),
+            None if path.starts_with("/farrier.") || path.starts_with("/grpc.") => "unknown".into(),
+            None => "http".into(),
+        }
+    }
+}
+
+async fn count(State(labels): State<PathLabels>, request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let path = request.uri().path();
-    let known = path.starts_with("/farrier.v1.") || path.starts_with("/grpc.");
-    let path = if known { path.to_string() } else { "http".to_string() };
+    let path = labels.label(&request);
     let response = next.run(request).await;
     // A failed unary call has its status in the headers; other calls have it in the trailers.
-    let message = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
-    let path = if message == Some("12") { "unknown".into() } else { path };
-    let status = message.unwrap_or("0").to_string();
+    let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
+    let status = status.unwrap_or("0").to_string();
     metrics::counter!("farrier_requests_total", "path" => path.clone(), "status" => status)
         .increment(1);
     metrics::histogram!("farrier_request_seconds", "path" => path)

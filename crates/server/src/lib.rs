@@ -13,6 +13,7 @@ mod demo;
 mod grpc;
 mod http;
 mod netboot;
+mod request_guard;
 mod serve;
 mod telemetry;
 

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::grpc::{self, GrpcServices};
 use crate::netboot::{self, artifacts::Artifacts};
+use crate::request_guard::{self, ListenerApi};
 use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::node::Agents;
@@ -127,7 +128,7 @@ async fn run_server(
     let grpc = grpc::routes(services)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let router = http::router(engine.clone(), grpc, metrics, console);
+    let router = http::router(engine.clone(), grpc, metrics, console, &config.host_names());
     ready(&config);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
     let ended = run(listener, router, engine).await;
@@ -151,6 +152,7 @@ async fn listen_for_agents(
         tracing::warn!(%address, "agents are served over plain HTTP without TLS, so their sessions can be read in transit; keep this address in a private network or a tunnel");
     }
     let router = agents::router(agents, &config.nodes);
+    let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
     tracing::info!(%address, url = config.nodes.urls(), "serving agents");
     Ok(Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
@@ -180,6 +182,7 @@ async fn listen_for_machines(
         ServeError::Refused(message)
     })?;
     let router = netboot::router(secrets, artifacts, config.netboot.clone());
+    let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
     tracing::info!(%address, url = config.netboot.url(), "serving netboot");
     Ok(Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {

@@ -32,8 +32,8 @@ impl TestAgent {
     fn raw(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\n\
-             Authorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
             self.session,
             body.len()
         );

@@ -11,14 +11,27 @@ use std::time::{Duration, Instant};
 
 /// Sends a raw request. Returns the status line with the headers, and the body.
 pub fn http(env: &TestServer, method: &str, path: &str) -> (String, String) {
+    let headers = ["Host: 127.0.0.1", "Content-Type: application/grpc"];
+    http_with(env, &format!("{method} {path}"), &headers, &[])
+}
+
+/// Sends a raw request with these headers. Returns the status line with the headers, and the body.
+pub fn http_with(
+    env: &TestServer,
+    request: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", env.server.setup.port)).unwrap();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\nContent-Length: 0\r\n\
-         Content-Type: application/grpc\r\n\r\n"
+    let (headers, length) = (headers.join("\r\n"), body.len());
+    let head = format!(
+        "{request} HTTP/1.1\r\n{headers}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_ascii_lowercase(), body.to_string())
 }
@@ -193,6 +206,8 @@ async fn strangers_cannot_fill_the_metrics() {
         ] {
             http(&env, "GET", &path);
             http(&env, "POST", &path);
+            let plain = ["Host: 127.0.0.1", "Content-Type: text/plain"];
+            http_with(&env, &format!("POST {path}"), &plain, &[]);
         }
     }
     let samples = samples(&http(&env, "GET", "/metrics").1);

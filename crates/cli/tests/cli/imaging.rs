@@ -38,7 +38,7 @@ impl Netboot {
         let mut stream = TcpStream::connect(("127.0.0.1", self.0)).ok()?;
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n{more}\r\n{body}"
         );
         stream.write_all(request.as_bytes()).ok()?;

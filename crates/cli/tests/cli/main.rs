@@ -23,6 +23,7 @@ mod audit;
 mod cluster;
 mod connections;
 mod crash;
+mod cross_site;
 mod deleting;
 mod demo;
 mod disk_writes;
