@@ -79,10 +79,11 @@ pub fn apply_update(
 }
 
 /// The action of a command on a device, done or (in a dry run) planned.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum DeviceChange {
     Registered,
-    Updated,
+    /// With a line for each field that changes.
+    Updated(String),
     /// The update changes nothing.
     Unchanged,
     MarkedForDeletion,
@@ -90,24 +91,27 @@ pub enum DeviceChange {
 }
 
 impl DeviceChange {
-    pub const fn of_update<M>(updated: &Updated<M>) -> Self {
-        if updated.is_changed { Self::Updated } else { Self::Unchanged }
+    pub fn of_update<M>(updated: &Updated<M>) -> Self {
+        match updated.is_changed() {
+            true => Self::Updated(updated.fields()),
+            false => Self::Unchanged,
+        }
     }
 
-    fn done_text(self, id: &str) -> String {
+    fn done_text(&self, id: &str) -> String {
         match self {
             Self::Registered => format!("{id} registered"),
-            Self::Updated => format!("{id} updated"),
+            Self::Updated(_) => format!("{id} updated"),
             Self::Unchanged => format!("{id} has these values already; nothing was changed"),
             Self::MarkedForDeletion => format!("{id} marked for deletion"),
             Self::Retried => format!("{id} is tried again"),
         }
     }
 
-    fn would_text(self, id: &str) -> String {
+    fn would_text(&self, id: &str) -> String {
         match self {
             Self::Registered => format!("would register {id}"),
-            Self::Updated => format!("would update {id}"),
+            Self::Updated(fields) => format!("would update {id}\n{fields}"),
             Self::Unchanged => format!("{id} has these values already"),
             Self::MarkedForDeletion => format!("would mark {id} for deletion"),
             Self::Retried => format!("would try {id} again"),
@@ -116,7 +120,7 @@ impl DeviceChange {
 }
 
 /// The result as one sentence; a dry run also lists the automatic steps that would follow.
-pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: bool) -> String {
+pub fn format_change(device: &DeviceView<'_>, change: &DeviceChange, dry_run: bool) -> String {
     let id = one_line(device.id);
     if !dry_run {
         return format!("{}\n", change.done_text(&id));
@@ -332,14 +336,14 @@ ps-2            -                      -      -          -       -     -
             ..Default::default()
         };
         let shown = DeviceView { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
-        assert_eq!(format_change(&shown, DeviceChange::Registered, false), "sw-1 registered\n");
+        assert_eq!(format_change(&shown, &DeviceChange::Registered, false), "sw-1 registered\n");
         let expected = "\
 would register sw-1
 
 Then, if all goes well:
   Configuring: step configure
 ";
-        assert_eq!(format_change(&shown, DeviceChange::Registered, true), expected);
+        assert_eq!(format_change(&shown, &DeviceChange::Registered, true), expected);
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::{Updated, WRITABLE, changes, is_changed};
+use crate::update::{Updated, WRITABLE, changes};
 use crate::watch;
+use proto::field_mask::differences;
 use proto::v1::{
     Condition, DeleteMachineRequest, DrainOptions, EffectiveState, EnterMaintenanceRequest,
     ExitMaintenanceRequest, GetMachineRequest, LifecycleState, ListMachinesRequest, Machine,
@@ -144,10 +145,10 @@ async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Upda
     for key in &args.remove_labels {
         machine.labels.remove(key);
     }
-    let is_changed = is_changed(&before, &machine, WRITABLE);
+    let differences = differences(&before, &machine, WRITABLE);
     let update_mask = changes(&before, &machine, WRITABLE, args.version);
     if update_mask.is_none() {
-        return Ok(Updated { object: before, is_changed });
+        return Ok(Updated { object: before, differences });
     }
     let request = UpdateMachineRequest {
         machine: Some(machine),
@@ -156,7 +157,7 @@ async fn update_machine(client: &Client, args: MachineUpdateArgs) -> Result<Upda
         dry_run: client.is_dry_run(),
     };
     let object = client.call(client.machines().update_machine(request)).await?;
-    Ok(Updated { object, is_changed })
+    Ok(Updated { object, differences })
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: MachineDeleteArgs) -> Result<Exit> {

@@ -13,7 +13,8 @@ use crate::exit::{Exit, Result, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
-use crate::update::{Updated, WRITABLE, changes, is_changed};
+use crate::update::{Updated, WRITABLE, changes};
+use proto::field_mask::differences;
 use proto::v1::{
     AffectedMachine, DeletePowerShelfRequest, DeviceSpec, GateOverride, GetPowerShelfRequest,
     ListPowerShelvesRequest, PowerShelf, PowerShelfId, PowerShelfMaintenanceOperation as Operation,
@@ -74,7 +75,7 @@ fn print_change(
     change: DeviceChange,
     dry_run: bool,
 ) -> Result<()> {
-    screen.print_record(shelf, |shelf| format_change(&device_view(shelf), change, dry_run))
+    screen.print_record(shelf, |shelf| format_change(&device_view(shelf), &change, dry_run))
 }
 
 async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf> {
@@ -115,10 +116,10 @@ async fn update_power_shelf(
     let mut shelf = before.clone();
     let (version, dry_run) = (args.update.version, client.is_dry_run());
     apply_update(&mut shelf.spec, &mut shelf.labels, args.update);
-    let is_changed = is_changed(&before, &shelf, WRITABLE);
+    let differences = differences(&before, &shelf, WRITABLE);
     let update_mask = changes(&before, &shelf, WRITABLE, version);
     if update_mask.is_none() {
-        return Ok(Updated { object: before, is_changed });
+        return Ok(Updated { object: before, differences });
     }
     let request = UpdatePowerShelfRequest {
         power_shelf: Some(shelf),
@@ -127,7 +128,7 @@ async fn update_power_shelf(
         update_mask,
     };
     let object = client.call(client.power_shelves().update_power_shelf(request)).await?;
-    Ok(Updated { object, is_changed })
+    Ok(Updated { object, differences })
 }
 
 /// Requests a power change of the shelves, or previews it.

@@ -12,9 +12,10 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::{Updated, changes, is_changed};
+use crate::update::{Updated, changes};
 use crate::watch::watch_racks;
 use elevation::format_elevation;
+use proto::field_mask::differences;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
     RackDevice, RackLocation, RackStatus, TargetKind, UpdateRackRequest,
@@ -117,7 +118,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
     let updated = update_rack(client, args).await?;
     screen.print_record(&updated.object, |rack| match client.is_dry_run() {
-        true if updated.is_changed => format_update_preview(&one_line(&rack.rack_id), rack),
+        true if updated.is_changed() => format_update_preview(&one_line(&rack.rack_id), rack),
         true | false => format!("{}\n", updated.describe(client, &rack.rack_id)),
     })
 }
@@ -131,10 +132,10 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Updated<Ra
         rack.labels.remove(key);
     }
     let writable = ["labels", "hardware_type", "expected", "location"];
-    let is_changed = is_changed(&before, &rack, &writable);
+    let differences = differences(&before, &rack, &writable);
     let update_mask = changes(&before, &rack, &writable, args.version);
     if update_mask.is_none() {
-        return Ok(Updated { object: before, is_changed });
+        return Ok(Updated { object: before, differences });
     }
     let request = UpdateRackRequest {
         rack: Some(rack),
@@ -143,7 +144,7 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Updated<Ra
         update_mask,
     };
     let object = client.call(client.racks().update_rack(request)).await?;
-    Ok(Updated { object, is_changed })
+    Ok(Updated { object, differences })
 }
 
 /// Shows the resulting rack, so that a typing error is visible before it is stored.

@@ -8,7 +8,8 @@ use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use crate::update::{Updated, WRITABLE, changes, is_changed};
+use crate::update::{Updated, WRITABLE, changes};
+use proto::field_mask::differences;
 use proto::v1::{
     CheckSiteRequest, CreateSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, Site,
     SiteCommissioning, SiteNetwork, SiteSpec, SiteState, SiteStatus, UpdateSiteRequest,
@@ -28,9 +29,11 @@ pub async fn run(client: &Client, screen: &mut Screen, command: SiteCommand) -> 
         }
         SiteCommand::Update(args) => {
             let updated = update_site(client, *args).await?;
-            screen.print_record(&updated.object, |site| match updated.is_changed {
-                true => format_change(client, site, "updated"),
-                false => format!("{}\n", updated.describe(client, &site.site_id)),
+            screen.print_record(&updated.object, |site| {
+                match updated.is_changed() && !client.is_dry_run() {
+                    true => format_change(client, site, "updated"),
+                    false => format!("{}\n", updated.describe(client, &site.site_id)),
+                }
             })?;
         }
         SiteCommand::List(args) => list(client, screen, &args).await?,
@@ -75,10 +78,10 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Updated<Si
     for key in &args.remove_labels {
         site.labels.remove(key);
     }
-    let is_changed = is_changed(&before, &site, WRITABLE);
+    let differences = differences(&before, &site, WRITABLE);
     let update_mask = changes(&before, &site, WRITABLE, args.version);
     if update_mask.is_none() {
-        return Ok(Updated { object: before, is_changed });
+        return Ok(Updated { object: before, differences });
     }
     let request = UpdateSiteRequest {
         site: Some(site),
@@ -87,7 +90,7 @@ async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Updated<Si
         dry_run: client.is_dry_run(),
     };
     let object = client.call(client.sites().update_site(request)).await?;
-    Ok(Updated { object, is_changed })
+    Ok(Updated { object, differences })
 }
 
 /// Empties a list.

@@ -11,7 +11,8 @@ use crate::device::{
 use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::time::Clock;
-use crate::update::{Updated, WRITABLE, changes, is_changed};
+use crate::update::{Updated, WRITABLE, changes};
+use proto::field_mask::differences;
 use proto::v1::{
     DeleteSwitchRequest, DeviceSpec, GetSwitchRequest, ListSwitchesRequest, RegisterSwitchRequest,
     RetrySwitchRequest, Switch, UpdateSwitchRequest,
@@ -62,7 +63,7 @@ fn print_change(
     change: DeviceChange,
     dry_run: bool,
 ) -> Result<()> {
-    screen.print_record(switch, |switch| format_change(&device_view(switch), change, dry_run))
+    screen.print_record(switch, |switch| format_change(&device_view(switch), &change, dry_run))
 }
 
 async fn fetch(client: &Client, switch_id: String) -> Result<Switch> {
@@ -97,10 +98,10 @@ async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Update
     let mut switch = before.clone();
     let (version, dry_run) = (args.update.version, client.is_dry_run());
     apply_update(&mut switch.spec, &mut switch.labels, args.update);
-    let is_changed = is_changed(&before, &switch, WRITABLE);
+    let differences = differences(&before, &switch, WRITABLE);
     let update_mask = changes(&before, &switch, WRITABLE, version);
     if update_mask.is_none() {
-        return Ok(Updated { object: before, is_changed });
+        return Ok(Updated { object: before, differences });
     }
     let request = UpdateSwitchRequest {
         switch: Some(switch),
@@ -109,7 +110,7 @@ async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Update
         update_mask,
     };
     let object = client.call(client.switches().update_switch(request)).await?;
-    Ok(Updated { object, is_changed })
+    Ok(Updated { object, differences })
 }
 
 fn device_view(switch: &Switch) -> DeviceView<'_> {

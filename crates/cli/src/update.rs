@@ -5,31 +5,57 @@
 use crate::args::VersionArgs;
 use crate::client::Client;
 use crate::text::one_line;
-use proto::{FieldMask, Name, field_mask};
+use proto::field_mask::{self, FieldDifference};
+use proto::{FieldMask, Name};
 
 /// The fields that clients may change, for most objects.
 pub const WRITABLE: &[&str] = &["labels", "spec"];
 
-/// An object after an update, and whether the update has changed it.
+/// The most characters of a value that a dry run shows.
+const MAX_SHOWN: usize = 80;
+
+/// An object after an update, and what the arguments change of it.
 pub struct Updated<M> {
     pub object: M,
-    pub is_changed: bool,
+    pub differences: Vec<FieldDifference>,
 }
 
 impl<M> Updated<M> {
-    /// The sentence for people.
+    pub const fn is_changed(&self) -> bool {
+        !self.differences.is_empty()
+    }
+
+    /// The sentence for people; in a dry run with every field that would change, also those that
+    /// no argument names.
     pub fn describe(&self, client: &Client, id: &str) -> String {
         let id = one_line(id);
-        match self.is_changed {
-            true => format!("{id} {}", client.outcome("updated")),
-            false => format!("{id} has these values already; nothing was changed"),
+        match (self.is_changed(), client.is_dry_run()) {
+            (true, true) => format!("{id} {}\n{}", client.outcome("updated"), self.fields()),
+            (true, false) => format!("{id} {}", client.outcome("updated")),
+            (false, _) => format!("{id} has these values already; nothing was changed"),
         }
+    }
+
+    /// A line for each field that would change.
+    pub fn fields(&self) -> String {
+        let lines = self.differences.iter().map(|FieldDifference { path, before, after }| {
+            let name = path.strip_prefix("spec.").unwrap_or(path);
+            let (before, after) = (shown(before), shown(after));
+            format!("  {}: {before} → {after}", one_line(name))
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 
-/// True if the arguments change anything.
-pub fn is_changed<M: Name>(before: &M, after: &M, writable: &[&str]) -> bool {
-    !field_mask::changed(before, after, writable).paths.is_empty()
+fn shown(value: &str) -> String {
+    let value = one_line(value);
+    match value.chars().count() {
+        0 => "none".into(),
+        count if count > MAX_SHOWN => {
+            format!("{}…", value.chars().take(MAX_SHOWN).collect::<String>())
+        }
+        _ => value.into_owned(),
+    }
 }
 
 /// The mask of what the arguments change. None: nothing, and no version is to be checked.

@@ -55,20 +55,35 @@ pub fn updated<M: Name + Clone + Default>(
     Ok(message.transcode_to::<M>().unwrap_or_else(|_| stored.clone()))
 }
 
+/// A field in which two messages differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldDifference {
+    pub path: String,
+    /// The values as text; empty: it is not set.
+    pub before: String,
+    pub after: String,
+}
+
 /// The mask of the writable fields in which two messages differ, for a client that has read a
 /// message and changed it. It names only fields that the client knows.
 pub fn changed<M: Name>(before: &M, after: &M, writable: &[&str]) -> FieldMask {
-    let mut paths = Vec::new();
-    if let (Some(before), Some(after)) = (to_dynamic(before), to_dynamic(after)) {
-        for field in fields_named(&before, writable) {
-            add_changed(&mut paths, "", (&before, &after), &field);
-        }
-    }
-    FieldMask { paths }
+    let differ = differences(before, after, writable);
+    FieldMask { paths: differ.into_iter().map(|one| one.path).collect() }
 }
 
-fn add_changed(
-    paths: &mut Vec<String>,
+/// The writable fields in which two messages differ.
+pub fn differences<M: Name>(before: &M, after: &M, writable: &[&str]) -> Vec<FieldDifference> {
+    let mut differ = Vec::new();
+    if let (Some(before), Some(after)) = (to_dynamic(before), to_dynamic(after)) {
+        for field in fields_named(&before, writable) {
+            add_differences(&mut differ, "", (&before, &after), &field);
+        }
+    }
+    differ
+}
+
+fn add_differences(
+    differ: &mut Vec<FieldDifference>,
     prefix: &str,
     (before, after): (&DynamicMessage, &DynamicMessage),
     field: &FieldDescriptor,
@@ -78,14 +93,43 @@ fn add_changed(
     if let (Some(old), Some(new)) = (old.as_map(), new.as_map()) {
         let keys: BTreeSet<_> = old.keys().chain(new.keys()).filter_map(MapKey::as_str).collect();
         let value = |map: &HashMap<_, _>, key: &str| map.get(&MapKey::String(key.into())).cloned();
-        let differ = keys.into_iter().filter(|key| value(old, key) != value(new, key));
-        paths.extend(differ.map(|key| format!("{path}.{key}")));
+        let changed = keys.into_iter().filter(|key| value(old, key) != value(new, key));
+        let text = |map: &HashMap<_, _>, key: &str| {
+            value(map, key).as_ref().map_or_else(String::new, text_of)
+        };
+        differ.extend(changed.map(|key| FieldDifference {
+            path: format!("{path}.{key}"),
+            before: text(old, key),
+            after: text(new, key),
+        }));
     } else if let (Some(old), Some(new)) = (old.as_message(), new.as_message()) {
         for field in new.descriptor().fields() {
-            add_changed(paths, &format!("{path}."), (old, new), &field);
+            add_differences(differ, &format!("{path}."), (old, new), &field);
         }
     } else if old != new || before.has_field(field) != after.has_field(field) {
-        paths.push(path);
+        let text = |message: &DynamicMessage, value: &Value| match message.has_field(field) {
+            true => text_of(value),
+            false => String::new(),
+        };
+        let (before, after) = (text(before, &old), text(after, &new));
+        differ.push(FieldDifference { path, before, after });
+    }
+}
+
+/// A value as people read it.
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::List(values) => values.iter().map(text_of).collect::<Vec<_>>().join(", "),
+        Value::Bool(value) => value.to_string(),
+        Value::I32(value) | Value::EnumNumber(value) => value.to_string(),
+        Value::I64(value) => value.to_string(),
+        Value::U32(value) => value.to_string(),
+        Value::U64(value) => value.to_string(),
+        Value::F32(value) => value.to_string(),
+        Value::F64(value) => value.to_string(),
+        Value::Bytes(value) => format!("{} bytes", value.len()),
+        Value::Message(_) | Value::Map(_) => "…".into(),
     }
 }
 
