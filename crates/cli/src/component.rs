@@ -3,7 +3,7 @@
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Result};
-use crate::operation::choose_request_id;
+use crate::operation::{choose_request_id, time_line};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::{join_names, one_line};
@@ -103,6 +103,9 @@ fn format_impact(all: &[ComponentResult]) -> String {
             let affected =
                 join_names(one.affected_machine_ids.iter().map(String::as_str), MAX_NAMED);
             lines.push(format!("affected machines: {affected}"));
+        }
+        if one.limit_seconds > 0 {
+            lines.push(time_line(one.usual_ms, one.limit_seconds).trim_end().to_string());
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
         for gate in &one.refusals {

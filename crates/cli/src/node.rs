@@ -11,7 +11,8 @@ use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, Result};
 use crate::filter::FilterText;
 use crate::operation::{
-    AcceptedOperation, ExpectedEnd, RunOrigin, follow_or_report, request_id_unless_dry_run,
+    AcceptedOperation, ExpectedEnd, RunOrigin, follow_or_report, format_steps,
+    request_id_unless_dry_run, time_line, usual_cell,
 };
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone};
@@ -20,9 +21,9 @@ use crate::time::Clock;
 use crate::watch::watch_nodes;
 use proto::v1::{
     DecommissionMode, DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest,
-    Node, NodeDetail, NodeOperation, NodeState, OnboardNodeRequest, QuarantineNodeRequest,
-    ReactivateNodeRequest, ReleaseNodeRequest, ResumeNodeRequest, ResumeNodeResponse, ResumedTask,
-    RetireNodeRequest,
+    Node, NodeDetail, NodeOperation, NodeState, OnboardNodeRequest, PreviewedStep,
+    QuarantineNodeRequest, ReactivateNodeRequest, ReleaseNodeRequest, ResumeNodeRequest,
+    ResumeNodeResponse, ResumedTask, RetireNodeRequest,
 };
 use proto::words::{self, WireEnum};
 
@@ -208,17 +209,28 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
     }
     text.push('\n');
-    let mut table = Table::new(&["STEP", "WOULD"]);
+    let preview = answer.run.as_ref().and_then(|run| run.preview.clone()).unwrap_or_default();
+    let mut table = Table::new(&["STEP", "USUAL", "WOULD"]);
     for stage in &answer.stages {
+        let named =
+            |one: &&PreviewedStep| one.step.as_ref().is_some_and(|step| step.name == stage.stage);
+        let time = preview.steps.iter().find(named);
+        let usual = time.map(|one| usual_cell(one.usual_ms, one.usual_p95_ms)).unwrap_or_default();
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
             (true, "") => Cell::with_tone("would be adopted", Tone::Dim),
             (true, why) => Cell::with_tone(format!("would be adopted: {why}"), Tone::Dim),
         };
-        table.add_row(vec![(&stage.stage).into(), cell]);
+        table.add_row(vec![(&stage.stage).into(), usual.into(), cell]);
     }
     text.push_str(&table.render(colors));
+    text.push_str(&format!("\n{}", note_lines(&answer.notes)));
+    text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
     text
+}
+
+fn note_lines(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("{}\n", one_line(note))).collect()
 }
 
 /// The node's state and its reason, as one sentence.
@@ -234,13 +246,18 @@ fn state_sentence(node: &Node, dry_run: bool) -> String {
 fn request_summary(done: &NodeOperation, dry_run: bool) -> String {
     let node = done.node.clone().unwrap_or_default();
     let uncordons = done.run.as_ref().map(|run| match dry_run {
-        true => "an operation would let its cluster place work on it again\n".into(),
+        true => {
+            let preview = run.preview.clone().unwrap_or_default();
+            let time = time_line(preview.usual_ms, preview.limit_seconds);
+            format!("an operation would let its cluster place work on it again\n{time}")
+        }
         false => {
             let id = one_line(&run.run_id);
             format!("{id} lets its cluster place work on it again: farrier operation logs {id}\n")
         }
     });
-    format!("{}{}", state_sentence(&node, dry_run), uncordons.unwrap_or_default())
+    let (state, notes) = (state_sentence(&node, dry_run), note_lines(&done.notes));
+    format!("{state}{notes}{}", uncordons.unwrap_or_default())
 }
 
 fn resume_summary(resumed: &ResumeNodeResponse, dry_run: bool) -> String {
@@ -258,9 +275,10 @@ fn resume_summary(resumed: &ResumeNodeResponse, dry_run: bool) -> String {
         (ResumedTask::Requeued, false) => "; its task is in the queue again",
         (ResumedTask::None | ResumedTask::Unspecified, _) => "",
     };
-    let next = match dry_run {
-        true => String::new(),
-        false => format!("\nNext: farrier operation watch {run}\n"),
+    let next = match (dry_run, &resumed.preview) {
+        (true, Some(preview)) => format_steps(preview),
+        (true, None) => String::new(),
+        (false, _) => format!("\nNext: farrier operation watch {run}\n"),
     };
     format!("{}  {work}{task}\n{next}", state_sentence(&node, dry_run))
 }
@@ -307,7 +325,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
 mod tests {
     use super::*;
     use proto::Timestamp;
-    use proto::v1::StagePreview;
+    use proto::v1::{OperationPreview, Run, StagePreview, Step};
 
     fn node() -> Node {
         Node {
@@ -347,12 +365,26 @@ node-2  active       machine-2  -       -          -
             adopted: !why.is_empty(),
             why: why.into(),
         };
+        let step = Step { name: "load_site_config".into(), ..Step::default() };
+        let preview = OperationPreview {
+            steps: vec![PreviewedStep {
+                step: Some(step),
+                usual_ms: 2_000,
+                usual_p95_ms: 3_000,
+                ..PreviewedStep::default()
+            }],
+            limit_seconds: 60,
+            usual_ms: 2_000,
+            ..OperationPreview::default()
+        };
         let answer = NodeOperation {
             stages: vec![
                 stage("load_site_config", ""),
                 stage("commission_node", "MAAS has the machine as Ready"),
             ],
             observed: "MAAS has the machine as Ready".into(),
+            run: Some(Run { preview: Some(preview), ..Run::default() }),
+            notes: vec!["gate health refuses it, and the override passes it".into()],
             ..NodeOperation::default()
         };
         assert_eq!(
@@ -365,9 +397,12 @@ node-2  active       machine-2  -       -          -
 would onboard machine-1 at site-a as a new node
 MAAS has the machine as Ready
 
-STEP              WOULD
-load_site_config  would run
-commission_node   would be adopted: MAAS has the machine as Ready
+STEP              USUAL         WOULD
+load_site_config  2s, up to 3s  would run
+commission_node   -             would be adopted: MAAS has the machine as Ready
+
+gate health refuses it, and the override passes it
+time: usually 2s, at most 1m 0s
 "
         );
     }
@@ -379,6 +414,7 @@ commission_node   would be adopted: MAAS has the machine as Ready
             run_id: "op-1".into(),
             task: words::value::<ResumedTask>(task),
             reopened,
+            preview: None,
         };
         let expected = "\
 node-1 is draining

@@ -6,6 +6,7 @@
 mod preview;
 mod submit;
 mod table;
+pub use preview::{format_steps, time_line, usual_cell};
 pub use submit::*;
 pub use table::*;
 

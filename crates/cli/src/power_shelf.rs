@@ -10,6 +10,7 @@ use crate::device::{
     DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
 };
 use crate::exit::{Exit, Result, eprintln_quietly};
+use crate::operation::time_line;
 use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
@@ -207,6 +208,9 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
             text.push_str(&format!("  {}\n", one_line(&line)));
         }
     }
+    if preview.limit_seconds > 0 {
+        text.push_str(&format!("\n{}", time_line(preview.usual_ms, preview.limit_seconds)));
+    }
     text
 }
 
@@ -260,6 +264,8 @@ mod tests {
             warnings: Vec::new(),
             rules: vec!["no other shelf".into()],
             fabric_loss: vec![AffectedMachine { machine_id: "m-3".into(), ..Default::default() }],
+            limit_seconds: 600,
+            usual_ms: 4_000,
         };
         assert_eq!(
             format_preview(&preview),
@@ -279,6 +285,8 @@ Because:
 
 Would be refused:
   it would take power
+
+time: usually 4s, at most 10m 0s
 "
         );
     }

@@ -8,6 +8,7 @@ use crate::admission::{Admission, Created, Holds, event, reused};
 use crate::firmware::no_firmware;
 use crate::holds::unknown;
 use crate::rack::MaintenancePreview;
+use crate::run::previewed_steps;
 use model::component::{
     MAX_DEVICES, UpgradeCandidate, UpgradePath, admit_shelf, choose_upgrade_path,
     refuse_all_if_any_refused,
@@ -20,13 +21,14 @@ use model::here;
 use model::host::Host;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::{NewRun, RecordHeader, SubjectId, SubjectKind};
-use model::plan::{Params, RunStep, RunType};
+use model::plan::{Params, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::rack::maintenance::{
     RequestedActivity, add_request_metadata, initiator, request_from_params,
 };
 use model::refusal::Refusal;
+use model::run::PreviewedStep;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -64,8 +66,8 @@ pub struct FirmwareUpdateResult {
 pub enum UpdateOutcome {
     /// The operation that upgrades it.
     Started(RunId),
-    /// Dry run only: the planned steps.
-    Planned(Vec<String>),
+    /// Dry run only: the planned steps, with their time.
+    Planned(Vec<PreviewedStep>),
     Refused(Refusal),
 }
 
@@ -371,7 +373,7 @@ impl UpdateShelves {
         let holds = Holds::Targets { own: None };
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
         Ok(match dry_run {
-            true => UpdateOutcome::Planned(step_names(&run.spec.steps)),
+            true => UpdateOutcome::Planned(previewed_steps(tx, &run).await?),
             false => UpdateOutcome::Started(run.spec.id),
         })
     }
@@ -394,10 +396,6 @@ impl UpdateShelves {
             params,
         }
     }
-}
-
-fn step_names(steps: &[RunStep]) -> Vec<String> {
-    steps.iter().map(|step| step.name.clone()).collect()
 }
 
 async fn status(

@@ -2,6 +2,7 @@
 //! transaction with its event, which also updates the rack when a device moves.
 
 mod polling;
+mod predict;
 
 use crate::admission::event;
 use crate::change::Expected;
@@ -9,7 +10,7 @@ use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
 use crate::{Change, Engine};
-use model::device::{Device, predict_steps, retry};
+use model::device::{Device, retry};
 use model::filter::Filter;
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
@@ -27,6 +28,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
 use model::why::{Explanation, explain_device, record_overdue};
+use predict::follows;
 use std::sync::Arc;
 use store::{Cause, NewEvent, RecordPage, Result, StoreError, Tx};
 
@@ -448,24 +450,6 @@ async fn change_device<D: Device>(
         tx.update_and_enqueue(&mut device, &event)?;
     }
     Ok(device)
-}
-
-async fn follows<D: Device<TurnInput = DeviceContext> + LoadContext>(
-    tx: &mut Tx,
-    device: &D,
-    fresh: &RunId,
-    now: Timestamp,
-) -> Result<Vec<String>> {
-    let observed = device.load_context(tx, fresh.clone(), now).await?;
-    let mut follows = predict_steps(device, observed, now);
-    // A dry run has written nothing: the stored record is the old one.
-    let head = device.head();
-    let before = tx.record::<D>(&head.id).await?;
-    let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
-    let before = before.map_or(DeviceLocation::NOWHERE, |one| DeviceLocation::of(one.head()));
-    let after = if gone { DeviceLocation::NOWHERE } else { DeviceLocation::of(head) };
-    follows.extend(topology::predict_racks(tx, &before, &after).await?);
-    Ok(follows)
 }
 
 async fn explain_one<D: Device<TurnInput = DeviceContext> + LoadContext>(

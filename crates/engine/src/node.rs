@@ -380,9 +380,12 @@ pub(crate) fn override_note(
     by: &str,
     (machine, run): (&Machine, &Run),
 ) -> String {
-    let mut refusing = vec![Gate::Agent, Gate::Maas];
-    refusing.extend(health_gate(machine, run));
-    overrides.history_note(by, &refusing)
+    overrides.history_note(by, &gates_of_node_run(machine, run))
+}
+
+/// The gates that refuse a run on a node without its override.
+pub(crate) fn gates_of_node_run(machine: &Machine, run: &Run) -> Vec<Gate> {
+    [Gate::Agent, Gate::Maas].into_iter().chain(health_gate(machine, run)).collect()
 }
 
 /// The health gate, if it would refuse a run on a node without an override.

@@ -4,22 +4,25 @@
 use crate::Engine;
 use crate::admission::event;
 use crate::admission::overrides_of;
+use crate::run::RecordedDurations;
 use model::blast_radius::{AffectedMachine, PoweredDevice, ServingNode};
 use model::device::power_goal;
 use model::effect::DesiredPower;
 use model::gate::{Gate, Overrides, gates_of};
 use model::here;
 use model::id::{MachineId, PowerShelfId, RackId};
+use model::lifecycle::lifecycle_plan_id;
 use model::machine::Machine;
+use model::plan::RunType;
 use model::power_shelf::maintenance::{
     NamedShelf, PowerChangePreview, PowerChangeRequest, admit_power_off, preview_power_change,
     step_name,
 };
 use model::power_shelf::topology::PowerTopology;
-use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::power_shelf::{PowerShelf, PowerShelfState, power_step};
 use model::rack::Rack;
 use model::refusal::Refusal;
-use model::run::Run;
+use model::run::{Run, TimeEstimate};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -31,6 +34,8 @@ use store::{Cause, Result, StoreError, Tx};
 pub struct ShelfPreview {
     pub preview: PowerChangePreview,
     pub shelves: Vec<NamedShelf>,
+    /// The time until all shelves are switched. None: none would be switched.
+    pub time: Option<TimeEstimate>,
 }
 
 /// The service that switches the power of shelves.
@@ -67,7 +72,38 @@ impl PowerShelves {
 async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPreview> {
     let shelves = load_named_shelves(tx, requested).await?;
     let topology = load_topology(tx, &known_shelves(&shelves)).await?;
-    Ok(ShelfPreview { preview: preview_power_change(requested, &shelves, &topology), shelves })
+    let mut preview = preview_power_change(requested, &shelves, &topology);
+    let refusing = refusing_gates(requested, &shelves, &topology);
+    preview.warnings.extend(requested.overrides.describe(&refusing));
+    let time = estimate(tx, &preview.accepted, requested.operation).await?;
+    Ok(ShelfPreview { preview, shelves, time })
+}
+
+/// The gates that refuse a request without its override.
+fn refusing_gates(
+    requested: &PowerChangeRequest,
+    shelves: &[NamedShelf],
+    topology: &PowerTopology,
+) -> Vec<Gate> {
+    let plain = PowerChangeRequest { overrides: Overrides::default(), ..requested.clone() };
+    gates_of(&preview_power_change(&plain, shelves, topology).refusals)
+}
+
+/// The time in which all of these shelves are switched; each has an operation of its own.
+async fn estimate(
+    tx: &mut Tx,
+    shelves: &[PowerShelfId],
+    operation: DesiredPower,
+) -> Result<Option<TimeEstimate>> {
+    let (plan, step) = (lifecycle_plan_id(RunType::Power), power_step(operation));
+    let targets: Vec<TargetId> = shelves.iter().map(TargetId::from).collect();
+    let steps = targets.iter().map(|target| (target, plan.clone(), step.name.as_str()));
+    let recorded = RecordedDurations::load(tx, steps).await?;
+    let time = |target: &TargetId| TimeEstimate {
+        usual: recorded.usual(target, &plan, &step.name).map(|usual| usual.median),
+        limit: step.time_limit(),
+    };
+    Ok(TimeEstimate::concurrent(targets.iter().map(time)))
 }
 
 struct ShelfMaintenance {
@@ -94,8 +130,7 @@ impl ShelfMaintenance {
         }
         let foreseen = preview_power_change(&self.request, &shelves, &topology);
         foreseen.permitted()?;
-        let plain = PowerChangeRequest { overrides: Overrides::default(), ..self.request.clone() };
-        let refusing = gates_of(&preview_power_change(&plain, &shelves, &topology).refusals);
+        let refusing = refusing_gates(&self.request, &shelves, &topology);
         let note = self.request.overrides.history_note(&self.request.initiator, &refusing);
         for one in shelves {
             if let (true, Some(shelf)) = (foreseen.accepted.contains(&one.id), one.shelf) {

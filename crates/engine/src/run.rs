@@ -1,10 +1,12 @@
 //! The service for runs.
 
 mod act;
+mod durations;
 mod preview;
 
 pub(crate) use act::superseding_run;
-pub use preview::{PreviewedStep, RunPreview};
+pub(crate) use durations::{RecordedDurations, previewed_steps};
+pub use preview::RunPreview;
 
 use crate::Engine;
 use crate::admission::no_run;

@@ -8,7 +8,7 @@
 mod predict;
 pub(crate) mod transitions;
 
-pub use predict::predict_steps;
+pub use predict::{Prediction, predict_steps};
 
 use crate::condition::hysteresis::{HysteresisLimits, PendingObservations, ProbeContext};
 use crate::condition::{ConditionObservation, ConditionType, Conditions};

@@ -254,6 +254,15 @@ impl Overrides {
         &self.reason
     }
 
+    /// For a dry run: each named gate, and whether it is among those that refuse the request.
+    pub fn describe(&self, refusing: &[Gate]) -> Vec<String> {
+        let note = |gate: Gate| match refusing.contains(&gate) {
+            true => format!("gate {gate} refuses it, and the override passes it"),
+            false => format!("gate {gate} is named by the override, and does not refuse it"),
+        };
+        self.gates().map(note).collect()
+    }
+
     /// The override that a run was started with. The only place that reads the parameters of older
     /// versions.
     pub fn of_params(params: &Params) -> Self {

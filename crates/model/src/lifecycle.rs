@@ -247,16 +247,21 @@ pub struct NewRun {
     pub params: crate::plan::Params,
 }
 
+/// The plan that names the steps of the runs of this type that no stored plan starts.
+pub fn lifecycle_plan_id(run_type: RunType) -> PlanId {
+    let name = run_type.as_str().to_lowercase().replace('_', "-");
+    PlanId::trusted(format!("lifecycle-{name}"))
+}
+
 impl NewRun {
     /// The new run, before its first step.
     pub fn into_run(self, at: Timestamp) -> Run {
-        let name = self.run_type.as_str().to_lowercase().replace('_', "-");
         Run::new(RunSpec {
             id: self.id,
             target: self.target,
             request_id: self.request_id,
             run_type: self.run_type,
-            plan_id: PlanId::trusted(format!("lifecycle-{name}")),
+            plan_id: lifecycle_plan_id(self.run_type),
             steps: self.steps,
             params: self.params,
             initiator: self.initiator,

@@ -17,6 +17,7 @@ use crate::lifecycle::{
     DeviceContext, DeviceFailure, DeviceSpec, Lifecycle, LifecycleDecision, NewRun, RecordHeader,
     SubjectKind, awaited_run_status, head_in_field, run_step,
 };
+use crate::plan::RunStep;
 use crate::plan::{Params, RunType};
 use crate::run::{HistoryNote, Run};
 use crate::target::TargetKind;
@@ -77,6 +78,12 @@ pub struct PowerShelf {
 
 /// Timeout in seconds and number of retries of a power change.
 const POWER: (u32, u32) = (300, 1);
+
+/// The step that switches a shelf.
+pub fn power_step(operation: DesiredPower) -> RunStep {
+    let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
+    run_step(maintenance::step_name(operation), POWER.0, POWER.1, effect)
+}
 /// The normal time for which another operation holds a shelf that is being deleted.
 const HELD: Duration = Duration::from_secs(3_600);
 
@@ -122,8 +129,7 @@ impl PowerShelf {
             let note = note!("{name} does not begin: {against}");
             return transition_to(&self.answered(), self.state.clone(), note);
         }
-        let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
-        let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
+        let step = (RunType::Power, power_step(operation));
         let note = note!("{name} for {}", request.initiator);
         let run = own_run(self, observed.fresh.clone(), step, request.initiator.clone());
         let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());

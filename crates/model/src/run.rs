@@ -11,15 +11,17 @@
 pub mod actions;
 mod classify;
 mod decide;
+mod estimate;
 mod machine_update;
 mod next;
 mod remaining;
 
 pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
 pub use decide::{AfterCommit, CallResult, Decision, FailedAttempt, decide};
+pub use estimate::{PreviewedStep, TimeEstimate, usual_of_group};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
-pub use remaining::{RemainingStep, describe_stop, remaining_steps, time_limit};
+pub use remaining::{RemainingStep, describe_inquiry, describe_stop, remaining_steps};
 
 use crate::blast_radius::Impact;
 use crate::effect::{CallVerb, Effect, EffectKey};

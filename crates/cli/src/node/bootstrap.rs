@@ -18,8 +18,12 @@ const OWNER_ONLY: u32 = 0o600;
 pub async fn run(client: &Client, screen: &mut Screen, args: NodeBootstrapArgs) -> Result<()> {
     if client.is_dry_run() {
         let bundle = request_bundle(client, args).await?;
-        let node = bundle.node.clone().unwrap_or_default().node_id;
-        let text = format!("{} would get a token\n", one_line(&node));
+        let node = bundle.node.clone().unwrap_or_default();
+        let (id, machine) = (one_line(&node.node_id), one_line(&node.machine_id));
+        let text = match id.is_empty() {
+            true => format!("a new node on {machine} would get a token\n"),
+            false => format!("{id} would get a token\n"),
+        };
         return screen.print_record(&bundle, |_| text);
     }
     // The token is shown only once, so the file is created before the token is requested.

@@ -4,6 +4,7 @@ use super::{target_name, type_label};
 use crate::plan::add_previewed_step;
 use crate::table::{ColorMode, Table};
 use crate::text::one_line;
+use model::run::TimeEstimate;
 use model::time::format_duration;
 use proto::v1::{AffectedMachine, OperationPreview, PreviewedStep, Run};
 use std::time::Duration;
@@ -18,9 +19,16 @@ pub enum PreviewedRequest {
 }
 
 impl PreviewedRequest {
-    /// The first line, for an operation with or without steps to execute.
-    fn headline(self, has_steps: bool) -> &'static str {
-        match (self, has_steps) {
+    /// The first line, for an operation with or without steps to execute. `asked` is the step
+    /// whose outcome is asked for before any other is executed.
+    fn headline(self, has_steps: bool, asked: &str) -> String {
+        let fixed = match (self, has_steps) {
+            (Self::Execute, true) if !asked.is_empty() => {
+                return format!("would ask what became of {asked}; then execute these steps:");
+            }
+            (Self::Execute, false) if !asked.is_empty() => {
+                return format!("would ask what became of {asked}; then execute no other step");
+            }
             (Self::Execute, true) => "would execute these steps:",
             (Self::Execute, false) => "would execute no step",
             (Self::Cancel, true) => "would be canceled, and these steps would undo its work:",
@@ -28,7 +36,8 @@ impl PreviewedRequest {
             (Self::MarkManual, _) => {
                 "would stop and wait for an operator; no step would be executed"
             }
-        }
+        };
+        fixed.into()
     }
 }
 
@@ -42,14 +51,21 @@ pub fn format_preview(run: &Run, request: PreviewedRequest) -> String {
         let reason = one_line(&preview.would_fail);
         return format!("{kind} on {target} would fail: {reason}\n{}", note_lines(preview));
     }
-    let headline = request.headline(!preview.steps.is_empty());
-    if preview.steps.is_empty() {
-        return format!("{kind} on {target} {headline}\n{}", note_lines(preview));
+    let headline = request.headline(!preview.steps.is_empty(), &one_line(&preview.asked_step));
+    format!("{kind} on {target} {headline}\n{}", format_steps(preview))
+}
+
+/// The steps of a preview, its notes, the affected machines and its time.
+pub fn format_steps(preview: &OperationPreview) -> String {
+    let asks = !preview.asked_step.is_empty();
+    match (preview.steps.is_empty(), asks) {
+        (true, false) => note_lines(preview),
+        (true, true) => closing_lines(preview),
+        (false, _) => {
+            let steps = step_table(&preview.steps).render(ColorMode { enabled: false });
+            format!("\n{steps}{}", closing_lines(preview))
+        }
     }
-    let mut text = format!("{kind} on {target} {headline}\n\n");
-    text.push_str(&step_table(&preview.steps).render(ColorMode { enabled: false }));
-    text.push_str(&closing_lines(preview));
-    text
 }
 
 fn step_table(steps: &[PreviewedStep]) -> Table {
@@ -58,17 +74,33 @@ fn step_table(steps: &[PreviewedStep]) -> Table {
     for previewed in steps {
         let step = previewed.step.clone().unwrap_or_default();
         let (usual, p95) = (previewed.usual_ms, previewed.usual_p95_ms);
-        let usual = match p95 {
-            0 => String::new(),
-            _ => format!("{}, up to {}", duration_of(usual), duration_of(p95)),
-        };
+        let usual = usual_cell(usual, p95);
         add_previewed_step(&mut table, &step, usual, previewed.destructive);
     }
     table
 }
 
+/// The usual time of a step, as `5s, up to 8s`; empty if it is not known.
+pub fn usual_cell(usual_ms: i64, p95_ms: i64) -> String {
+    match p95_ms {
+        0 => String::new(),
+        _ => format!("{}, up to {}", duration_of(usual_ms), duration_of(p95_ms)),
+    }
+}
+
 fn duration_of(ms: i64) -> String {
-    format_duration(Duration::from_millis(u64::try_from(ms).unwrap_or_default()))
+    format_duration(milliseconds(ms))
+}
+
+fn milliseconds(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or_default())
+}
+
+/// The time of an operation. `usual_ms` is 0 if it is not known.
+pub fn time_line(usual_ms: i64, limit_seconds: i64) -> String {
+    let limit = Duration::from_secs(u64::try_from(limit_seconds).unwrap_or_default());
+    let usual = Some(milliseconds(usual_ms)).filter(|_| usual_ms > 0);
+    format!("time: {}\n", TimeEstimate { usual, limit }.words())
 }
 
 /// The notes of a preview: how the request would end a step in progress.
@@ -85,12 +117,7 @@ fn closing_lines(preview: &OperationPreview) -> String {
         };
         text.push_str(&format!("affected: {}{against}\n", one_line(machine_id)));
     }
-    let limit = Duration::from_secs(u64::try_from(preview.limit_seconds).unwrap_or_default());
-    let usual = match preview.usual_ms {
-        0 => String::new(),
-        ms => format!("usually {}, ", duration_of(ms)),
-    };
-    text.push_str(&format!("time: {usual}at most {}\n", format_duration(limit)));
+    text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
     text
 }
 
@@ -122,6 +149,7 @@ mod tests {
             usual_ms: 300_000,
             notes: vec!["repave-os would be stopped at 60 %".into()],
             would_fail: String::new(),
+            asked_step: String::new(),
         };
         let run = Run {
             machine_id: "m-1".into(),
@@ -149,6 +177,24 @@ mod tests {
     #[test]
     fn the_first_line_says_what_the_request_does() {
         use PreviewedRequest::{Cancel, Execute, MarkManual};
+        let asked = OperationPreview {
+            steps: vec![PreviewedStep::default()],
+            asked_step: "repave-os".into(),
+            notes: vec!["m-1 would be asked what became of repave-os".into()],
+            limit_seconds: 7_200,
+            ..Default::default()
+        };
+        for (steps, expected) in [
+            (1, "would ask what became of repave-os; then execute these steps:"),
+            (0, "would ask what became of repave-os; then execute no other step"),
+        ] {
+            let steps = vec![PreviewedStep::default(); steps];
+            let preview = Some(OperationPreview { steps, ..asked.clone() });
+            let run = Run { r#type: "REPAVE".into(), preview, ..Default::default() };
+            let text = format_preview(&run, Execute);
+            assert!(text.lines().next().unwrap().ends_with(expected), "{text}");
+            assert!(text.contains("m-1 would be asked") && text.contains("time: at most 2h"));
+        }
         for (request, steps, expected) in [
             (Execute, 1, "would execute these steps:"),
             (Execute, 0, "would execute no step"),

@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::follow::summary::phase_label;
 use crate::operation::{
     AcceptedOperation, ExpectedEnd, RunOrigin, cancel, fetch_run, follow_or_report, follow_to_end,
-    request_id_unless_dry_run,
+    request_id_unless_dry_run, time_line, usual_cell,
 };
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -186,18 +186,24 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
     text.push('\n');
-    let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
+    let mut table = Table::new(&["STEP", "ACTIVITY", "AT_ONCE", "TIMEOUT", "USUAL", "DEVICES"]);
     for rack_step in &preview.steps {
         let devices =
             join_names(rack_step.child_runs.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
         table.add_row(vec![
             (&rack_step.name).into(),
             rack_step.activity().word().into(),
+            rack_step.max_concurrent.to_string().into(),
+            format!("{}s", rack_step.limit_seconds).into(),
+            usual_cell(rack_step.usual_ms, rack_step.usual_p95_ms).into(),
             devices.into(),
         ]);
     }
     text.push_str(&table.render(colors));
     text.push('\n');
+    if !preview.steps.is_empty() {
+        text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
+    }
     for gate in &preview.refusals {
         let refused = colors.apply(Tone::Bad, "would be refused:");
         text.push_str(&format!("{refused} {}\n", one_line(&gate.message)));

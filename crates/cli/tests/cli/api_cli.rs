@@ -100,6 +100,19 @@ impl Terminal {
         operation["operation_id"].as_str().unwrap_or_else(|| panic!("{operation}")).to_string()
     }
 
+    /// Repeats a command that reads until its answer is as expected.
+    #[track_caller]
+    pub fn wait_for(&self, line: &str, expected: impl Fn(&serde_json::Value) -> bool) {
+        let started = Instant::now();
+        loop {
+            let answer = self.json(line);
+            if expected(&answer) {
+                return;
+            }
+            assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{line}: {answer}");
+        }
+    }
+
     /// Waits until the operation is at a step.
     #[track_caller]
     pub fn at_step(&self, id: &str, step: &str) {

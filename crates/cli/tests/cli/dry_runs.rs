@@ -2,6 +2,7 @@
 
 use crate::api::TestServer;
 use crate::api_cli::Terminal;
+use std::collections::BTreeSet;
 
 /// The histories and the record of a machine, and all operations: what a dry run must not change.
 fn everything(person: &Terminal) -> String {
@@ -244,96 +245,121 @@ const READS: &[&str] = &[
 /// of one that would be refused. The last prints no result.
 const CODES: [i32; 3] = [0, 1, 2];
 
-/// A dry run of every command that acts, and whether it must be accepted here.
-const ACTS: &[(&str, bool)] = &[
-    ("import 2", true),
-    ("reboot m-1", true),
-    ("reimage m-1 --image ubuntu-2204", true),
-    ("enter-maintenance m-1", true),
-    ("exit-maintenance m-1", true),
-    ("cancel op-1", false),
-    ("machine register m-9 --provider sim --rack rack-1", true),
-    ("machine update m-1 --rack rack-1", true),
-    ("machine delete m-1", true),
-    ("machine reboot m-1", true),
-    ("machine reimage m-1 --image ubuntu-2204", true),
-    ("machine enter-maintenance m-1", true),
-    ("machine exit-maintenance m-1", true),
-    ("machine inspect m-1", false),
-    ("machine power machine-1 on", false),
-    ("machine power machine-1 off", false),
-    ("machine power machine-1 cycle", false),
-    ("machine reprovision m-1", false),
-    ("machine rma m-1", true),
-    ("machine exit-rma m-1", false),
-    ("operation start m-1 --type UPGRADE", true),
-    ("operation cancel op-1", false),
-    ("operation retry-step op-1", false),
-    ("operation resume op-1", false),
-    ("operation rerun op-1", false),
-    ("operation restart-clean op-1", false),
-    ("operation adopt op-1", false),
-    ("operation mark-manual op-1 --reason r", false),
-    ("plan create --file none.yaml", false),
-    ("credential create new --user u --password-file {file}", true),
-    ("credential update cx --user u --password-file {file}", true),
-    ("credential set cx --user u --password-file {file}", true),
-    ("credential delete cx", true),
-    ("trust create https://a --identity sha256:00", false),
-    ("trust update https://a --identity sha256:00", false),
-    ("trust set https://a --identity sha256:00", false),
-    ("trust delete https://a", false),
-    ("bmc test 127.0.0.1:1", false),
-    ("bmc unlock 127.0.0.1:1", true),
-    ("discover 127.0.0.1", false),
-    ("health report m-1 --source s --alert id=nic,message=slow", true),
-    ("health replace m-1 --source s --alert id=nic,message=slow", true),
-    ("health delete m-1 --source s", false),
-    ("image create none --file none", false),
-    ("image delete ubuntu-2204", true),
-    ("component firmware update --compute-trays m-1", false),
-    ("firmware create fw-9 --hardware-type gb200 --component machine:BMC=2", false),
-    ("firmware set-default fw-9", false),
-    ("firmware set-available fw-9 true", false),
-    ("firmware delete fw-9", false),
-    ("switch register sw-9 --provider sim --rack rack-1", true),
-    ("switch update sw-1 --rack rack-1", true),
-    ("switch delete sw-1", true),
-    ("switch retry sw-1", false),
-    ("power-shelf register ps-9 --provider sim", true),
-    ("power-shelf update ps-1 --rack rack-1", true),
-    ("power-shelf delete ps-1", true),
-    ("power-shelf retry ps-1", false),
-    ("power-shelf maintenance power-on --id ps-1", false),
-    ("power-shelf maintenance power-off --id ps-1", false),
-    ("rack create rack-9", true),
-    ("rack update rack-1 --room x", true),
-    ("rack delete rack-1", true),
-    ("rack reprovision rack-1", false),
-    ("rack maintenance start rack-1", false),
-    ("rack maintenance cancel rack-1", false),
-    ("node onboard m-1 --site site-a", true),
-    ("node decommission {node} --mode reimage", true),
-    ("node drain {node}", true),
-    ("node retire {node}", true),
-    ("node reactivate {node}", false),
-    ("node resume {node}", false),
-    ("node quarantine {node} --reason r", true),
-    ("node release {node} --reason r", true),
-    ("node bootstrap m-1", false),
-    ("site create site-c --provider sim", true),
-    ("site update site-b --zone z", true),
-    ("site check site-a", false),
-    ("site delete site-b", true),
-    ("admin set-rma m-1 --reason r", true),
-    ("admin clear-rma m-1 --reason r", false),
-    ("admin set-retired m-1 --reason r", true),
-    ("admin clear-retired m-1 --reason r", false),
-    ("admin clear-needs-intervention m-1 --reason r", false),
-    ("db set-aside machine m-1 --reason r", false),
-    ("db put-back machine m-1 --reason r", false),
-    ("sim fault create --machine m-1 --effect reboot --action fail", false),
-    ("sim fault delete --all", false),
+/// What the dry run of a command must answer here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// It would be accepted, and would start an operation, whose time it shows.
+    Starts,
+    Accepted,
+    /// It may be refused, or would fail.
+    Any,
+}
+
+use Answer::{Accepted, Any, Starts};
+
+/// A dry run of every command that acts.
+const ACTS: &[(&str, Answer)] = &[
+    ("import 2", Accepted),
+    ("reboot m-1", Starts),
+    ("reimage m-1 --image ubuntu-2204", Starts),
+    ("enter-maintenance m-1", Starts),
+    ("exit-maintenance m-1", Starts),
+    ("cancel op-1", Any),
+    ("machine register m-9 --provider sim --rack rack-1", Accepted),
+    ("machine update m-1 --rack rack-1", Accepted),
+    ("machine delete m-1", Accepted),
+    ("machine reboot m-1", Starts),
+    ("machine reimage m-1 --image ubuntu-2204", Starts),
+    ("machine enter-maintenance m-1", Starts),
+    ("machine exit-maintenance m-1", Starts),
+    ("machine inspect m-1", Any),
+    ("machine power machine-1 on", Any),
+    ("machine power machine-1 off", Any),
+    ("machine power machine-1 cycle", Any),
+    ("machine reprovision m-1", Any),
+    ("machine rma m-1", Starts),
+    ("machine exit-rma m-1", Any),
+    ("operation start m-1 --type UPGRADE", Starts),
+    ("operation cancel op-1", Any),
+    ("operation retry-step op-1", Any),
+    ("operation resume op-1", Any),
+    ("operation rerun op-1", Any),
+    ("operation restart-clean op-1", Any),
+    ("operation adopt op-1", Any),
+    ("operation mark-manual op-1 --reason r", Any),
+    ("plan create --file none.yaml", Any),
+    ("credential create new --user u --password-file {file}", Accepted),
+    ("credential update cx --user u --password-file {file}", Accepted),
+    ("credential set cx --user u --password-file {file}", Accepted),
+    ("credential delete cx", Accepted),
+    ("trust create https://a --identity sha256:00", Any),
+    ("trust update https://a --identity sha256:00", Any),
+    ("trust set https://a --identity sha256:00", Any),
+    ("trust delete https://a", Any),
+    ("bmc test 127.0.0.1:1", Any),
+    ("bmc unlock 127.0.0.1:1", Accepted),
+    ("discover 127.0.0.1", Any),
+    ("health report m-1 --source s --alert id=nic,message=slow", Accepted),
+    ("health replace m-1 --source s --alert id=nic,message=slow", Accepted),
+    ("health delete m-1 --source s", Any),
+    ("image create none --file none", Any),
+    ("image delete ubuntu-2204", Accepted),
+    ("component firmware update --compute-trays m-1", Any),
+    ("firmware create fw-9 --hardware-type gb200 --component machine:BMC=2", Any),
+    ("firmware set-default fw-9", Any),
+    ("firmware set-available fw-9 true", Any),
+    ("firmware delete fw-9", Any),
+    ("switch register sw-9 --provider sim --rack rack-1", Starts),
+    ("switch update sw-1 --rack rack-1", Accepted),
+    ("switch delete sw-1", Accepted),
+    ("switch retry sw-1", Any),
+    ("power-shelf register ps-9 --provider sim", Starts),
+    ("power-shelf update ps-1 --rack rack-1", Accepted),
+    ("power-shelf delete ps-1", Accepted),
+    ("power-shelf retry ps-1", Any),
+    ("power-shelf maintenance power-on --id ps-1", Any),
+    ("power-shelf maintenance power-off --id ps-1", Any),
+    ("rack create rack-9", Accepted),
+    ("rack update rack-1 --room x", Accepted),
+    ("rack delete rack-1", Accepted),
+    ("rack reprovision rack-1", Any),
+    ("rack maintenance start rack-1", Any),
+    ("rack maintenance cancel rack-1", Any),
+    ("node onboard m-1 --site site-a", Starts),
+    ("node decommission {node} --mode reimage", Starts),
+    ("node drain {node}", Starts),
+    ("node retire {node}", Starts),
+    ("node reactivate {node}", Any),
+    ("node resume {node}", Any),
+    ("node quarantine {node} --reason r", Accepted),
+    ("node release {node} --reason r", Accepted),
+    ("node bootstrap m-1", Any),
+    ("site create site-c --provider sim", Accepted),
+    ("site update site-b --zone z", Accepted),
+    ("site check site-a", Any),
+    ("site delete site-b", Accepted),
+    ("admin set-rma m-1 --reason r", Accepted),
+    ("admin clear-rma m-1 --reason r", Any),
+    ("admin set-retired m-1 --reason r", Accepted),
+    ("admin clear-retired m-1 --reason r", Any),
+    ("admin clear-needs-intervention m-1 --reason r", Any),
+    ("db set-aside machine m-1 --reason r", Any),
+    ("db put-back machine m-1 --reason r", Any),
+    // What the table above cannot start where it begins.
+    ("machine power m-1 off", Starts),
+    ("operation retry-step {failed}", Starts),
+    ("operation resume {failed}", Starts),
+    ("operation rerun {failed}", Starts),
+    ("operation restart-clean {failed}", Starts),
+    ("operation adopt {failed} --reason r", Any),
+    ("operation mark-manual {failed} --reason r", Accepted),
+    ("rack maintenance start rack-2", Starts),
+    ("rack maintenance start rack-2 --power reset", Starts),
+    ("rack reprovision rack-2", Starts),
+    ("power-shelf maintenance power-on --id ps-1", Starts),
+    ("power-shelf maintenance power-off --id ps-1", Starts),
+    ("sim fault create --machine m-1 --effect reboot --action fail", Any),
+    ("sim fault delete --all", Any),
 ];
 
 /// Words that say that a thing was done.
@@ -351,6 +377,24 @@ const DONE: [&str; 12] = [
     "marked",
     "changed",
 ];
+
+/// The length of the part of an id that is generated.
+const GENERATED: usize = 20;
+
+/// The ids of operations and nodes in a text.
+fn ids_in(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| {
+        let id = word.strip_prefix("op-").or_else(|| word.strip_prefix("node-"));
+        id.is_some_and(|id| id.len() >= GENERATED && id.chars().all(char::is_alphanumeric))
+    })
+}
+
+/// The ids of all operations and nodes.
+fn known_ids(person: &Terminal) -> BTreeSet<String> {
+    let all = ["operation list --all", "node list"].map(|line| person.json(line).to_string());
+    all.iter().flat_map(|text| ids_in(text)).map(String::from).collect()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_dry_run_says_that_a_thing_was_done() {
@@ -374,6 +418,18 @@ fn try_all(person: &Terminal) {
     }
     person.line("machine register m-2 --provider sim", 0);
     person.line("node onboard m-2 --site site-a", 0);
+    // A rack in service, and an operation that has failed.
+    person.line("rack create rack-2 --expect-machines 1", 0);
+    person.line("machine register m-4 --provider sim --rack rack-2", 0);
+    for object in ["rack get rack-2", "power-shelf get ps-1"] {
+        person.wait_for(object, |one| one["status"]["state"] == "Ready");
+    }
+    person.line("machine register m-3 --provider sim", 0);
+    person.line("enter-maintenance m-3", 0);
+    person.line("sim fault add --machine m-3 --effect power --action fail --times 0", 0);
+    let failed = person.submit("machine power m-3 off");
+    person.line(&format!("operation watch {failed}"), 1);
+    person.line("sim fault delete --all", 0);
     let nodes = person.json("node list");
     let node = nodes[0]["node_id"].as_str().unwrap_or_else(|| panic!("{nodes}"));
     for page in crate::api_cli::help_pages(&[]).into_iter().filter(|page| page.leaf) {
@@ -382,13 +438,22 @@ fn try_all(person: &Terminal) {
         let reads = READS.contains(&path.as_str());
         assert!(acts != reads, "{path}: give it a row in ACTS, or a name in READS");
     }
-    for (line, accepted) in ACTS {
-        let line = line.replace("{file}", file).replace("{node}", node);
+    let known = known_ids(person);
+    for (line, answer) in ACTS {
+        let line =
+            line.replace("{file}", file).replace("{node}", node).replace("{failed}", &failed);
         let line = format!("{line} --dry-run");
-        let text = match accepted {
-            true => person.line(&line, 0),
-            false => person.output_with_codes(&line, &CODES),
+        let text = match answer {
+            Starts | Accepted => person.line(&line, 0),
+            Any => person.output_with_codes(&line, &CODES),
         };
+        let timed = text.contains("time: ") || text.contains(", at most ");
+        assert!(timed || *answer != Starts, "{line} shows no time:\n{text}");
+        // A later request finds every operation and every node that a dry run shows.
+        let json = person.output_with_codes(&format!("{line} -o json"), &CODES);
+        for id in ids_in(&text).chain(ids_in(&json)) {
+            assert!(known.contains(id), "{line}: {id} does not exist:\n{text}");
+        }
         for shown in text.lines().filter(|shown| !shown.contains("nothing was changed")) {
             let mut words = shown.split_whitespace();
             let done = words
@@ -410,4 +475,123 @@ fn try_all(person: &Terminal) {
         let follows = format!("{rack} goes on to look for its devices; when all are there");
         assert!(text.contains(&follows), "{line}:\n{text}");
     }
+}
+
+/// A resume asks the device what became of the last attempt: the dry run shows no disk write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_shows_what_is_asked_first() {
+    let (env, mut api) = TestServer::open("zero").await;
+    let person = Terminal::new(env.server.url());
+    let id = api.in_doubt("m-1", "REPAVE", "repave").await.run_id;
+    tokio::task::spawn_blocking(move || {
+        let line = format!("operation resume {id} --dry-run");
+        let text = person.line(&line, 0);
+        let first = "REIMAGE on m-1 would ask what became of repave-os; then execute these steps:";
+        assert_eq!(text.lines().next(), Some(first), "{text}");
+        for expected in [
+            "m-1 would be asked what became of repave-os (attempt 1) before anything is executed",
+            "if that is not known, the operation stops for an operator",
+            "\njoin-cluster ",
+            "time: at most ",
+        ] {
+            assert!(text.contains(expected), "{expected}:\n{text}");
+        }
+        assert!(!text.contains("\nrepave-os ") && !text.contains("ubuntu-2204"), "{text}");
+        let preview = &person.json(&line)["preview"];
+        assert_eq!(preview["asked_step"], "repave-os", "{preview}");
+        // A retry writes the disk again.
+        let text = person.line(&format!("operation retry-step {id} --dry-run"), 0);
+        assert!(text.contains("\nrepave-os ") && text.contains("ubuntu-2204"), "{text}");
+        // And that is what the resume does: the disk was written, and is not written again.
+        person.line(&format!("operation resume {id}"), 0);
+        let steps = person.json(&format!("operation get {id}"))["steps"].clone();
+        let written = steps.as_array().unwrap().iter().find(|step| step["name"] == "repave-os");
+        assert_eq!(written.unwrap()["state"], "SUCCEEDED", "{steps}");
+    })
+    .await
+    .unwrap();
+}
+
+/// The dry run of an update names every field that changes, also those that no option names.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_names_what_else_changes() {
+    let (env, _) = TestServer::open("zero").await;
+    let person = Terminal::new(env.server.url());
+    tokio::task::spawn_blocking(move || {
+        for rack in ["rack-1", "rack-2"] {
+            person.line(&format!("rack create {rack} --expect-machines 3"), 0);
+        }
+        person.line("power-shelf register ps-1 --provider sim --rack rack-1 --slot 1", 0);
+        person.line("machine register m-1 --provider sim --rack rack-1 --slot 7 --feeds ps-1", 0);
+        person.line("switch register sw-1 --provider sim --rack rack-1 --slot 9", 0);
+        for (line, fields) in [
+            (
+                "machine update m-1 --rack rack-2",
+                &["rack_id: rack-1 → rack-2", "slot: 7 → none", "feeds: ps-1 → none"][..],
+            ),
+            ("machine update m-1 --slot 8", &["slot: 7 → 8"]),
+            ("switch update sw-1 --rack rack-2", &["rack_id: rack-1 → rack-2", "slot: 9 → none"]),
+            ("machine update m-1 --label a=b", &["labels.a: none → b"]),
+        ] {
+            let text = person.line(&format!("{line} --dry-run"), 0);
+            let shown = text.lines().filter(|line| line.contains(" → "));
+            let shown: BTreeSet<&str> = shown.map(str::trim).collect();
+            assert_eq!(shown, fields.iter().copied().collect(), "{line}:\n{text}");
+        }
+        // The update does the same.
+        person.line("machine update m-1 --rack rack-2", 0);
+        let spec = person.json("machine get m-1")["spec"].clone();
+        assert_eq!((&spec["rack_id"], &spec["slot"]), (&"rack-2".into(), &serde_json::Value::Null));
+    })
+    .await
+    .unwrap();
+}
+
+/// A dry run with an override names each gate that it passes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_names_the_gates_that_its_override_passes() {
+    let (env, _) = TestServer::open("zero").await;
+    let person = Terminal::new(env.server.url());
+    tokio::task::spawn_blocking(move || {
+        let serve = |id: &str| {
+            person.line(&format!("enter-maintenance {id}"), 0);
+            person.line(&format!("exit-maintenance {id}"), 0);
+        };
+        person.line("machine register m-1 --provider sim", 0);
+        person.line("enter-maintenance m-1", 0);
+        person.line(
+            "health report m-1 --source s --alert id=nic,message=slow,class=prevent-state-changes",
+            0,
+        );
+        person.line("rack create rack-1 --expect-machines 1 --expect-power-shelves 1", 0);
+        person.line("power-shelf register ps-1 --provider sim --rack rack-1", 0);
+        person.line("machine register m-2 --provider sim --rack rack-1", 0);
+        person.wait_for("rack get rack-1", |one| one["status"]["state"] == "Ready");
+        serve("m-2");
+        person.line("site create site-a --provider sim", 0);
+        person.line("machine register m-3 --provider sim", 0);
+        person.line("node onboard m-3 --site site-a", 0);
+        let nodes = person.json("node list");
+        let node = nodes[0]["node_id"].as_str().unwrap_or_else(|| panic!("{nodes}"));
+        let passes = "refuses it, and the override passes it";
+        let needless = "is named by the override, and does not refuse it";
+        for (line, gate, expected) in [
+            ("reboot m-1", "health", passes),
+            ("reboot m-1", "health,in-service", needless),
+            ("node onboard m-1 --site site-a", "health", passes),
+            ("node drain {node}", "agent", passes),
+            ("rack maintenance start rack-1 --power off", "in-service", passes),
+            ("rack maintenance start rack-1 --power on", "in-service", needless),
+            ("power-shelf maintenance power-off --id ps-1", "in-service", passes),
+            ("power-shelf maintenance power-off --id ps-1", "in-service,health", needless),
+        ] {
+            let line = line.replace("{node}", node);
+            let line = format!("{line} --override {gate} --reason fire --dry-run");
+            let gate = gate.rsplit(',').next().unwrap_or_default();
+            let text = person.output_with_codes(&line, &CODES);
+            assert!(text.contains(&format!("gate {gate} {expected}")), "{line}:\n{text}");
+        }
+    })
+    .await
+    .unwrap();
 }

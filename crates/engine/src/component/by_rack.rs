@@ -1,6 +1,6 @@
 //! Machines and switches are upgraded by their rack: all devices of one rack in one operation.
 
-use super::{DeviceQuery, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome, find, step_names};
+use super::{DeviceQuery, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome, find};
 use crate::component::Components;
 use crate::holds::unknown;
 use crate::rack::{MaintenancePreview, MaintenanceStart};
@@ -88,7 +88,7 @@ impl Components {
             (None, Some(preview)) => {
                 let outcome = match answer(&preview.refusals) {
                     Some(refusal) => UpdateOutcome::Refused(refusal),
-                    None => UpdateOutcome::Planned(step_names(&preview.planned.steps)),
+                    None => UpdateOutcome::Planned(preview.steps.clone()),
                 };
                 (outcome, Some(preview))
             }

@@ -60,6 +60,8 @@ pub struct AppliedNodeRequest {
     pub run: Option<Run>,
     /// False: the request is a repetition, and this is the run that it started.
     pub new: bool,
+    /// The gates that refuse the request without its override.
+    pub refusing: Vec<Gate>,
 }
 
 struct ApplyNodeRequest {
@@ -80,7 +82,8 @@ impl ApplyNodeRequest {
         let found = tx.record_locked::<Node>(self.id.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.id))?;
         if let Some(run) = self.replayed(tx, &node).await? {
-            return Ok((AppliedNodeRequest { node, run, new: false }, created));
+            let refusing = Vec::new();
+            return Ok((AppliedNodeRequest { node, run, new: false, refusing }, created));
         }
         let mut machine = lock_machine(tx, &node.machine, self.now).await?;
         let (run, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
@@ -91,7 +94,7 @@ impl ApplyNodeRequest {
         let owner = self.to_uncordon(tx, &node, &machine, known).await?;
         if moves.is_empty() && owner.is_none() {
             self.record_without_effect(tx, &mut node)?;
-            return Ok((AppliedNodeRequest { node, run: None, new: false }, created));
+            return Ok((AppliedNodeRequest { node, run: None, new: false, refusing }, created));
         }
         if let (Some(what), Some(run)) = (self.request.brings_back(), &machine.active_run) {
             return Err(machine_busy(&node, what, run).into());
@@ -134,7 +137,7 @@ impl ApplyNodeRequest {
             tx.update_record(&mut node, &event)?;
             started = Some(run);
         }
-        Ok((AppliedNodeRequest { node, run: started, new: true }, created))
+        Ok((AppliedNodeRequest { node, run: started, new: true, refusing }, created))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Decommission, NodeRun, Onboard};
 use crate::node::Nodes;
+use crate::run::RunPreview;
 use model::effect::{Effect, Executor};
 use model::node::{AgentTaskContext, MaasState, NodeStage, adoption_reason};
 use model::plan::RunStep;
@@ -24,6 +25,8 @@ pub struct NodeRunPreview {
     pub stages: Vec<PreviewedStage>,
     /// The state of the machine in MAAS, or why MAAS cannot be called.
     pub upstream: std::result::Result<MaasState, String>,
+    /// The stages that would run, with their time, and the gates that the override passes.
+    pub preview: RunPreview,
 }
 
 impl Nodes {
@@ -47,8 +50,10 @@ impl Nodes {
             AgentTaskContext { run, state, has_agent, agent_answers, released: false };
         // The present MAAS state is not valid for stages after the machine's release.
         let mut given_back = false;
-        let mut stages = Vec::new();
-        for step in &run.spec.steps {
+        let (mut stages, mut executed) = (Vec::new(), Vec::new());
+        let preview = self.0.runs().preview(run).await?;
+        for previewed in preview.steps {
+            let step = &previewed.left.step;
             let stage = stage_of(step);
             let needless =
                 |stage| requested.skip_reason(stage).filter(|_| self.carries_out(&step.effect));
@@ -57,9 +62,11 @@ impl Nodes {
             let releases = stage == Some(NodeStage::ReleaseMaasNode);
             requested.released |= releases;
             given_back |= releases && adopted.is_none();
-            stages.push(PreviewedStage { stage: step.name.clone(), adopted });
+            stages.push(PreviewedStage { stage: step.name.clone(), adopted: adopted.clone() });
+            executed.extend(Some(previewed).filter(|_| adopted.is_none()));
         }
-        Ok(NodeRunPreview { planned: would, stages, upstream })
+        let preview = RunPreview { steps: executed, ..preview };
+        Ok(NodeRunPreview { planned: would, stages, upstream, preview })
     }
 
     /// Whether the engine executes a stage, not a provider.

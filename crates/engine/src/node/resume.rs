@@ -9,6 +9,7 @@ use model::lifecycle::Lifecycle;
 use model::node::Node;
 use model::node::task::ResumeResult;
 use model::refusal::{Reason, Refusal};
+use model::run::Run;
 use model::run::actions::{Action, Requester};
 use model::time::Timestamp;
 use store::{Cause, Result, TaskRow, Tx};
@@ -20,8 +21,8 @@ pub struct ResumedNode {
     pub run: RunId,
     /// The result of resuming the open task of its agent, if there is one.
     pub task: ResumeResult,
-    /// The run had failed and was reopened.
-    pub reopened: bool,
+    /// The run, if it had failed and was reopened.
+    pub reopened: Option<Box<Run>>,
 }
 
 impl Nodes {
@@ -38,8 +39,9 @@ impl Nodes {
                 Ok(*resumed)
             }
             Found::Ended(node, run) => {
-                self.0.runs().act(run.clone(), Action::Resume, who).await?;
-                Ok(ResumedNode { node: *node, run, task: ResumeResult::None, reopened: true })
+                let reopened = self.0.runs().act(run.clone(), Action::Resume, who).await?;
+                let (task, reopened) = (ResumeResult::None, Some(Box::new(reopened)));
+                Ok(ResumedNode { node: *node, run, task, reopened })
             }
         }
     }
@@ -80,7 +82,7 @@ async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Requester, now: Timestamp) 
     };
     tx.wake(&id.object(), now)?;
     tx.wake(&ObjectId::trusted(node.subject().key()), now)?;
-    Ok(Found::Going(Box::new(ResumedNode { node, run: id, task, reopened: false })))
+    Ok(Found::Going(Box::new(ResumedNode { node, run: id, task, reopened: None })))
 }
 
 fn nothing(node: &Node) -> Refusal {

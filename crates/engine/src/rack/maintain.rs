@@ -7,8 +7,9 @@ use crate::admission::{
 };
 use crate::holds::hold_devices;
 use crate::rack::Racks;
+use crate::run::previewed_steps;
 use model::fault::{Fault, FaultCode};
-use model::gate::{Gate, Overrides, answer, gate_of, gates_of, remove_from};
+use model::gate::{Gate, Overrides, answer, gates_of};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
@@ -16,12 +17,12 @@ use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
     FIRMWARE_USED, MaintenanceTrigger, PlannedMaintenance, REFERENCE, RackLimits,
     RackMaintenanceRequest, RackStep, add_request_metadata, admit, admit_resume, gates, initiator,
-    notes_from_params, plan, request_from_params,
+    notes_from_params, plan, refusing_gates, request_from_params, resume_gate,
 };
 use model::rack::{Rack, RackDevice};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{Requester, RestartMode, restart};
-use model::run::{Failure, Run};
+use model::run::{Failure, PreviewedStep, Run};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::text;
@@ -48,8 +49,11 @@ pub struct MaintenanceStart {
 pub struct MaintenancePreview {
     pub planned: PlannedMaintenance,
     pub refusals: Vec<Refusal>,
+    pub overrides: Overrides,
     /// The gates that refuse without the override.
     pub refusing: Vec<Gate>,
+    /// Dry run only: the time of each step.
+    pub steps: Vec<PreviewedStep>,
 }
 
 #[derive(Debug, Clone)]
@@ -172,7 +176,15 @@ impl MaintenanceAdmission {
         let planned = plan(rack, &devices, desired.clone(), *trigger, given)?;
         let refusals = gates(rack, &planned, overrides);
         let refusing = gates_of(&gates(rack, &planned, &Overrides::default()));
-        Ok(MaintenancePreview { planned, refusals, refusing })
+        let steps = match self.start.dry_run {
+            true => {
+                let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
+                previewed_steps(tx, &run).await?
+            }
+            false => Vec::new(),
+        };
+        let overrides = overrides.clone();
+        Ok(MaintenancePreview { planned, refusals, overrides, refusing, steps })
     }
 
     async fn accept(
@@ -360,6 +372,12 @@ fn upgraded_machines(run: &Run) -> Vec<MachineId> {
     groups.flat_map(|group| &group.child_runs).filter_map(|part| part.target.machine()).collect()
 }
 
+/// The gates that refuse an operation of a rack without its override.
+pub(crate) async fn load_refusing_gates(tx: &mut Tx, id: &RackId, run: &Run) -> Result<Vec<Gate>> {
+    let Some(rack) = tx.record::<Rack>(id.as_str()).await? else { return Ok(Vec::new()) };
+    Ok(refusing_gates(&rack, run, &load_devices(tx, id).await?))
+}
+
 /// Continues a failed operation: the rack's gate is checked again, and all devices are held again.
 /// Returns the note about the override of the run for the history.
 pub(crate) async fn reopen_operation(
@@ -378,9 +396,7 @@ pub(crate) async fn reopen_operation(
     admit(&rack, MaintenanceTrigger::OnDemand)?;
     let devices = load_devices(tx, id).await?;
     admit_resume(run, &devices)?;
-    let mut plain = run.clone();
-    remove_from(&mut plain.spec.params);
-    let refusing = gate_of(&admit_resume(&plain, &devices));
+    let refusing = resume_gate(run, &devices);
     let note = Overrides::of_params(&run.spec.params).history_note(by, refusing.as_slice());
     if !rack.active.contains(&run.spec.id) {
         rack.active.push(run.spec.id.clone());

@@ -1,16 +1,22 @@
 //! Previews of runs, for dry runs: what a run would do after a request.
 
 use super::Runs;
+use super::durations::previewed_steps;
+use crate::admission::{may_continue_alone, overrides_of};
 use crate::fan_out::child_runs;
-use model::effect::{CallVerb, Effect, ProviderCall};
+use crate::node::gates_of_node_run;
+use crate::rack::{load_device_power, load_refusing_gates};
+use model::effect::{CallVerb, ProviderCall};
 use model::gate::{Gate, Overrides, gates_of};
 use model::machine::admit::RunCase;
 use model::machine::{DiskReport, DiskWrite};
+use model::rack::describe_left_off;
 use model::run::{
-    AfterCommit, CallResult, RemainingStep, Run, RunSpec, StepPhase, decide, describe_stop,
-    remaining_steps,
+    AfterCommit, CallResult, PreviewedStep, Run, RunSpec, StepPhase, decide, describe_inquiry,
+    describe_stop,
 };
-use model::why::{UsualDuration, named_duration_key};
+use model::target::TargetKind;
+use model::time::Timestamp;
 use std::time::Duration;
 use store::{Result, Tx};
 
@@ -21,17 +27,10 @@ const DISK_READ_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct RunPreview {
     pub steps: Vec<PreviewedStep>,
-    /// Sentences about the effect in progress and the adopted steps: how the request ends each.
+    /// Sentences about the gates that are passed, the effect in progress and the adopted steps.
     pub notes: Vec<String>,
     /// Why the run would fail at once.
     pub would_fail: Option<String>,
-}
-
-/// A step that would be executed, and the time that it usually takes on this hardware model.
-#[derive(Debug, Clone)]
-pub struct PreviewedStep {
-    pub left: RemainingStep,
-    pub usual: Option<UsualDuration>,
 }
 
 impl Runs {
@@ -45,11 +44,11 @@ impl Runs {
             Some(_) => Vec::new(),
             None => describe_adoption(run, &after),
         };
-        let input = (after.clone(), self.read_disk(&after).await);
+        let input = (after.clone(), self.read_disk(&after).await, self.0.now());
         let loaded = self
             .0
             .store()
-            .read(input, |(run, report), tx| Box::pin(load_preview(tx, run, *report)));
+            .read(input, |(run, report, now), tx| Box::pin(load_preview(tx, run, *report, *now)));
         let mut preview = loaded.await?;
         preview.notes.extend(adopted);
         Ok(RunPreview { would_fail, ..preview })
@@ -114,55 +113,64 @@ fn describe_adoption(before: &Run, after: &Run) -> Vec<String> {
     notes
 }
 
-async fn load_preview(tx: &mut Tx, run: &Run, report: Option<DiskReport>) -> Result<RunPreview> {
-    let left = remaining_steps(run);
-    let keys: Vec<String> =
-        left.iter().map(|one| named_duration_key(run, &one.step.name)).collect();
-    let model = match run.spec.target.machine() {
-        Some(id) => tx.hardware_model(&id).await?,
-        None => String::new(),
-    };
-    let names: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let mut recorded = tx.step_durations(&names).await?;
-    let steps = left.into_iter().zip(keys).map(|(left, key)| {
-        let durations = recorded.remove(&(key, model.clone())).unwrap_or_default();
-        PreviewedStep { left, usual: UsualDuration::of(durations, &model) }
-    });
-    let steps = steps.collect();
-    let mut notes = describe_overrides(tx, run).await?;
-    if stops(run) {
-        notes.extend(describe_stops(tx, run, report).await?);
+async fn load_preview(
+    tx: &mut Tx,
+    run: &Run,
+    report: Option<DiskReport>,
+    now: Timestamp,
+) -> Result<RunPreview> {
+    let steps = previewed_steps(tx, run).await?;
+    let mut notes = Vec::new();
+    match stops(run) {
+        true => notes.extend(describe_stops(tx, run, report).await?),
+        // A stop passes no gate.
+        false => notes.extend(describe_overrides(tx, run, now).await?),
     }
+    notes.extend(describe_inquiry(run));
     Ok(RunPreview { steps, notes, would_fail: None })
 }
 
-/// The gates that the override of a run on a machine passes.
-async fn describe_overrides(tx: &mut Tx, run: &Run) -> Result<Vec<String>> {
-    let overrides = Overrides::of_params(&run.spec.params);
-    let Some(id) = run.spec.target.machine().filter(|_| !overrides.is_empty()) else {
-        return Ok(Vec::new());
+/// The gates that the override of a run names, and whether each refuses it.
+async fn describe_overrides(tx: &mut Tx, run: &Run, now: Timestamp) -> Result<Vec<String>> {
+    let overrides = overrides_of(tx, run).await?;
+    match overrides.is_empty() {
+        true => Ok(Vec::new()),
+        false => Ok(overrides.describe(&refusing_gates(tx, run, now).await?)),
+    }
+}
+
+/// The gates that refuse a run without its override.
+async fn refusing_gates(tx: &mut Tx, run: &Run, now: Timestamp) -> Result<Vec<Gate>> {
+    if let Some(id) = run.spec.target.rack() {
+        return load_refusing_gates(tx, &id, run).await;
+    }
+    let Some(id) = run.spec.target.machine().filter(|_| run.spec.parent_run.is_none()) else {
+        return may_continue_alone(tx, run, now).await;
     };
     let Some(machine) = tx.machine(&id).await? else { return Ok(Vec::new()) };
+    if run.works_on_node() {
+        return Ok(gates_of_node_run(&machine, run));
+    }
     let node = tx.node_in_service(&id).await?;
     let RunSpec { run_type, steps, .. } = &run.spec;
     let case = RunCase { machine: &machine, node: node.as_ref(), run_type: *run_type, steps };
-    let refusing = gates_of(&case.refusals(&Overrides::default()));
-    let note = |gate: Gate| match refusing.contains(&gate) {
-        true => format!("gate {gate} refuses it, and the override would pass it"),
-        false => format!("gate {gate} is named by the override, and does not refuse it"),
-    };
-    Ok(overrides.gates().map(note).collect())
+    Ok(gates_of(&case.refusals(&Overrides::default())))
 }
 
 /// What a stop does to the effects in progress: that of the run, and those of its child runs.
 /// `report` is the provider's word on the disk that the run writes.
 async fn describe_stops(tx: &mut Tx, run: &Run, report: Option<DiskReport>) -> Result<Vec<String>> {
     let mut notes: Vec<String> = describe_stop(run, report).into_iter().collect();
-    let Some(step) = run.progress.current() else { return Ok(notes) };
-    if let Some(group) = run.effect(step).as_ref().and_then(Effect::group) {
+    let group = run.progress.current().and_then(|step| Some((step, run.effect(step)?)));
+    if let Some((step, group)) = group.as_ref().and_then(|(step, one)| Some((step, one.group()?))) {
         for child in child_runs(tx, &run.key(step), group).await?.into_values() {
             notes.extend(describe_stop(&child, None));
         }
+    }
+    // Devices that the run has switched off, and has not switched on again, stay off.
+    if run.spec.target.kind == TargetKind::Rack && run.progress.started_at.is_some() {
+        let power = load_device_power(tx, &run.spec.held_targets).await?;
+        notes.extend(describe_left_off(&power));
     }
     Ok(notes)
 }

@@ -36,6 +36,7 @@ mod node_scenarios;
 mod node_supervision;
 mod nodes;
 mod power_shelves;
+mod previews;
 mod rack_failures;
 mod rack_fixture;
 mod racks;

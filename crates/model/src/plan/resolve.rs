@@ -66,6 +66,11 @@ impl RunStep {
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout_seconds))
     }
+
+    /// The longest time that the step may take: every attempt up to its timeout.
+    pub fn time_limit(&self) -> Duration {
+        self.timeout().saturating_mul(1 + self.max_retries)
+    }
 }
 
 /// Refuses unknown and invalid parameters; drops empty ones.

@@ -9,7 +9,9 @@ mod params;
 mod steps;
 
 pub(crate) use gate::health_refusals;
-pub use gate::{admit, admit_resume, check_empty, check_planned_impact, gates};
+pub use gate::{
+    admit, admit_resume, check_empty, check_planned_impact, gates, refusing_gates, resume_gate,
+};
 pub use params::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, NOTES, REFERENCE, TRIGGER, add_request_metadata, initiator,
     notes_from_params, request_from_params,

@@ -27,3 +27,11 @@ pub fn format_power(devices: &[DevicePower]) -> String {
         });
     lists.collect::<Vec<_>>().join("; ")
 }
+
+/// The devices that a stopped operation leaves off; none if all are on or not known.
+pub fn describe_left_off(devices: &[DevicePower]) -> Option<String> {
+    let off = devices.iter().filter(|one| one.power == Some(DesiredPower::Off));
+    let named: Vec<&str> = off.map(|one| one.device.as_str()).collect();
+    let listed = join_limited(&named, ", ", MAX_NAMED);
+    (!named.is_empty()).then(|| format!("off now, and would stay off: {listed}"))
+}

@@ -3,10 +3,9 @@
 
 use super::next::undo_steps;
 use super::{Run, StepPhase, StepState, StopKind};
-use crate::effect::{DeviceWork, DiskContent, Effect};
+use crate::effect::{CallVerb, DesiredPower, DeviceWork, DiskContent, Effect, Executor};
 use crate::machine::DiskReport;
 use crate::plan::RunStep;
-use std::time::Duration;
 
 /// A step that a run would still execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,13 +13,8 @@ pub struct RemainingStep {
     /// The step with the effect that is executed: that of the plan, or its undo.
     pub step: RunStep,
     pub undo: bool,
-}
-
-impl RemainingStep {
-    /// The longest time that the step may take: every attempt up to its timeout.
-    fn limit(&self) -> Duration {
-        self.step.timeout().saturating_mul(1 + self.step.max_retries)
-    }
+    /// Whether an earlier attempt took effect is not known: that is asked first.
+    pub asks_first: bool,
 }
 
 /// The steps that are left, in their order. A canceled run has only its undo steps left, a frozen
@@ -51,12 +45,36 @@ fn remaining(run: &Run, state: &StepState) -> Option<RemainingStep> {
         max_retries: state.max_attempt.saturating_sub(state.attempt.max(1)),
         effect: run.effect(state)?,
     };
-    Some(RemainingStep { step, undo: state.undo })
+    Some(RemainingStep { step, undo: state.undo, asks_first: asks_first(state) })
 }
 
-/// The longest time that these steps may take.
-pub fn time_limit(steps: &[RemainingStep]) -> Duration {
-    steps.iter().map(RemainingStep::limit).sum()
+/// The attempt is open, and the next call asks what became of it.
+fn asks_first(state: &StepState) -> bool {
+    state.attempt_open && state.next_verb == CallVerb::GetStatus
+}
+
+/// What a continued run asks before it executes anything, and what each answer leads to; none if
+/// the outcome of its last attempt is known.
+pub fn describe_inquiry(run: &Run) -> Option<String> {
+    let active = !run.ended() && !run.progress.halting();
+    let step = run.progress.current().filter(|step| active && asks_first(step))?;
+    let (name, target, attempt) = (run.step_name(step), &run.spec.target, step.attempt);
+    let effect = run.effect(step)?;
+    let peer = match effect.facts().executor {
+        Executor::TargetProvider => target.to_string(),
+        Executor::ClusterProvider => format!("the cluster of {target}"),
+        Executor::SiteProvider(_) => format!("the MAAS of {target}"),
+        Executor::NodeAgent { node, .. } => format!("the agent of {node}"),
+        Executor::NodeRecord { node, .. } => format!("the record of {node}"),
+        Executor::ChildRuns(_) => format!("each device of {target}"),
+    };
+    let unknown = match effect.destructive() {
+        true => "if that is not known, the operation stops for an operator",
+        false => "if that is not known, it is executed again",
+    };
+    Some(format!(
+        "{peer} would be asked what became of {name} (attempt {attempt}) before anything is executed: if it is done, the operation goes on; if it is under way, it is followed to its end or its deadline; if it did not happen, it is executed again; {unknown}"
+    ))
 }
 
 /// What a stop does to the effect that the run has in progress, and the state that it leaves
@@ -88,6 +106,12 @@ pub fn describe_stop(run: &Run, report: Option<DiskReport>) -> Option<String> {
         ),
         (None, Effect::ChildRuns { .. }) => {
             format!("{name} would begin on no further device")
+        }
+        (None, Effect::Power { to: DesiredPower::Off, .. }) => {
+            format!("{name} would be stopped: {target} may be off, and would stay so")
+        }
+        (None, Effect::Power { to: DesiredPower::On, .. }) => {
+            format!("{name} would be stopped: {target} may still be off, and would stay so")
         }
         (None, _) => {
             format!("{name} would be stopped; what it has done to {target} until then stays")

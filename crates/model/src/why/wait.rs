@@ -6,7 +6,7 @@
 use super::RunContext;
 use crate::deploy::{Deployment, DeploymentStage};
 use crate::effect::{CallVerb, Effect};
-use crate::id::RunId;
+use crate::id::{PlanId, RunId};
 use crate::node::StageExecutor;
 use crate::run::{Run, StepPhase, StepState, Workflow};
 use crate::target::TargetId;
@@ -100,12 +100,12 @@ impl UsualDuration {
 
 /// The name under which the durations of a step are recorded.
 pub fn duration_key(run: &Run, step: &StepState) -> String {
-    named_duration_key(run, &run.step_name(step))
+    named_duration_key(&run.spec.plan_id, &run.step_name(step))
 }
 
-/// Like [`duration_key`], for the name of a step.
-pub fn named_duration_key(run: &Run, step: &str) -> String {
-    format!("{}/{step}", run.spec.plan_id)
+/// Like [`duration_key`], for the name of a step of a plan.
+pub fn named_duration_key(plan: &PlanId, step: &str) -> String {
+    format!("{plan}/{step}")
 }
 
 /// The steps that a commit has ended successfully, with the duration of each wait. A step that

@@ -273,6 +273,15 @@ fn a_stored_request_of_a_shelf_is_read_whatever_version_wrote_it() {
 }
 
 #[test]
+fn a_dry_run_names_the_gates_of_an_override() {
+    let both = Overrides::of(&[Gate::InService, Gate::Health], "fire");
+    let passed = "gate in-service refuses it, and the override passes it";
+    let idle = "gate health is named by the override, and does not refuse it";
+    assert_eq!(both.describe(&[Gate::InService, Gate::Devices]), [passed, idle]);
+    assert!(Overrides::default().describe(&Gate::ALL).is_empty());
+}
+
+#[test]
 fn a_part_of_an_override_keeps_its_reason() {
     let both = Overrides::of(&[Gate::InService, Gate::Health], "fire");
     assert_eq!(both.only(&[Gate::Health]), Overrides::of(&[Gate::Health], "fire"));

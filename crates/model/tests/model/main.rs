@@ -22,6 +22,7 @@ mod deploy;
 mod device;
 mod devices;
 mod effect;
+mod estimate;
 mod explore;
 mod fault;
 mod filter;

@@ -17,7 +17,7 @@ use model::machine::Labels;
 use model::rack::maintenance::{
     MaintenanceScope, MaintenanceTrigger, PlannedMaintenance, PowerSequence, RackLimits,
     RackMaintenanceRequest, RackStep, RequestedActivity, admit, admit_resume, gates, plan,
-    request_from_params,
+    refusing_gates, request_from_params, resume_gate,
 };
 use model::rack::{
     Counts, MaintenanceStage, Rack, RackDevice, RackDeviceState, RackFailure, RackFailurePhase,
@@ -454,7 +454,19 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     for (gate, expected) in [(Gate::Health, Some("MACHINES_IN_SERVICE")), (Gate::InService, None)] {
         Overrides::of(&[gate], "fire").store_in(&mut forced.spec.params);
         assert_eq!(refused(&forced, &serving(None)), expected, "{gate}");
+        // Without its override the same gate refuses it.
+        assert_eq!(resume_gate(&forced, &serving(None)), Some(Gate::InService), "{gate}");
+        assert_eq!(resume_gate(&forced, &devices()), None, "{gate}");
     }
+    // A new operation is refused by the health of its rack as well, one that continues is not.
+    let alert = BlockingAlert { source: "s".into(), alert: "leak".into(), message: "wet".into() };
+    let mut ill = rack(RackState::Ready);
+    ill.head.health.state_changes = Some(alert);
+    let gates = |run: &Run| refusing_gates(&ill, run, &serving(None));
+    assert_eq!(gates(&forced), [Gate::Health, Gate::InService]);
+    let mut begun = forced.clone();
+    begun.progress.started_at = Some(now());
+    assert_eq!(gates(&begun), [Gate::InService]);
     // As older versions stored it.
     forced.spec.params = model::plan::Params::from([("forced".into(), "fire".into())]);
     assert_eq!(refused(&forced, &serving(None)), None);

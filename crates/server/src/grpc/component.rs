@@ -1,8 +1,8 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
-use super::convert::{initiator, overrides_from};
+use super::convert::{initiator, overrides_from, time_fields};
 use super::page::{List, Page};
-use super::rack::convert::{affected_machine_ids, gate};
+use super::rack::convert::{affected_machine_ids, gate, notes};
 use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use engine::component::{
@@ -14,6 +14,7 @@ use model::firmware::FirmwareResolution;
 use model::gate::component_firmware;
 use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
 use model::refusal::Refusal;
+use model::run::TimeEstimate;
 use model::target::TargetId;
 use model::text;
 use proto::{v1, words};
@@ -137,7 +138,7 @@ fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
         result.steps = preview.planned.steps.iter().map(|step| step.name.clone()).collect();
         result.refusals = preview.refusals.iter().map(gate).collect();
         result.affected_machine_ids = affected_machine_ids(preview);
-        result.notes.clone_from(&preview.planned.notes);
+        result.notes = notes(preview);
     }
     match done.outcome {
         UpdateOutcome::Started(run) => {
@@ -149,7 +150,8 @@ fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
         UpdateOutcome::Planned(steps) => {
             result.set_outcome(O::WouldStart);
             result.message = "it would be upgraded".into();
-            result.steps = steps;
+            result.steps = steps.iter().map(|one| one.left.step.name.clone()).collect();
+            (result.limit_seconds, result.usual_ms) = time_fields(TimeEstimate::of(&steps));
         }
         UpdateOutcome::Refused(refusal) => {
             result.set_outcome(O::Refused);

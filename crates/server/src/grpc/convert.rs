@@ -8,7 +8,7 @@ mod watch;
 use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{drain_options_from, plan, run_step};
-pub(super) use preview::AnsweredRun;
+pub(super) use preview::{AnsweredRun, milliseconds, planned_run, preview, time_fields};
 pub(super) use watch::{WatchEvent, machine_event, operation_event, run_event, watch_change};
 
 use engine::DescribedMachine;

@@ -4,7 +4,8 @@
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
 use super::convert::{
-    initiator, overrides_from, request_id_from, run, time, watch_change, who, word_from,
+    AnsweredRun, initiator, overrides_from, planned_run, preview, request_id_from, run, time,
+    watch_change, who, word_from,
 };
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::OrStatus;
@@ -16,13 +17,14 @@ use engine::node::{
 };
 use engine::watch::{WatchChange, WatchUpdate};
 use model::filter::{Filter, FilterSubject};
-use model::gate::{ONBOARD_NODE, REACTIVATE_NODE, RELEASE_NODE, decommission};
+use model::gate::{ONBOARD_NODE, Overrides, REACTIVATE_NODE, RELEASE_NODE, decommission};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
 use model::node::task::ResumeResult;
 use model::node::{
-    DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeState, is_expected_maas_state,
+    DecommissionMode, MODE, MaasObservation, MaasState, NODE, Node, NodeState,
+    is_expected_maas_state,
 };
 use model::order::{ListOrder, Selection};
 use model::plan::RunType;
@@ -115,9 +117,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
             request.into_inner();
         let why = text::check_optional_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, REACTIVATE_NODE).or_status()?;
-        let ask = NodeRequest::Reactivate { why, overrides };
+        let ask = NodeRequest::Reactivate { why, overrides: overrides.clone() };
         let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
-        Ok(Response::new(applied(&done)))
+        self.applied(&done, &overrides, dry_run).await
     }
 
     async fn quarantine_node(
@@ -141,9 +143,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
             request.into_inner();
         let why = text::check_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, RELEASE_NODE).or_status()?;
-        let ask = NodeRequest::Release { why, overrides };
+        let ask = NodeRequest::Release { why, overrides: overrides.clone() };
         let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
-        Ok(Response::new(applied(&done)))
+        self.applied(&done, &overrides, dry_run).await
     }
 
     async fn resume_node(
@@ -161,11 +163,16 @@ impl v1::node_service_server::NodeService for GrpcServices {
             ResumeResult::Requeued => "requeued",
             ResumeResult::None => "none",
         };
+        let preview = match &done.reopened {
+            Some(run) => self.run_preview(run, *dry_run).await?,
+            None => None,
+        };
         Ok(Response::new(v1::ResumeNodeResponse {
             node: Some(node(&done.node)),
             run_id: done.run.to_string(),
             task: words::value::<v1::ResumedTask>(task),
-            reopened: done.reopened,
+            reopened: done.reopened.is_some(),
+            preview,
         }))
     }
 
@@ -180,7 +187,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let url = self.agents_url_or_refuse().or_status()?;
         let agents = self.agents.with_dry_run(requested.dry_run);
         let made = agents.bootstrap(machine, scenario, requester).await.or_status()?;
-        Ok(Response::new(bundle(&made, url, requested.dry_run)))
+        let mut made = bundle(&made, url, requested.dry_run);
+        made.node = made.node.map(|node| if requested.dry_run { planned_node(node) } else { node });
+        Ok(Response::new(made))
     }
 
     async fn reissue_bootstrap(
@@ -281,6 +290,28 @@ impl GrpcServices {
         self.engine.nodes().apply_request(&id, request, request_id, requester).await.or_status()
     }
 
+    /// The answer to a release or a reactivation.
+    async fn applied(
+        &self,
+        done: &AppliedNodeRequest,
+        overrides: &Overrides,
+        dry_run: bool,
+    ) -> Answer<v1::NodeOperation> {
+        let answered = AnsweredRun { new: done.new, dry_run };
+        let run = match &done.run {
+            Some(run) => Some(self.run_answer(run, answered).await?.into_inner()),
+            None => None,
+        };
+        let described = if dry_run { overrides.describe(&done.refusing) } else { Vec::new() };
+        Ok(Response::new(v1::NodeOperation {
+            node: Some(node(&done.node)),
+            run: run.map(|run| without_notes(run)),
+            new: done.new,
+            notes: described,
+            ..Default::default()
+        }))
+    }
+
     /// The URL that agents use. A bundle without it could not be used.
     fn agents_url_or_refuse(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
@@ -353,17 +384,34 @@ fn operation(done: &NodeRun) -> v1::NodeOperation {
     }
 }
 
-fn applied(done: &AppliedNodeRequest) -> v1::NodeOperation {
-    v1::NodeOperation {
-        node: Some(node(&done.node)),
-        run: done.run.as_ref().map(run),
-        new: done.new,
-        ..Default::default()
+/// The notes of a dry run are those of the node's answer.
+fn without_notes(mut run: v1::Run) -> v1::Run {
+    if let Some(preview) = &mut run.preview {
+        preview.notes.clear();
     }
+    run
+}
+
+/// The plan of a run on a node that would be created.
+fn without_node(mut run: v1::Run) -> v1::Run {
+    run.params.remove(NODE);
+    let previewed = run.preview.iter_mut().flat_map(|preview| &mut preview.steps);
+    let previewed = previewed.filter_map(|one| one.step.as_mut());
+    for step in run.plan_steps.iter_mut().chain(previewed) {
+        if let Some(v1::step::Kind::Stage(stage)) = &mut step.kind {
+            stage.node_id.clear();
+        }
+    }
+    run
+}
+
+/// A node that would be created. It has no id: no later request finds it.
+fn planned_node(node: v1::Node) -> v1::Node {
+    v1::Node { node_id: String::new(), since: None, created_at: None, version: 0, ..node }
 }
 
 fn previewed(observation: NodeRunPreview) -> v1::NodeOperation {
-    let NodeRunPreview { planned: would, stages, upstream } = observation;
+    let NodeRunPreview { planned: would, stages, upstream, preview: found } = observation;
     let stages = stages.into_iter().map(|PreviewedStage { stage, adopted }| v1::StagePreview {
         stage,
         adopted: adopted.is_some(),
@@ -375,7 +423,23 @@ fn previewed(observation: NodeRunPreview) -> v1::NodeOperation {
         Ok(state) => format!("MAAS has the machine as {state}"),
         Err(message) => format!("its MAAS cannot be asked: {message}"),
     };
-    v1::NodeOperation { stages: stages.collect(), observed, ..operation(&would) }
+    let foreseen = Some(preview(&would.run, &found));
+    let (planned, node) = match (would.new, would.run.spec.run_type) {
+        (true, RunType::Onboard) => {
+            let run = without_node(planned_run(&would.run, foreseen));
+            (run, planned_node(node(&would.node)))
+        }
+        (true, _) => (planned_run(&would.run, foreseen), node(&would.node)),
+        (false, _) => (v1::Run { preview: foreseen, ..run(&would.run) }, node(&would.node)),
+    };
+    v1::NodeOperation {
+        node: Some(node),
+        run: Some(without_notes(planned)),
+        new: would.new,
+        stages: stages.collect(),
+        observed,
+        notes: found.notes,
+    }
 }
 
 fn detail(view: NodeView) -> v1::NodeDetail {

@@ -1,7 +1,8 @@
 //! PowerShelfService.
 
 use super::convert::{
-    expected_version, gate_override, initiator, known_caller, overrides_from, time, who,
+    expected_version, gate_override, initiator, known_caller, overrides_from, time, time_fields,
+    who,
 };
 use super::device::{DevicePageRequest, described, labels, power_state, spec, status};
 use super::page::{List, unreadable_rows};
@@ -221,7 +222,8 @@ fn maintenance_from(
 }
 
 fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMaintenancePreview {
-    let ShelfPreview { preview: foreseen, shelves } = observed;
+    let ShelfPreview { preview: foreseen, shelves, time } = observed;
+    let (limit_seconds, usual_ms) = time_fields(time.unwrap_or_default());
     let shelves = shelves.into_iter().map(|one| v1::PowerShelfMaintenanceStep {
         state: one
             .shelf
@@ -245,6 +247,8 @@ fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMai
         refusals: foreseen.refusals.iter().map(|refusal| refusal.message.clone()).collect(),
         warnings: foreseen.warnings,
         rules: foreseen.rules,
+        limit_seconds,
+        usual_ms,
     }
 }
 

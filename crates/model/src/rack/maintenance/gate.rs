@@ -4,7 +4,7 @@
 use super::super::{Rack, RackDevice, RackState};
 use super::{MaintenanceTrigger, PlannedMaintenance, RackStep};
 use crate::blast_radius::{AffectedMachine, Impact, ImpactObjection, check_impact};
-use crate::gate::{Gate, Overrides, name_all};
+use crate::gate::{Gate, Overrides, gate_of, gates_of, name_all, remove_from};
 use crate::health::{HealthImpact, HealthSummary};
 use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
@@ -124,6 +124,26 @@ pub fn check_empty(rack: &RackId, devices: usize, overrides: &Overrides) -> Resu
     Err(Refusal::new(Reason::RackNotEmpty, message)
         .at_gate(Gate::Devices)
         .next(format!("farrier rack delete {rack} {flags}   # takes them out")))
+}
+
+/// The gates that refuse an operation of the rack without its override: a new one, or one that
+/// continues. `devices` are all devices of the rack.
+pub fn refusing_gates(rack: &Rack, run: &Run, devices: &[RackDevice]) -> Vec<Gate> {
+    let held = devices.iter().filter(|device| run.spec.held_targets.contains(&device.target));
+    let held: Vec<RackDevice> = held.cloned().collect();
+    // The health is checked when an operation is requested, and not again.
+    let ill = match run.progress.started_at {
+        None => gates_of(&health_refusals(rack, &held, &Overrides::default())),
+        Some(_) => Vec::new(),
+    };
+    ill.into_iter().chain(resume_gate(run, devices)).collect()
+}
+
+/// The gate that refuses the remaining steps of an operation without its override.
+pub fn resume_gate(run: &Run, devices: &[RackDevice]) -> Option<Gate> {
+    let mut plain = run.clone();
+    remove_from(&mut plain.spec.params);
+    gate_of(&admit_resume(&plain, devices))
 }
 
 /// Checks whether an operation may execute its remaining steps now. It may have been accepted, or

@@ -11,11 +11,14 @@ use model::time::Timestamp;
 const AT: Timestamp = Timestamp::from_millis(1);
 
 fn told<D: Device<TurnInput = DeviceContext>>(device: &D) -> Vec<String> {
-    predict_steps(
-        device,
-        DeviceContext { fresh: RunId::trusted("op-1"), run: None, against: None },
-        AT,
-    )
+    let fresh = RunId::trusted("op-1");
+    let predicted = predict_steps(device, DeviceContext { fresh, run: None, against: None }, AT);
+    // Whatever names a step has the step, for its time.
+    for one in &predicted {
+        let named = one.step.as_ref().is_some_and(|(_, step)| one.message.ends_with(&step.name));
+        assert_eq!(one.message.contains(": step "), named, "{one:?}");
+    }
+    predicted.into_iter().map(|one| one.message).collect()
 }
 
 fn switch(state: SwitchState) -> Switch {

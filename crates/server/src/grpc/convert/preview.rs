@@ -3,11 +3,11 @@
 use super::{operation, run, run_step};
 use crate::grpc::status::OrStatus;
 use crate::grpc::{Answer, GrpcServices};
-use engine::run::{PreviewedStep, RunPreview};
+use engine::run::RunPreview;
 use model::effect::Effect;
 use model::id::MachineId;
 use model::machine::admit::impact_of;
-use model::run::{RemainingStep, Run, time_limit};
+use model::run::{PreviewedStep, Run, TimeEstimate};
 use proto::v1;
 use std::time::Duration;
 use tonic::{Response, Status};
@@ -55,21 +55,13 @@ impl GrpcServices {
         answered: AnsweredRun,
     ) -> Answer<v1::Run> {
         let preview = self.run_preview(done, answered.dry_run).await?;
-        let answer = v1::Run { preview, ..run(done) };
         Ok(Response::new(match answered.exists() {
-            true => answer,
-            false => v1::Run {
-                run_id: String::new(),
-                phase: v1::run::Phase::Unspecified.into(),
-                workflow_state: v1::WorkflowState::Unspecified.into(),
-                created_at: None,
-                version: 0,
-                ..answer
-            },
+            true => v1::Run { preview, ..run(done) },
+            false => planned_run(done, preview),
         }))
     }
 
-    async fn run_preview(
+    pub(in crate::grpc) async fn run_preview(
         &self,
         done: &Run,
         dry_run: bool,
@@ -82,30 +74,51 @@ impl GrpcServices {
     }
 }
 
-fn preview(run: &Run, found: &RunPreview) -> v1::OperationPreview {
-    let RunPreview { steps, notes, would_fail } = found;
-    let left: Vec<RemainingStep> = steps.iter().map(|one| one.left.clone()).collect();
-    let usual: Option<Duration> =
-        steps.iter().map(|one| one.usual.as_ref().map(|usual| usual.median)).sum();
-    v1::OperationPreview {
-        steps: steps.iter().map(previewed_step).collect(),
-        affected: affected(run, &left),
-        limit_seconds: i64::try_from(time_limit(&left).as_secs()).unwrap_or(i64::MAX),
-        usual_ms: milliseconds(usual),
-        notes: notes.clone(),
-        would_fail: would_fail.clone().unwrap_or_default(),
+/// A run that would be created. It has no id and no phase: no later request finds it.
+pub(in crate::grpc) fn planned_run(would: &Run, preview: Option<v1::OperationPreview>) -> v1::Run {
+    let shown = run(would);
+    let generated = shown.request_id == shown.run_id;
+    v1::Run {
+        run_id: String::new(),
+        request_id: if generated { String::new() } else { shown.request_id },
+        phase: v1::run::Phase::Unspecified.into(),
+        workflow_state: v1::WorkflowState::Unspecified.into(),
+        created_at: None,
+        version: 0,
+        preview,
+        ..shown
     }
 }
 
+pub(in crate::grpc) fn preview(run: &Run, found: &RunPreview) -> v1::OperationPreview {
+    let RunPreview { steps, notes, would_fail } = found;
+    let (limit_seconds, usual_ms) = time_fields(TimeEstimate::of(steps));
+    let asked = steps.iter().find(|one| !one.is_certain());
+    v1::OperationPreview {
+        steps: steps.iter().filter(|one| one.is_certain()).map(previewed_step).collect(),
+        affected: affected(run, steps),
+        limit_seconds,
+        usual_ms,
+        notes: notes.clone(),
+        would_fail: would_fail.clone().unwrap_or_default(),
+        asked_step: asked.map(|one| one.left.step.name.clone()).unwrap_or_default(),
+    }
+}
+
+/// The longest time in seconds, and the usual time in milliseconds.
+pub(in crate::grpc) fn time_fields(time: TimeEstimate) -> (i64, i64) {
+    (i64::try_from(time.limit.as_secs()).unwrap_or(i64::MAX), milliseconds(time.usual))
+}
+
 /// 0 means that none is recorded, so a recorded duration is at least 1.
-fn milliseconds(duration: Option<Duration>) -> i64 {
+pub(in crate::grpc) fn milliseconds(duration: Option<Duration>) -> i64 {
     let millis = duration.map_or(0, |one| one.as_millis().max(1));
     i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
 /// The machine of the run, if a step that is left takes something from it: its work, too.
-fn affected(run: &Run, left: &[RemainingStep]) -> Vec<v1::AffectedMachine> {
-    let steps: Vec<_> = left.iter().map(|one| one.step.clone()).collect();
+fn affected(run: &Run, left: &[PreviewedStep]) -> Vec<v1::AffectedMachine> {
+    let steps: Vec<_> = left.iter().map(|one| one.left.step.clone()).collect();
     let machine = run.spec.target.machine();
     let drains = steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
     let machine = machine.filter(|_| drains || impact_of(run.spec.run_type, &steps).is_some());

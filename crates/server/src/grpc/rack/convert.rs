@@ -1,6 +1,8 @@
 //! Conversion of racks between the wire and the model.
 
-use super::super::convert::{effective_state, run, step_phase, time, watch_change, word_from};
+use super::super::convert::{
+    effective_state, milliseconds, run, step_phase, time, time_fields, watch_change, word_from,
+};
 use super::super::device::power_state;
 use super::super::health::health_summary;
 use engine::rack::{
@@ -8,7 +10,6 @@ use engine::rack::{
     RackStepStatus, RackView,
 };
 use engine::watch::{WatchChange, WatchUpdate};
-use model::gate::Gate;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
@@ -22,7 +23,7 @@ use model::rack::{
     RackState,
 };
 use model::refusal::Refusal;
-use model::run::{RunPhase, StepPhase};
+use model::run::{PreviewedStep, RunPhase, StepPhase, TimeEstimate};
 use model::target::TargetId;
 use model::text;
 use proto::{v1, words};
@@ -242,18 +243,25 @@ pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOn
 
 fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
-    let refuses = |gate: &Gate| preview.refusals.iter().any(|one| one.gate == Some(*gate));
-    let passed = preview.refusing.iter().filter(|gate| !refuses(gate));
-    let passed = passed.map(|gate| format!("gate {gate} refuses it, and the override passes it"));
+    let time = |step: &RunStep| preview.steps.iter().find(|one| one.left.step.name == step.name);
+    let (limit_seconds, usual_ms) = time_fields(TimeEstimate::of(&preview.steps));
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
-        steps: planned.steps.iter().map(planned_step).collect(),
+        steps: planned.steps.iter().map(|step| planned_step(step, time(step))).collect(),
         refusals: preview.refusals.iter().map(gate).collect(),
         affected_machine_ids: affected_machine_ids(preview),
-        notes: planned.notes.iter().cloned().chain(passed).collect(),
+        notes: notes(preview),
         firmware_id: text_of(planned.firmware.as_ref()),
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
+        limit_seconds,
+        usual_ms,
     }
+}
+
+/// The notes of the plan, and the gates that the override passes.
+pub(in super::super) fn notes(preview: &MaintenancePreview) -> Vec<String> {
+    let passed = preview.overrides.describe(&preview.refusing);
+    preview.planned.notes.iter().cloned().chain(passed).collect()
 }
 
 pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
@@ -275,10 +283,19 @@ fn activity(rack_step: Option<RackStep>) -> i32 {
     words::value::<v1::RackActivity>(activity.map_or(VALIDATION, |activity| activity.as_str()))
 }
 
-fn planned_step(step: &RunStep) -> v1::RackMaintenanceStep {
+/// A step of a plan. `time` is known in a dry run only.
+fn planned_step(step: &RunStep, time: Option<&PreviewedStep>) -> v1::RackMaintenanceStep {
+    let group = step.effect.group().filter(|_| time.is_some());
+    let max_concurrent = group.map_or(0, |group| group.max_concurrent);
     let parts = step.effect.group().map(|group| group.child_runs.as_slice()).unwrap_or_default();
     let parts = parts.iter().map(|part| waiting(&part.target)).collect();
+    let usual = time.and_then(|time| time.usual.as_ref());
+    let limit = time.map_or(0, |time| time.left.step.time_limit().as_secs());
     v1::RackMaintenanceStep {
+        max_concurrent: i32::try_from(max_concurrent).unwrap_or(i32::MAX),
+        limit_seconds: i64::try_from(limit).unwrap_or(i64::MAX),
+        usual_ms: milliseconds(usual.map(|usual| usual.median)),
+        usual_p95_ms: milliseconds(usual.map(|usual| usual.p95)),
         name: step.name.clone(),
         activity: activity(RackStep::parse(&step.name)),
         state: step_phase(StepPhase::Waiting).into(),
@@ -316,6 +333,7 @@ fn maintenance_step(rack_step: &RackStepStatus) -> v1::RackMaintenanceStep {
         state: step_phase(rack_step.state.state).into(),
         message: rack_step.state.message.clone(),
         child_runs: rack_step.child_runs.iter().map(child_run).collect(),
+        ..Default::default()
     }
 }
 
