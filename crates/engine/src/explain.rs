@@ -16,18 +16,19 @@ use crate::admission::find_deletion;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
-use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
+use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId};
 use model::known_as::nothing_known_as;
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
-use model::node::Node;
+use model::node::{Node, NodeState};
+use model::power_shelf::PowerShelf;
 use model::refusal::{Reason, Refusal, RefusedRequest};
-use model::run::{Run, RunPhase};
+use model::run::Run;
 use model::site::explain_site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{
-    Explanation, PeerContacts, RunContext, SetAside, explain_machine, explain_run,
+    Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_machine, explain_run,
     explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
     writes_disk,
 };
@@ -270,6 +271,7 @@ impl Engine {
         if let Some(device) = self.devices().explain(id).await? {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
+            self.drop_refused(id, None, &mut explanation).await;
             trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
@@ -288,8 +290,7 @@ impl Engine {
     async fn explain_rack(&self, id: &str, rack: &RackId) -> Result<Explained> {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
-        let cause = trace.latest.as_ref().filter(|run| run.phase() == RunPhase::Failed);
-        self.drop_refused(id, cause, &mut explained.explanation).await;
+        self.drop_refused(id, trace.latest.as_ref(), &mut explained.explanation).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
         trace.tell(id, self.now(), &mut explained.explanation);
         Ok(explained)
@@ -297,6 +298,9 @@ impl Engine {
 
     async fn explain_node(&self, id: &str, node: &NodeId) -> Result<Explained> {
         let NodeView { node, run, machine, mut explanation, .. } = self.nodes().get(node).await?;
+        if let Some(machine) = machine.as_ref().filter(|_| node.state == NodeState::Offline) {
+            explanation.blame_feeds(&machine.id, &self.find_dead_feeds(machine).await?);
+        }
         self.drop_refused(id, run.as_ref(), &mut explanation).await;
         self.drop_incapable(machine.as_ref(), &mut explanation);
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
@@ -337,6 +341,10 @@ impl Engine {
                 let reported = explain_machine(machine, run.as_ref(), context, now);
                 let mut reported = self.hosts().with_firmware(machine, reported).await?;
                 reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
+                let known = machine.conditions.get(ConditionType::Reachable);
+                if known.is_some_and(|known| !known.status) {
+                    reported.blame_feeds(&machine.id, &self.find_dead_feeds(machine).await?);
+                }
                 reported
             }
             (None, Some(_) | None) => Explanation::default(),
@@ -354,6 +362,16 @@ impl Engine {
             claimed_by,
             degraded_reason,
         })
+    }
+
+    /// The power shelves that feed a machine, if all of them are off.
+    async fn find_dead_feeds(&self, machine: &Machine) -> Result<Vec<PowerShelfId>> {
+        let Some(rack) = machine.spec.rack.clone() else { return Ok(Vec::new()) };
+        let read = self.store().read(rack, |rack, tx| Box::pin(tx.records_in_rack(rack)));
+        // A shelf that cannot be read may be on.
+        let shelves: Result<Vec<PowerShelf>> =
+            read.await?.into_iter().map(|(_, one)| one).collect();
+        Ok(shelves.map(|shelves| dead_feeds(machine, &shelves)).unwrap_or_default())
     }
 
     async fn read_trace(&self, id: &str, target: Option<TargetId>) -> Result<ObjectTrace> {

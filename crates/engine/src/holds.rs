@@ -316,6 +316,7 @@ impl TargetUpdate<'_> {
                 let (evidence, at) = (self.evidence, self.event.at);
                 apply_to_machine(&mut machine, self.run, evidence, at);
                 machine.record_disk_write(self.run, evidence, self.disk_report, at);
+                machine.record_network_boot(self.run);
                 match self.firmware.and_then(AppliedFirmware::describe_change) {
                     Some(message) => {
                         let event = NewEvent { message, ..self.event.clone() };

@@ -9,10 +9,12 @@ pub mod delete;
 pub mod disk_write;
 pub mod hardware;
 pub mod matcher;
+pub mod network_boot;
 mod problem;
 pub mod view;
 
 pub use disk_write::{DiskReport, DiskWrite};
+pub use network_boot::NetworkBoot;
 pub use problem::MachineProblem;
 
 use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER};
@@ -99,6 +101,8 @@ pub const MAX_MACS: usize = 64;
 
 /// The provider of simulated hardware.
 pub const SIMULATED: &str = "sim";
+/// The provider that leaves power, network boot and imaging to a MAAS.
+pub const MAAS: &str = "maas";
 
 impl MachineSpec {
     pub fn is_simulated(&self) -> bool {
@@ -195,6 +199,9 @@ pub struct Machine {
     /// The last disk write, until its end is observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_disk_write: Option<DiskWrite>,
+    /// A boot from the network that an operation armed, and that was not disarmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_boot: Option<NetworkBoot>,
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -233,6 +240,7 @@ impl Machine {
             health: HealthSummary::default(),
             active_run: None,
             open_disk_write: None,
+            network_boot: None,
             version: 1,
             created_at: now,
             updated_at: now,

@@ -7,7 +7,8 @@ mod catalogue;
 mod resolve;
 
 pub use catalogue::{
-    Maintenance, PowerChange, built_in, default_plan, node_plan_id, node_plans, variants,
+    Maintenance, PowerChange, boot_from_disk_plan, built_in, default_plan, node_plan_id,
+    node_plans, variants,
 };
 pub use resolve::{
     DRAIN_EMPTYDIR, DRAIN_GRACE_SECONDS, DRAIN_SELECTOR, DRAIN_UNMANAGED_PODS, Defaults, FORCE,

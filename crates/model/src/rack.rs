@@ -13,7 +13,7 @@ mod why;
 
 pub use ingestion::NotIngested;
 pub use input::{RackDevice, RackDeviceState, RackOperation, RackTurnInput};
-pub use power::{DevicePower, describe_left_off, format_power};
+pub use power::{DevicePower, RackPowerOn, describe_left_off, format_power};
 pub use spec::{Counts, MAX_EXPECTED, RackLocation, RackSpec};
 pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
 pub use why::{RackContext, explain};

@@ -25,7 +25,7 @@ pub use remaining::{RemainingStep, describe_inquiry, describe_stop, remaining_st
 
 use crate::blast_radius::Impact;
 use crate::effect::{CallVerb, Effect, EffectKey};
-use crate::fault::{Fault, FaultClass};
+use crate::fault::{EffectOutcome, Fault, FaultClass};
 use crate::id::{PlanId, RunId};
 use crate::lifecycle::SubjectId;
 use crate::plan::{OnFailure, Params, RunStep, RunType, UNDO_PREFIX};
@@ -420,6 +420,15 @@ impl Run {
             joined_by.clone_from(&self.spec.rerun_of);
         }
         Some(undo)
+    }
+
+    /// True if an attempt of this step may have reached its device, and its outcome is not known.
+    pub fn outcome_unknown(&self, state: &StepState) -> bool {
+        let name = self.step_name(state);
+        let unknown = self.progress.failure.as_ref().is_some_and(|failure| {
+            failure.step == name && failure.fault.code.effect_outcome() == EffectOutcome::Unknown
+        });
+        state.attempt > 0 && (unknown || state.attempt_open)
     }
 
     /// The name of the current or failed step; empty when there is none.

@@ -10,6 +10,8 @@ mod condition;
 mod credential;
 mod device;
 mod disk;
+mod feed;
+mod network;
 mod outcome;
 mod rest;
 mod stored;
@@ -21,6 +23,7 @@ pub use attention::{
 };
 pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};
+pub use feed::dead_feeds;
 pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
@@ -35,10 +38,12 @@ use crate::health::HealthSummary;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, Phase};
 use crate::node::{Node, NodeState};
-use crate::rack::maintenance::FIRMWARE_SKIPPED;
+use crate::rack::RackPowerOn;
+use crate::rack::maintenance::{FIRMWARE_SKIPPED, switched_power};
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
-use disk::{disk_note, half_written, reimage};
+use disk::{REIMAGE, disk_cause, disk_note, half_written, reimage};
+use network::add_network_boot;
 use outcome::imaging_words;
 use rest::{idle, in_maintenance, out_of_use};
 
@@ -110,6 +115,7 @@ pub fn explain_machine(
     let context = RunContext { machine: Some(machine), ..context };
     let mut reported = explain_state(machine, run, context, now);
     reported.notes.extend(disk_note(machine));
+    add_network_boot(machine, &mut reported);
     let mut reported = match context.node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,
@@ -153,13 +159,18 @@ fn as_node(
     }
     reported.headline = format!("{}; {is_node}", reported.headline);
     if node.state.in_service() {
-        reported.next_commands.retain(|command| *command != reimage(machine));
+        reported.next_commands.retain(|command| !command.starts_with(REIMAGE));
     }
     // The gate in-service refuses it.
     if node.state == NodeState::Active {
         reported.next_commands.retain(|command| !command.starts_with("farrier reboot "));
     }
-    reported.next_commands.insert(0, why);
+    // A node in service does not know of a failed operation on its machine.
+    let elsewhere = machine.effective_state() == EffectiveState::Attention
+        && node.state.in_service()
+        && run.is_some_and(|run| !run.works_on_node());
+    let place = if elsewhere { reported.next_commands.len() } else { 0 };
+    reported.next_commands.insert(place, why);
     reported
 }
 
@@ -173,7 +184,7 @@ fn explain_state(
     let rests =
         matches!(state, EffectiveState::Maintenance | EffectiveState::New | EffectiveState::Idle);
     if let Some(write) = machine.open_disk_write.as_ref().filter(|_| rests) {
-        return half_written(machine, write);
+        return half_written(machine, write, context.imaging);
     }
     match state {
         EffectiveState::Blocked => blocked(machine),
@@ -190,8 +201,8 @@ fn explain_state(
         {
             canceled(machine, run)
         }
-        EffectiveState::Maintenance => in_maintenance(machine, run),
-        EffectiveState::New => out_of_use(machine),
+        EffectiveState::Maintenance => in_maintenance(machine, run, context.imaging),
+        EffectiveState::New => out_of_use(machine, context.imaging),
         EffectiveState::Idle => idle(machine, context.imaging),
     }
 }
@@ -258,13 +269,19 @@ fn attention(
         }
         Some(run) => {
             let mut reported = explain_run(run, context, now);
-            reported.headline = format!("{id} needs attention: {}", headline(run));
+            reported.headline =
+                format!("{id} needs attention: {}{}", disk_cause(machine), headline(run));
+            let write = machine.open_disk_write.as_ref();
+            if write.is_some() && machine.phase == Phase::Maintenance {
+                reported.next_commands.push(reimage(machine, context.imaging));
+            }
             reported.next_commands.push(clear);
             reported
         }
         None => Explanation {
             headline: format!(
-                "{id} needs attention: {}",
+                "{id} needs attention: {}{}",
+                disk_cause(machine),
                 known.map_or("", |known| known.reason.as_str())
             ),
             since: known.map(|known| known.last_transition),
@@ -370,7 +387,11 @@ fn next_commands(run: &Run, context: RunContext) -> Vec<String> {
             child.into_iter().chain(own).collect()
         }
         RunPhase::Succeeded => vec![target.show_command()],
-        RunPhase::Canceled => vec![run.command("rerun"), target.show_command()],
+        RunPhase::Canceled => {
+            let on = switched_power(run).then(|| target.rack()).flatten().map(RackPowerOn::of_rack);
+            let on = on.map(|on| on.to_string());
+            on.into_iter().chain([run.command("rerun"), target.show_command()]).collect()
+        }
         RunPhase::Failed => repairs(run, context).into_iter().map(|(_, command)| command).collect(),
     }
 }

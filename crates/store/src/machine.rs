@@ -11,7 +11,7 @@ use model::condition::Conditions;
 use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
-use model::machine::{DiskWrite, Labels, Machine, MachineSpec, Phase};
+use model::machine::{DiskWrite, Labels, Machine, MachineSpec, NetworkBoot, Phase};
 use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ struct MachineBody {
     health: HealthSummary,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     open_disk_write: Option<DiskWrite>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    network_boot: Option<NetworkBoot>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -239,6 +241,7 @@ fn body(machine: &Machine) -> Result<Value> {
         conditions: machine.conditions.clone(),
         health: machine.health.clone(),
         open_disk_write: machine.open_disk_write.clone(),
+        network_boot: machine.network_boot.clone(),
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
@@ -267,7 +270,7 @@ fn machine_by_id(row: &Row) -> Result<(MachineId, Result<Machine>)> {
 pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
-    let MachineBody { spec, conditions, health, open_disk_write } = row.json(5)?;
+    let MachineBody { spec, conditions, health, open_disk_write, network_boot } = row.json(5)?;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,
@@ -279,6 +282,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         conditions,
         health,
         open_disk_write,
+        network_boot,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

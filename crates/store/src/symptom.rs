@@ -17,6 +17,8 @@ use model::machine::Phase;
 pub enum MachineSymptom {
     NeedsIntervention,
     OpenDiskWrite,
+    /// A boot from the network was left armed.
+    NetworkBoot,
     /// Probed and not reachable, at rest and not in maintenance.
     Unreachable,
     /// Like `Unreachable`, for its BMC.
@@ -30,6 +32,7 @@ impl MachineSymptom {
                 format!("(holds & {}) <> 0", ConditionType::NeedsIntervention.bit())
             }
             Self::OpenDiskWrite => "body LIKE '%\"open_disk_write\":%'".into(),
+            Self::NetworkBoot => "body LIKE '%\"network_boot\":%'".into(),
             Self::Unreachable => observed_as_lost(ConditionType::Reachable),
             Self::BmcUnreachable => observed_as_lost(ConditionType::BmcReachable),
         }

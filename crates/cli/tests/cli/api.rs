@@ -19,7 +19,7 @@ const QUICK: &str =
     "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n[nodes]\nsweep_seconds = 1";
 
 /// The number of built-in plans.
-pub const BUILT_IN_PLANS: usize = 22;
+pub const BUILT_IN_PLANS: usize = 23;
 
 /// A server for one test.
 pub struct TestServer {

@@ -151,6 +151,7 @@ impl Engine {
             MachineSymptom::OpenDiskWrite,
             MachineSymptom::Unreachable,
             MachineSymptom::BmcUnreachable,
+            MachineSymptom::NetworkBoot,
         ] {
             let found = self.store().scan(symptom, |symptom, tx| {
                 Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))

@@ -2,12 +2,16 @@
 
 use crate::Engine;
 use crate::admission::StartRequest;
+use crate::rack::MaintenanceStart;
 use model::effect::Capability;
 use model::fault::Repair;
 use model::gate::Overrides;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
-use model::plan::{Params, RunType};
+use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
+use model::rack::RackPowerOn;
+use model::rack::maintenance::MaintenanceTrigger;
+use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
 use model::why::Explanation;
@@ -17,12 +21,47 @@ use store::StoreError;
 
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
-/// The commands that start an operation without further parameters on a machine at rest.
-const PHASE_CHANGES: [(&str, RunType); 3] = [
-    ("farrier enter-maintenance", RunType::EnterMaintenance),
-    ("farrier exit-maintenance", RunType::ExitMaintenance),
-    ("farrier reboot", RunType::Reboot),
-];
+
+/// A command of an explanation that starts an operation on a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ParsedStart {
+    machine_id: MachineId,
+    run_type: RunType,
+    plan_id: Option<PlanId>,
+    params: Params,
+}
+
+impl ParsedStart {
+    /// None: the command starts none, or has a part that only a person knows.
+    fn parse(command: &str) -> Option<Self> {
+        let words: Vec<&str> = command.split(' ').collect();
+        let plain = |id: &str, run_type| {
+            let machine_id = MachineId::parse(id).ok()?;
+            Some(Self { machine_id, run_type, plan_id: None, params: Params::new() })
+        };
+        match words.as_slice() {
+            ["farrier", "enter-maintenance", id] => plain(id, RunType::EnterMaintenance),
+            ["farrier", "exit-maintenance", id] => plain(id, RunType::ExitMaintenance),
+            ["farrier", "reboot", id] => plain(id, RunType::Reboot),
+            ["farrier", "machine", "power", id, "on"] => plain(id, RunType::Power),
+            ["farrier", "reimage", id] => plain(id, RunType::Reimage),
+            ["farrier", "reimage", id, "--image", image] => {
+                let start = plain(id, RunType::Reimage)?;
+                let params = Params::from([(IMAGE_REF.to_string(), (*image).to_string())]);
+                Some(Self { params, ..start })
+            }
+            ["farrier", "enter-maintenance", id, "--drain", ..] => {
+                let start = plain(id, RunType::EnterMaintenance)?;
+                Some(Self { plan_id: Some(Maintenance::EnterDraining.plan_id()), ..start })
+            }
+            ["farrier", "operation", "start", id, "--type", kind, "--plan", plan, ..] => {
+                let start = plain(id, RunType::parse(kind)?)?;
+                Some(Self { plan_id: Some(PlanId::trusted(*plan)), ..start })
+            }
+            _ => None,
+        }
+    }
+}
 
 impl Engine {
     /// Removes the commands that would be refused now, those that would fail unchanged, and the
@@ -31,16 +70,13 @@ impl Engine {
     pub(super) async fn drop_refused(&self, id: &str, run: Option<&Run>, why: &mut Explanation) {
         let own = format!("farrier why {id}");
         why.next_commands.retain(|command| *command != own);
-        if let Ok(machine) = MachineId::parse(id) {
-            for (command, run_type) in PHASE_CHANGES {
-                let command = format!("{command} {id}");
-                if why.next_commands.contains(&command)
-                    && !self.would_start(&machine, run_type).await
-                {
-                    why.next_commands.retain(|one| *one != command);
-                }
+        let mut offered: Vec<String> = Vec::new();
+        for command in std::mem::take(&mut why.next_commands) {
+            if self.would_be_accepted(&command, &offered).await {
+                offered.push(command);
             }
         }
+        why.next_commands = offered;
         let Some(run) = run.filter(|run| run.ended()) else { return };
         for action in Action::ALL {
             let command = run.command(action.as_str());
@@ -53,6 +89,39 @@ impl Engine {
             if why.next_commands.contains(&command) && !self.would_restart(run, mode).await {
                 why.next_commands.retain(|one| *one != command);
             }
+        }
+    }
+
+    /// Asks the gates about a command that starts an operation. `before`: the commands that come
+    /// before it. Any other command is accepted.
+    async fn would_be_accepted(&self, command: &str, before: &[String]) -> bool {
+        if let Some(on) = RackPowerOn::parse(command) {
+            return self.would_power_on(&on).await;
+        }
+        let Some(start) = ParsedStart::parse(command) else { return true };
+        let enters = format!("farrier enter-maintenance {}", start.machine_id);
+        match self.would_start(&start).await {
+            // It follows the command that leads into maintenance.
+            Some(refusal) if refusal.reason == Reason::WrongPhase => before.contains(&enters),
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    async fn would_power_on(&self, on: &RackPowerOn) -> bool {
+        let start = MaintenanceStart {
+            rack_id: on.rack.clone(),
+            request: on.request(),
+            trigger: MaintenanceTrigger::OnDemand,
+            request_id: String::new(),
+            by: asker().by,
+            reference: String::new(),
+            overrides: Overrides::default(),
+            dry_run: true,
+        };
+        match self.racks().maintain(start).await {
+            Ok(answer) => answer.preview.is_none_or(|preview| preview.refusals.is_empty()),
+            Err(error) => !matches!(error, StoreError::Refused(_)),
         }
     }
 
@@ -88,18 +157,22 @@ impl Engine {
         !matches!(acted, Err(StoreError::Refused(_)))
     }
 
-    async fn would_start(&self, machine_id: &MachineId, run_type: RunType) -> bool {
+    /// The refusal of a start. None: it would be accepted, or the gates could not be asked.
+    async fn would_start(&self, start: &ParsedStart) -> Option<Refusal> {
+        let ParsedStart { machine_id, run_type, plan_id, params } = start.clone();
         let start = StartRequest {
-            machine_id: machine_id.clone(),
+            machine_id,
             request_id: RunId::new(self.now(), self.random()).to_string(),
             run_type,
-            plan_id: None,
-            params: Params::new(),
+            plan_id,
+            params,
             overrides: Overrides::default(),
             initiator: asker().by,
         };
-        let started = self.with_dry_run(true).runs().start(start).await;
-        !matches!(started, Err(StoreError::Refused(_)))
+        match self.with_dry_run(true).runs().start(start).await {
+            Err(StoreError::Refused(refusal)) => Some(refusal),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// A restart that would be created as failed is not offered either.

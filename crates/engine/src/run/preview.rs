@@ -9,7 +9,8 @@ use crate::rack::{load_device_power, load_refusing_gates};
 use model::effect::{CallVerb, ProviderCall};
 use model::gate::{Gate, Overrides, gates_of};
 use model::machine::admit::RunCase;
-use model::machine::{DiskReport, DiskWrite};
+use model::machine::{DiskReport, DiskWrite, NetworkBoot};
+use model::plan::RunType;
 use model::rack::describe_left_off;
 use model::run::{
     AfterCommit, CallResult, PreviewedStep, Run, RunSpec, StepPhase, decide, describe_inquiry,
@@ -120,7 +121,7 @@ async fn load_preview(
     now: Timestamp,
 ) -> Result<RunPreview> {
     let steps = previewed_steps(tx, run).await?;
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = describe_network_boot(tx, run).await?.into_iter().collect();
     match stops(run) {
         true => notes.extend(describe_stops(tx, run, report).await?),
         // A stop passes no gate.
@@ -128,6 +129,14 @@ async fn load_preview(
     }
     notes.extend(describe_inquiry(run));
     Ok(RunPreview { steps, notes, would_fail: None })
+}
+
+/// A machine that would leave maintenance with a boot from the network armed.
+async fn describe_network_boot(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
+    let leaves = run.spec.run_type == RunType::ExitMaintenance;
+    let Some(id) = run.spec.target.machine().filter(|_| leaves) else { return Ok(None) };
+    let boot = tx.machine(&id).await?.and_then(|machine| machine.network_boot);
+    Ok(boot.map(|boot| format!("{}; {}", boot.describe(), NetworkBoot::disarm_command(&id))))
 }
 
 /// The gates that the override of a run names, and whether each refuses it.

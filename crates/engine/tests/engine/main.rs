@@ -29,6 +29,7 @@ mod fault_injector;
 mod guarantees;
 mod hosts;
 mod injection;
+mod left_behind;
 mod machine_scenarios;
 mod matrix;
 mod node_gates;

@@ -69,6 +69,24 @@ impl DrainOptions {
         flags.into_iter().flatten().collect()
     }
 
+    /// These options as flags of `farrier enter-maintenance --drain`, each after a space.
+    pub fn flags(&self) -> String {
+        let mut flags = String::new();
+        if self.unmanaged_pods {
+            flags.push_str(" --drain-unmanaged-pods");
+        }
+        if self.emptydir {
+            flags.push_str(" --drain-emptydir");
+        }
+        if let Some(seconds) = self.grace_seconds {
+            flags.push_str(&format!(" --drain-grace {seconds}s"));
+        }
+        if !self.selector.is_empty() {
+            flags.push_str(&format!(" --drain-selector '{}'", self.selector));
+        }
+        flags
+    }
+
     /// `at` names the field in a refusal.
     pub fn check(&self, at: impl Fn(&str) -> String) -> Result<(), Refusal> {
         text::check_short(&at("selector"), &self.selector)?;

@@ -2,7 +2,8 @@
 //! here, and the compiler asks for it.
 
 use super::{
-    Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
+    Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, NetbootMode,
+    RebootMode, RmaAction,
 };
 use crate::blast_radius::Impact;
 use crate::id::{NodeId, SiteId};
@@ -116,8 +117,12 @@ impl Effect {
             Self::Reboot { mode: RebootMode::InBand, .. } => {
                 row("reboot", Can::RemoteExec, true, REBOOT, Target).taking(Impact::Reboot)
             }
-            Self::Netboot { .. } => {
+            Self::Netboot { mode: NetbootMode::Pxe } => {
                 row("netboot", Can::Netboot, false, REIMAGE, Target).taking(Impact::SystemChange)
+            }
+            // The disk is what a machine boots from unless it is told otherwise.
+            Self::Netboot { mode: NetbootMode::Disk } => {
+                row("netboot", Can::Netboot, false, ANY, Target)
             }
             Self::Repave { image } => row("repave", Can::Imaging, true, REIMAGE, Target)
                 .taking(Impact::DiskLoss)

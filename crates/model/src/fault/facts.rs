@@ -1,5 +1,6 @@
 //! The facts of an incident that its repair takes as arguments.
 
+use crate::effect::DrainOptions;
 use crate::id::RunId;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub struct FaultFacts {
     /// The child run that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<RunId>,
+    /// The options with which the drain would evict the pods that stopped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainOptions>,
 }
 
 impl FaultFacts {
@@ -38,5 +42,6 @@ impl FaultFacts {
         image: None,
         firmware: None,
         operation: None,
+        drain: None,
     };
 }

@@ -38,6 +38,8 @@ pub enum Repair {
     CheckCluster,
     /// Switches on a machine that is observed as off.
     PowerOn,
+    /// Requests the drain with the options that evict the pods that stopped it.
+    DrainWithOptions,
     SetRootDisk,
     /// Corrects the spec of a machine that cannot be told from others.
     SetIdentifiers,
@@ -80,12 +82,12 @@ impl FaultCode {
             | Self::EffectFailed
             | Self::ReadBackDiffers
             | Self::CommandFailed
-            | Self::EvictionBlocked
             | Self::DeploySilent
             | Self::FabricFailed
             | Self::TaskFailed
             | Self::NodeNotClean
             | Self::PxeInterfaceUnfixable => &[RETRY, RERUN, Logs],
+            Self::EvictionBlocked => &[DrainWithOptions, RETRY, RERUN, Logs],
             Self::ClusterUnreachable | Self::NotInCluster => &[CheckCluster, RETRY, RERUN, Logs],
             Self::CommissioningFailed => &[RERUN, RETRY, Logs],
             // A peer that cannot be reached may come back. The page tells how a node is removed
@@ -159,6 +161,7 @@ impl Repair {
             Self::ShowNode => "farrier node get",
             Self::CheckCluster => "farrier cluster check",
             Self::PowerOn => "farrier machine power",
+            Self::DrainWithOptions => "farrier enter-maintenance",
             Self::SetRootDisk | Self::SetIdentifiers => "farrier machine update",
             Self::ReadConsole => "farrier machine console-log",
             Self::ShowTarget => "farrier get",
@@ -205,6 +208,7 @@ impl Repair {
             | Self::AddImage
             | Self::DefaultFirmware
             | Self::PowerOn
+            | Self::DrainWithOptions
             | Self::SetRootDisk
             | Self::SetIdentifiers
             | Self::Act(_)
@@ -262,6 +266,7 @@ impl Repair {
             }
             Self::CheckCluster => given(incident.cluster().filter(|_| !incident.simulated())),
             Self::PowerOn => incident.off_machine().map(|id| format!("{words} {id} on")),
+            Self::DrainWithOptions => incident.drain_command(),
             Self::SetRootDisk => {
                 given(incident.machine_id()).map(|it| it + " --root-disk serial:…")
             }
@@ -347,6 +352,24 @@ impl Incident<'_> {
             Some(cluster) => format!("cluster {cluster}: {message}"),
             None => message.clone(),
         }
+    }
+
+    /// The same drain, with the options that evict the pods that stopped it. A plan of another type
+    /// takes them as parameters.
+    fn drain_command(&self) -> Option<String> {
+        let run = self.run?;
+        let own = run.progress.current().and_then(|step| run.effect(step));
+        let Some(Effect::Drain { options, .. }) = own else { return None };
+        let options = self.fault.facts().drain.as_ref()?.or(&options);
+        let (id, words) = (self.machine_id()?, Repair::DrainWithOptions.words());
+        if run.spec.run_type == RunType::EnterMaintenance {
+            return Some(format!("{words} {id} --drain{}", options.flags()));
+        }
+        let (kind, plan) = (run.spec.run_type.as_str(), &run.spec.plan_id);
+        let params =
+            options.params().into_iter().map(|(name, value)| format!(" --param {name}={value}"));
+        let params: String = params.collect();
+        Some(format!("farrier operation start {id} --type {kind} --plan {plan}{params}"))
     }
 
     /// The address of the BMC.

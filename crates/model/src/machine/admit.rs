@@ -85,8 +85,12 @@ pub fn impact_of(run_type: RunType, steps: &[RunStep]) -> Option<Impact> {
         true => Impact::Restart,
         false => impact,
     });
-    // A drain with a selector leaves the other pods on the node.
-    let empties = |effect: &Effect| matches!(effect, Effect::Drain { options, .. } if options.selector.is_empty());
+    // A drain with a selector leaves the other pods on the node. One without a cluster moves no
+    // work away.
+    let empties = |effect: &Effect| {
+        matches!(effect, Effect::Drain { cluster_ref, options, .. }
+            if options.selector.is_empty() && !cluster_ref.is_empty())
+    };
     let drains = steps.iter().any(|step| empties(&step.effect));
     let enters = run_type == RunType::EnterMaintenance && !drains;
     worst.max().or(enters.then_some(Impact::Maintenance))

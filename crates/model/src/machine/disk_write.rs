@@ -25,6 +25,9 @@ pub struct DiskWrite {
     /// How much is written, as far as the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
+    /// The operation has ended, and the outcome of its attempt is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outcome_unknown: bool,
     /// What was true before the write. None: it was opened by a version that did not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Box<DiskBefore>>,
@@ -54,7 +57,13 @@ impl DiskWrite {
         let step = run.progress.current()?;
         step.intent.as_ref().filter(|_| step.attempt_open)?;
         let content = run.effect(step)?.facts().disk?.to_string();
-        Some(Self { key: run.key(step), content, percent: None, before: None })
+        Some(Self {
+            key: run.key(step),
+            content,
+            percent: None,
+            outcome_unknown: false,
+            before: None,
+        })
     }
 
     fn is_of(&self, run: &Run) -> bool {
@@ -71,22 +80,35 @@ impl DiskWrite {
         self.percent.is_some_and(|percent| percent > 0)
     }
 
-    /// "it stopped at 60 %", as far as it is known.
-    pub fn progress(&self) -> String {
-        match self.percent {
-            Some(percent) => format!("it stopped at {percent} %"),
-            None => "how far it came is not known".into(),
+    /// "op-1 did not finish writing ubuntu-2204; it stopped at 60 %", as far as it is known. `to`
+    /// names the disk, after a space, where the sentence does not.
+    pub fn describe_end(&self, to: &str) -> String {
+        let (run, content) = (self.key.run(), &self.content);
+        let end = match self.outcome_unknown {
+            true => format!("whether {run} finished writing {content}{to} is not known"),
+            false => format!("{run} did not finish writing {content}{to}"),
+        };
+        match (self.percent, self.outcome_unknown) {
+            (Some(percent), false) => format!("{end}; it stopped at {percent} %"),
+            (Some(percent), true) => format!("{end}; the last progress seen was {percent} %"),
+            (None, _) => format!("{end}; how far it came is not known"),
         }
+    }
+
+    /// The disk is certainly half written.
+    pub fn is_half_written(&self) -> bool {
+        self.has_begun() && !self.outcome_unknown
     }
 
     /// Why the machine is not provisioned.
     fn observation(&self, at_work: bool) -> ConditionObservation {
-        let Self { content, percent, key, before: _ } = self;
+        let Self { content, percent, key, outcome_unknown, before: _ } = self;
         let run = key.run();
+        let end = if *outcome_unknown { "OutcomeUnknown" } else { "Unfinished" };
         let reason = match (at_work, percent) {
             (true, _) => format!("Writing:{content}:{run}"),
-            (false, Some(percent)) => format!("Unfinished:{content}:{percent}%:{run}"),
-            (false, None) => format!("Unfinished:{content}:{run}"),
+            (false, Some(percent)) => format!("{end}:{content}:{percent}%:{run}"),
+            (false, None) => format!("{end}:{content}:{run}"),
         };
         ConditionObservation::new(ConditionType::Provisioned, false, reason)
     }
@@ -119,7 +141,8 @@ impl Machine {
             let before = Some(Box::new(DiskBefore { provisioned, open }));
             self.open_disk_write = Some(DiskWrite { before, ..next });
         }
-        if let Some(open) = self.open_disk_write.as_ref().filter(|open| open.is_of(run)) {
+        if let Some(open) = self.open_disk_write.as_mut().filter(|open| open.is_of(run)) {
+            open.outcome_unknown = run.ended() && open.is_open_in(run);
             let observed = open.observation(!run.ended());
             self.learn(&[observed], now);
         }
@@ -145,11 +168,8 @@ impl Machine {
         match &self.open_disk_write {
             Some(write) if !overrides.passes(Gate::UnfinishedDisk) => {
                 let (id, run) = (&self.id, write.key.run());
-                let message = format!(
-                    "{what} is refused: {run} did not finish writing {} to the disk of {id}; {}",
-                    write.content,
-                    write.progress()
-                );
+                let end = write.describe_end(&format!(" to the disk of {id}"));
+                let message = format!("{what} is refused: {end}");
                 let flags = overrides.flags_with(Gate::UnfinishedDisk);
                 Err(Refusal::new(Reason::UnfinishedDisk, message)
                     .at_gate(Gate::UnfinishedDisk)

@@ -2,7 +2,7 @@
 //! are what its operator intends, not what is observed.
 
 use super::view::EffectiveState;
-use super::{DiskWrite, Machine};
+use super::{DiskWrite, Machine, NetworkBoot};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::time::Timestamp;
 
@@ -14,6 +14,8 @@ pub enum MachineProblem<'a> {
     Unreachable(&'a Condition),
     /// It is meant to be in service, and its BMC does not answer or refuses the login.
     BmcUnreachable(&'a Condition),
+    /// Its next boot may be from the network, although nothing works on it.
+    NetworkBoot(&'a NetworkBoot),
 }
 
 impl Machine {
@@ -22,12 +24,14 @@ impl Machine {
     pub fn problem(&self) -> Option<MachineProblem<'_>> {
         let lost = |condition| self.conditions.get(condition).filter(|known| !known.status);
         let unfinished = self.open_disk_write.as_ref().map(MachineProblem::UnfinishedDisk);
+        let boot = self.network_boot.as_ref().map(MachineProblem::NetworkBoot);
         match self.effective_state() {
             EffectiveState::Idle => unfinished
                 .or_else(|| lost(ConditionType::Reachable).map(MachineProblem::Unreachable))
-                .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable)),
+                .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable))
+                .or(boot),
             // A machine in maintenance, and one that was never in service, may well be off.
-            EffectiveState::New | EffectiveState::Maintenance => unfinished,
+            EffectiveState::New | EffectiveState::Maintenance => unfinished.or(boot),
             EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => None,
         }
     }
@@ -49,6 +53,7 @@ impl Machine {
             MachineProblem::Unreachable(known) | MachineProblem::BmcUnreachable(known) => {
                 known.last_transition
             }
+            MachineProblem::NetworkBoot(boot) => boot.since,
         }
     }
 }
@@ -58,11 +63,8 @@ impl MachineProblem<'_> {
     pub fn describe(self) -> String {
         match self {
             Self::UnfinishedDisk(write) => {
-                let (run, content, progress) = (write.key.run(), &write.content, write.progress());
-                let how = if write.has_begun() { "is" } else { "may be" };
-                format!(
-                    "its disk {how} half written: {run} did not finish writing {content}; {progress}"
-                )
+                let how = if write.is_half_written() { "is" } else { "may be" };
+                format!("its disk {how} half written: {}", write.describe_end(""))
             }
             Self::Unreachable(known) => {
                 let what = match known.reason == POWERED_OFF {
@@ -74,6 +76,7 @@ impl MachineProblem<'_> {
             Self::BmcUnreachable(known) => {
                 format!("its BMC cannot be used; BMCReachable is false: {}", known.reason)
             }
+            Self::NetworkBoot(boot) => boot.describe(),
         }
     }
 
@@ -81,6 +84,7 @@ impl MachineProblem<'_> {
     pub const fn label(self) -> &'static str {
         match self {
             Self::UnfinishedDisk(_) => "half-written disk",
+            Self::NetworkBoot(_) => "boots from the network",
             Self::Unreachable(_) => "off or does not answer",
             Self::BmcUnreachable(_) => "BMC cannot be used",
         }

@@ -88,6 +88,13 @@ impl Maintenance {
     }
 }
 
+/// Undoes an armed boot from the network. It takes nothing from a machine in service.
+pub fn boot_from_disk_plan() -> Plan {
+    let effect = Effect::Netboot { mode: NetbootMode::Disk };
+    let steps = vec![step("boot-from-disk", 60, 2, effect)];
+    plan("plan-boot-from-disk-v1", "Boot from the disk again", steps)
+}
+
 /// The default plan of a run type. Types that only lifecycles start have none: their runs bring
 /// their own steps.
 pub fn default_plan(run_type: RunType) -> Option<Plan> {
@@ -171,7 +178,8 @@ pub fn variants() -> Vec<(RunType, Plan)> {
         .map(PowerChange::plan)
         .filter(move |plan| Some(&plan.id) != usual.as_ref())
         .map(|plan| (RunType::Power, plan));
-    maintenance.into_iter().chain(power).collect()
+    let boot = [(RunType::Power, boot_from_disk_plan())];
+    maintenance.into_iter().chain(power).chain(boot).collect()
 }
 
 /// The plan id of a run on a node; none means onboarding.

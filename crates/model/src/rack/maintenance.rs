@@ -16,7 +16,7 @@ pub use params::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, NOTES, REFERENCE, TRIGGER, add_request_metadata, initiator,
     notes_from_params, request_from_params,
 };
-pub use steps::{RackLimits, RackStep};
+pub use steps::{RackLimits, RackStep, switched_power};
 
 use super::{MaintenanceActivity, Rack, RackDevice, RackTurnInput, some_of};
 use crate::blast_radius::{AffectedMachine, Impact};

@@ -2,8 +2,13 @@
 
 use crate::device::power_word;
 use crate::effect::DesiredPower;
+use crate::id::{RackId, SwitchId};
 use crate::list_format::join_limited;
+use crate::rack::maintenance::{
+    MaintenanceScope, PowerSequence, RackMaintenanceRequest, RequestedActivity,
+};
 use crate::target::TargetId;
+use std::fmt;
 
 /// The number of devices named per power state; a rack has fewer.
 const MAX_NAMED: usize = 64;
@@ -34,4 +39,60 @@ pub fn describe_left_off(devices: &[DevicePower]) -> Option<String> {
     let named: Vec<&str> = off.map(|one| one.device.as_str()).collect();
     let listed = join_limited(&named, ", ", MAX_NAMED);
     (!named.is_empty()).then(|| format!("off now, and would stay off: {listed}"))
+}
+
+/// The maintenance of a rack that only switches its devices on, or one of its switches: the command
+/// after a power sequence that stopped. It takes nothing from a machine in service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RackPowerOn {
+    pub rack: RackId,
+    /// None: all devices of the rack.
+    pub switch: Option<SwitchId>,
+}
+
+impl RackPowerOn {
+    pub const fn of_rack(rack: RackId) -> Self {
+        Self { rack, switch: None }
+    }
+
+    /// Reads its command back.
+    pub fn parse(command: &str) -> Option<Self> {
+        let words: Vec<&str> = command.split(' ').collect();
+        let (rack, switch) = match words.as_slice() {
+            ["farrier", "rack", "maintenance", "start", rack, "--power", "on"] => (rack, None),
+            [
+                "farrier",
+                "rack",
+                "maintenance",
+                "start",
+                rack,
+                "--switch",
+                switch,
+                "--power",
+                "on",
+            ] => (rack, Some(SwitchId::trusted(*switch))),
+            _ => return None,
+        };
+        Some(Self { rack: RackId::trusted(*rack), switch })
+    }
+
+    pub fn request(&self) -> RackMaintenanceRequest {
+        RackMaintenanceRequest {
+            scope: MaintenanceScope {
+                switches: self.switch.iter().cloned().collect(),
+                ..MaintenanceScope::default()
+            },
+            activities: vec![RequestedActivity::PowerSequence(PowerSequence::On)],
+        }
+    }
+}
+
+impl fmt::Display for RackPowerOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "farrier rack maintenance start {}", self.rack)?;
+        if let Some(switch) = &self.switch {
+            write!(f, " --switch {switch}")?;
+        }
+        f.write_str(" --power on")
+    }
 }

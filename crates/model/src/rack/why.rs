@@ -1,6 +1,9 @@
 //! Explains the state of a rack.
 
-use super::{MAX_NAMED, NotIngested, Rack, RackDevice, RackFailure, RackState, some_of};
+use super::{
+    MAX_NAMED, NotIngested, Rack, RackDevice, RackFailure, RackFailurePhase, RackPowerOn,
+    RackState, some_of,
+};
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::lifecycle::Lifecycle;
@@ -148,13 +151,18 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
     let repair = cause.next_command.split("   #").next().unwrap_or_default().to_string();
     let anew = cause.failure.run.as_ref().map(|run| format!("farrier operation rerun {run}"));
     let anew = anew.filter(|anew| *anew != repair && cause.device.is_none());
+    // A sequence that stopped may have left devices off, and a rerun switches off again.
+    let stopped = cause.phase == RackFailurePhase::PowerSequence;
+    let on = stopped.then(|| RackPowerOn::of_rack(rack.id()).to_string());
+    let repairs = if cause.canceled { [on, Some(repair)] } else { [Some(repair), on] };
     Explanation {
         headline,
         failed: cause.failure.message.clone(),
         fault: FaultCode::parse(&cause.failure.code),
         normal: "it stays so until an operator resumes it or requests it again".into(),
-        next_commands: [repair]
+        next_commands: repairs
             .into_iter()
+            .flatten()
             .chain(anew)
             .chain([
                 format!("farrier rack maintenance status {id}"),

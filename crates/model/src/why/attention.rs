@@ -87,7 +87,7 @@ pub fn rank_machine(machine: &Machine) -> Option<Rank> {
     let urgency = match problem {
         MachineProblem::UnfinishedDisk(_) => Urgency::Stopped,
         MachineProblem::Unreachable(_) => Urgency::OutOfService,
-        MachineProblem::BmcUnreachable(_) => Urgency::Degraded,
+        MachineProblem::BmcUnreachable(_) | MachineProblem::NetworkBoot(_) => Urgency::Degraded,
     };
     Some(Rank::new(urgency, machine.problem_since(problem)))
 }

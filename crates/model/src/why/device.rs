@@ -4,7 +4,9 @@ use super::Explanation;
 use crate::device::Device;
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
+use crate::id::SwitchId;
 use crate::lifecycle::{DeviceFailure, Lifecycle, LifecycleDecision};
+use crate::rack::RackPowerOn;
 use crate::target::TargetKind;
 use crate::time::{Timestamp, format_duration};
 
@@ -69,12 +71,23 @@ fn explain_state<D: Device>(
     }
 }
 
-/// The command that switches on a power shelf that is off. Switches have none of their own.
+/// The command that switches on a device that is off. A switch is switched on by its rack.
 fn switch_on<D: Device>(device: &D) -> Option<String> {
-    let off = device.facts().power == Some(DesiredPower::Off) && device.is_polled();
-    let shelf = D::TARGET == TargetKind::PowerShelf;
-    let id = &device.head().id;
-    (off && shelf).then(|| format!("farrier power-shelf maintenance power-on --id {id}"))
+    let head = device.head();
+    let id = &head.id;
+    if device.facts().power != Some(DesiredPower::Off) || !device.is_polled() {
+        return None;
+    }
+    match D::TARGET {
+        TargetKind::PowerShelf => {
+            Some(format!("farrier power-shelf maintenance power-on --id {id}"))
+        }
+        TargetKind::Switch => {
+            let switch = Some(SwitchId::trusted(id));
+            head.rack.clone().map(|rack| RackPowerOn { rack, switch }.to_string())
+        }
+        TargetKind::Machine | TargetKind::Rack => None,
+    }
 }
 
 fn unreachable<D: Device>(device: &D) -> Option<String> {

@@ -3,18 +3,27 @@
 
 use super::Explanation;
 use crate::condition::ConditionType;
+use crate::effect::Effect;
 use crate::machine::view::EffectiveState;
 use crate::machine::{DiskWrite, Machine, MachineProblem, Phase};
+use crate::run::{Run, RunPhase};
+
+/// Every command that writes the disk begins with it.
+pub(super) const REIMAGE: &str = "farrier reimage ";
 
 /// Explains a machine whose last disk write did not finish, and that nothing works on.
-pub(super) fn half_written(machine: &Machine, write: &DiskWrite) -> Explanation {
+pub(super) fn half_written(
+    machine: &Machine,
+    write: &DiskWrite,
+    imaging: Option<&Run>,
+) -> Explanation {
     let (id, phase) = (&machine.id, machine.phase.as_str());
     let repair = match machine.phase {
         Phase::Maintenance => {
-            vec![format!("farrier operation rerun {}", write.key.run()), reimage(machine)]
+            vec![format!("farrier operation rerun {}", write.key.run()), reimage(machine, imaging)]
         }
         Phase::FactoryReady | Phase::Ready => {
-            vec![format!("farrier enter-maintenance {id}"), reimage(machine)]
+            vec![format!("farrier enter-maintenance {id}"), reimage(machine, imaging)]
         }
     };
     let known = machine.conditions.get(ConditionType::Provisioned);
@@ -26,15 +35,47 @@ pub(super) fn half_written(machine: &Machine, write: &DiskWrite) -> Explanation 
     }
 }
 
-/// The command that installs the server's default image.
-pub(super) fn reimage(machine: &Machine) -> String {
-    format!("farrier reimage {}", machine.id)
+/// The command that installs an image: that of the last operation on the disk if it did not
+/// succeed, otherwise the server's default.
+pub(super) fn reimage(machine: &Machine, imaging: Option<&Run>) -> String {
+    let stopped =
+        imaging.filter(|run| matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled));
+    let image = stopped.and_then(image_of).map_or_else(String::new, |it| format!(" --image {it}"));
+    format!("{REIMAGE}{}{image}", machine.id)
+}
+
+/// The image that a run was to install.
+fn image_of(run: &Run) -> Option<String> {
+    run.spec.steps.iter().find_map(|step| match &step.effect {
+        Effect::Repave { image } if !image.is_empty() => Some(image.clone()),
+        Effect::Repave { .. }
+        | Effect::Ssh { .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Rma { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. }
+        | Effect::Power { .. }
+        | Effect::Device { .. }
+        | Effect::Stage { .. }
+        | Effect::ChildRuns { .. } => None,
+    })
+}
+
+/// The unfinished disk of a machine that needs attention comes before the operation that left it.
+/// Empty: its last write finished.
+pub(super) fn disk_cause(machine: &Machine) -> String {
+    machine.open_disk_write.as_ref().map_or_else(String::new, |it| format!("{}; ", describe(it)))
 }
 
 /// A fact about the disk that the headline does not have.
 pub(super) fn disk_note(machine: &Machine) -> Option<String> {
     match (machine.effective_state(), &machine.open_disk_write) {
-        (EffectiveState::Attention | EffectiveState::Blocked, Some(write)) => Some(describe(write)),
+        (EffectiveState::Blocked, Some(write)) => Some(describe(write)),
         (EffectiveState::Idle | EffectiveState::Maintenance, None)
             if machine.conditions.get(ConditionType::Provisioned).is_none() =>
         {

@@ -1,7 +1,6 @@
 //! What became of an operation: who asked, how it ended, what it may have damaged, and which
 //! request was refused.
 
-use crate::fault::EffectOutcome;
 use crate::refusal::RefusedRequest;
 use crate::run::{Run, RunPhase, StepPhase, StepState};
 use crate::time::{Timestamp, format_duration};
@@ -22,12 +21,7 @@ pub fn possible_damage(run: &Run) -> Option<String> {
 
 fn may_have_happened(run: &Run, step: &StepState) -> bool {
     let destructive = run.effect(step).is_some_and(|effect| effect.destructive());
-    let name = run.step_name(step);
-    let unknown = run.progress.failure.as_ref().is_some_and(|failure| {
-        failure.step == name && failure.fault.code.effect_outcome() == EffectOutcome::Unknown
-    });
-    let open = step.attempt_open && step.attempt > 0;
-    destructive && step.state == StepPhase::Failed && (unknown || open)
+    destructive && step.state == StepPhase::Failed && run.outcome_unknown(step)
 }
 
 /// Who requested a run, and when.

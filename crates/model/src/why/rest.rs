@@ -3,9 +3,9 @@
 use super::condition::{condition_repairs, service_repairs};
 use super::disk::reimage;
 use super::{Explanation, headline, plain};
-use crate::condition::{Condition, ConditionType};
+use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::fault::FaultCode;
-use crate::machine::{Machine, MachineProblem};
+use crate::machine::{Machine, MachineProblem, NetworkBoot};
 use crate::plan::RunType;
 use crate::run::{Run, RunPhase};
 
@@ -21,7 +21,12 @@ fn bad_news(
 }
 
 /// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
-pub(super) fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanation {
+/// `imaging` is the last operation that was to write the disk.
+pub(super) fn in_maintenance(
+    machine: &Machine,
+    run: Option<&Run>,
+    imaging: Option<&Run>,
+) -> Explanation {
     let id = &machine.id;
     let finished = run.filter(|run| is_finished_reimage(run));
     let intended = match finished {
@@ -38,7 +43,10 @@ pub(super) fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanatio
                 waiting_for: "an operator, who puts it back into service".into(),
                 ..plain(intended, vec![leave])
             },
-            None => plain(format!("{intended}; nothing is waiting"), vec![leave, reimage(machine)]),
+            None => {
+                let commands = vec![leave, reimage(machine, imaging)];
+                plain(format!("{intended}; nothing is waiting"), commands)
+            }
         };
     };
     Explanation {
@@ -57,7 +65,7 @@ pub(super) fn in_maintenance(machine: &Machine, run: Option<&Run>) -> Explanatio
 }
 
 /// A machine that was never provisioned, or whose system was removed since. It may well be off.
-pub(super) fn out_of_use(machine: &Machine) -> Explanation {
+pub(super) fn out_of_use(machine: &Machine, imaging: Option<&Run>) -> Explanation {
     let id = &machine.id;
     let provisioned = machine.conditions.get(ConditionType::Provisioned);
     let state = match provisioned {
@@ -68,12 +76,12 @@ pub(super) fn out_of_use(machine: &Machine) -> Explanation {
     let power = reachable.map_or_else(String::new, |known| {
         format!("; {}", MachineProblem::Unreachable(known).describe())
     });
+    let off = reachable.is_some_and(|known| known.reason == POWERED_OFF);
+    let on = off.then(|| format!("farrier machine power {id} on"));
+    let install = [format!("farrier enter-maintenance {id}"), reimage(machine, imaging)];
     Explanation {
         since: provisioned.map(|known| known.last_transition),
-        ..plain(
-            format!("{state}{power}"),
-            vec![format!("farrier enter-maintenance {id}"), reimage(machine)],
-        )
+        ..plain(format!("{state}{power}"), on.into_iter().chain(install).collect())
     }
 }
 
@@ -91,15 +99,22 @@ pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
     match (bad_news(machine, looked_at), machine.health.messages().first()) {
-        (None, None) => match stopped {
-            Some(run) => Explanation {
+        (None, None) => match (stopped, &machine.network_boot) {
+            (Some(run), _) => Explanation {
                 since: run.progress.finished_at,
                 ..plain(
                     format!("{id} is in phase {phase}, nothing active, but {}", headline(run)),
                     vec![format!("farrier why {}", run.spec.id), format!("farrier get {id}")],
                 )
             },
-            None => plain(
+            (None, Some(NetworkBoot { since, .. })) => Explanation {
+                since: Some(*since),
+                ..plain(
+                    format!("{id} is in phase {phase}, nothing active"),
+                    vec![format!("farrier get {id}")],
+                )
+            },
+            (None, None) => plain(
                 format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
                 vec![format!("farrier get {id}")],
             ),

@@ -38,7 +38,13 @@ fn machine(phase: Phase, observed: &[(ConditionType, bool, &str)]) -> Machine {
 
 fn half_written(machine: Machine) -> Machine {
     let key = EffectKey::trusted("op-1/repave/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: Some(60), before: None };
+    let write = DiskWrite {
+        key,
+        content: "ubuntu-2204".into(),
+        percent: Some(60),
+        outcome_unknown: false,
+        before: None,
+    };
     Machine { open_disk_write: Some(write), ..machine }
 }
 

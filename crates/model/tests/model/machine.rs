@@ -5,5 +5,6 @@ mod delete;
 pub mod disk_write;
 mod hardware;
 mod matcher;
+mod network_boot;
 mod spec;
 mod view;

@@ -1,5 +1,6 @@
 //! Explanations: every state has one, with what is normal and what to type.
 
+mod left_behind;
 mod nodes;
 mod racks;
 mod repairs;
@@ -8,6 +9,7 @@ use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
 use model::condition::{ConditionObservation, ConditionType};
 use model::device::Device;
+use model::effect::DrainOptions;
 use model::fault::{Fault, FaultCode, Incident, Repair};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, RunId};
@@ -114,6 +116,7 @@ fn incident(code: FaultCode) -> Fault {
         facts.image = Some("rhel-9".into());
         facts.firmware = Some("fw-7".into());
         facts.operation = Some(RunId::trusted("op-7"));
+        facts.drain = Some(DrainOptions { emptydir: true, ..DrainOptions::default() });
     })
 }
 

@@ -26,7 +26,13 @@ async fn machines_are_found_by_symptom(db: Db) {
     };
     let lost = Some((ConditionType::Reachable, false));
     let key = EffectKey::trusted("op-1/repave/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent: None, before: None };
+    let write = DiskWrite {
+        key,
+        content: "ubuntu-2204".into(),
+        percent: None,
+        outcome_unknown: false,
+        before: None,
+    };
     db.add_machines(vec![
         ready("m-never", None),
         ready("m-up", Some((ConditionType::Reachable, true))),

@@ -9,6 +9,7 @@ use crate::effect::{
 use crate::firmware::Firmware;
 use crate::lifecycle::run_step;
 use crate::plan::{RunStep, RunType};
+use crate::run::Run;
 use crate::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -121,6 +122,13 @@ impl RackStep {
             Self::Validate => None,
         }
     }
+}
+
+/// True if a run on a rack has begun to switch devices.
+pub fn switched_power(run: &Run) -> bool {
+    let begun = run.progress.steps.iter().filter(|step| step.started_at.is_some());
+    let mut begun = begun.filter_map(|step| RackStep::parse(&run.plan_step(step)?.name));
+    begun.any(|step| step.activity() == Some(MaintenanceActivity::PowerSequence))
 }
 
 /// The actions of a maintenance and the devices in its scope.

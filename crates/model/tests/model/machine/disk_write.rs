@@ -28,7 +28,13 @@ fn machine(phase: Phase) -> Machine {
 /// A machine in maintenance whose last write stopped.
 pub fn half_written(percent: Option<u8>) -> Machine {
     let key = EffectKey::trusted("op-7/repave-os/1");
-    let write = DiskWrite { key, content: "ubuntu-2204".into(), percent, before: None };
+    let write = DiskWrite {
+        key,
+        content: "ubuntu-2204".into(),
+        percent,
+        outcome_unknown: false,
+        before: None,
+    };
     Machine { open_disk_write: Some(write), ..machine(Phase::Maintenance) }
 }
 
@@ -195,7 +201,20 @@ fn an_unknown_outcome_stays_gated() {
     assert!(lost.machine.open_disk_write.is_some());
     lost.answer(Ok(ProviderAnswer::Unknown("no trace".into())), None);
     assert!(lost.run.ended());
-    assert_eq!(lost.provisioned(), (false, "Unfinished:ubuntu-2204:op-1"));
+    assert_eq!(lost.provisioned(), (false, "OutcomeUnknown:ubuntu-2204:op-1"));
+    // A percentage that was seen does not make it a known outcome.
+    let mut seen = Commits::begin(vec![wipe(0)]);
+    seen.answer(Err(Fault::new(FaultCode::AnswerLost, "timeout")), Some(64));
+    seen.answer(Ok(ProviderAnswer::Unknown("no trace".into())), None);
+    assert_eq!(seen.provisioned(), (false, "OutcomeUnknown:ubuntu-2204:64%:op-1"));
+    let told = explain_machine(&seen.machine, Some(&seen.run), RunContext::default(), at(9999));
+    let disk = "its disk may be half written: whether op-1 finished writing ubuntu-2204 is not \
+                known; the last progress seen was 64 %";
+    assert!(told.headline.contains(disk), "{}", told.headline);
+    let refusal = admit(&seen.machine, RunType::ExitMaintenance, &[]).unwrap_err();
+    let refused = "whether op-1 finished writing ubuntu-2204 to the disk of m-1 is not known; \
+                   the last progress seen was 64 %";
+    assert!(refusal.message.contains(refused), "{}", refusal.message);
     // A later report does not take back that the device has begun.
     let mut begun = Commits::begin(vec![wipe(0)]);
     begun.cancel();
@@ -412,7 +431,8 @@ fn why_says_what_is_on_the_disk() {
         at(1),
     );
     let reported = explain(&failed);
-    assert!(reported.notes[0].contains("did not finish writing ubuntu-2204"), "{reported:?}");
+    let cause = "m-1 needs attention: its disk may be half written: op-7 did not finish writing";
+    assert!(reported.headline.starts_with(cause), "{reported:?}");
 
     for phase in [Phase::Maintenance, Phase::Ready] {
         let note = "no image was installed on it here: it has the system that it came with";

@@ -1,0 +1,311 @@
+//! What an operation that stopped has left behind, as `why` tells it: a boot from the network, a
+//! disk of which nothing is known, devices that are off. A command that would be refused is not
+//! offered, and the first one that is offered repairs.
+
+use crate::clients::Client;
+use crate::rack_fixture::{RACK, RackFixture, event, power, requester};
+use crate::test_env::{Process, TestEnv, simulate};
+use engine::Engine;
+use engine::admission::StartRequest;
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{CallVerb, DesiredPower, DeviceFacts};
+use model::gate::Overrides;
+use model::id::{MachineId, PlanId, RackId, RunId};
+use model::machine::{Machine, MachineProblem, Phase};
+use model::plan::{Params, RunType};
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::{MaintenanceScope, PowerSequence};
+use model::rack::{RackPowerOn, RackState};
+use model::run::RunPhase;
+use model::run::actions::Action;
+use model::why::{Explanation, Urgency};
+use providers::sim::{self, FaultRule};
+use std::time::Duration;
+use store::Store;
+
+const MACHINE: &str = "m-1";
+const DISARM: &str = "farrier operation start m-1 --type POWER --plan plan-boot-from-disk-v1";
+
+async fn in_maintenance() -> (TestEnv, Process, Client) {
+    let env = TestEnv::new(1).await;
+    let process = env.boot("one").await;
+    env.register(&process.engine, MACHINE).await;
+    let client = Client::new(&process.engine);
+    run(&client, RunType::EnterMaintenance, None, RunPhase::Succeeded).await;
+    (env, process, client)
+}
+
+/// Starts an operation, and waits for its end.
+async fn run(client: &Client, run_type: RunType, plan: Option<&str>, end: RunPhase) -> RunId {
+    let plan = plan.map(PlanId::trusted);
+    let request = format!("{} {plan:?}", run_type.as_str());
+    let run = client.start_with_plan(MACHINE, run_type, plan, request).await.expect("accepted");
+    assert_eq!(client.wait_until_ended(&run).await.phase(), end, "{run_type:?}");
+    run
+}
+
+async fn why(engine: &Engine, id: &str) -> Explanation {
+    engine.explain(id).await.expect("explained").explanation
+}
+
+fn fails(effect: &str) -> FaultRule {
+    FaultRule { effect: effect.into(), times: 0, ..FaultRule::new(sim::Action::Fail) }
+}
+
+fn offers(told: &Explanation, command: &str) -> bool {
+    told.next_commands.iter().any(|one| one == command)
+}
+
+#[test]
+fn a_network_boot_that_a_failed_reimage_left_is_told_until_it_is_disarmed() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        env.sim.add_fault(fails("repave")).expect("a rule");
+        let failed = run(&client, RunType::Reimage, None, RunPhase::Failed).await;
+        let machine = env.machine(MACHINE).await;
+        assert_eq!(machine.phase, Phase::Maintenance, "a failure does not change the phase");
+        assert_eq!(machine.network_boot.map(|boot| boot.armed_by), Some(failed.clone()));
+        let told = why(&process.engine, MACHINE).await;
+        let words = format!("its next boot may be from the network: {failed} armed it");
+        assert!(told.notes.iter().any(|note| note.starts_with(&words)), "{told:#?}");
+        assert!(offers(&told, DISARM), "{told:#?}");
+
+        // The dry run of the exit says so.
+        let leave = StartRequest {
+            machine_id: MachineId::trusted(MACHINE),
+            request_id: "dry".into(),
+            run_type: RunType::ExitMaintenance,
+            plan_id: None,
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: "ada".into(),
+        };
+        let dry = process.engine.with_dry_run(true);
+        let leaving = dry.runs().start(leave).await.expect("accepted").run;
+        let preview = dry.runs().preview(&leaving).await.expect("a preview");
+        let note = preview.notes.iter().find(|note| note.starts_with(&words));
+        assert!(note.is_some_and(|note| note.ends_with(DISARM)), "{:?}", preview.notes);
+        run(&client, RunType::ExitMaintenance, None, RunPhase::Succeeded).await;
+        let machine = env.machine(MACHINE).await;
+        assert!(!machine.is(ConditionType::NeedsIntervention));
+        assert!(matches!(machine.problem(), Some(MachineProblem::NetworkBoot(_))), "{machine:?}");
+        let told = why(&process.engine, MACHINE).await;
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        assert!(told.headline.contains(&format!("REIMAGE {failed} failed")), "{}", told.headline);
+        assert_eq!(told.next_commands[0], DISARM);
+        let listed = process.engine.attention(9, None).await.expect("the list");
+        let item = listed.items.first().expect("the machine");
+        assert_eq!((item.id.as_str(), item.urgency), (MACHINE, Urgency::Degraded));
+        assert_eq!(item.explained.explanation.next_command(), Some(DISARM));
+
+        // The printed command, in service.
+        run(&client, RunType::Power, Some("plan-boot-from-disk-v1"), RunPhase::Succeeded).await;
+        assert_eq!(env.machine(MACHINE).await.network_boot, None);
+        let told = why(&process.engine, MACHINE).await;
+        assert!(!format!("{told:?}").contains("its next boot"), "{told:#?}");
+        // The failed reimage is told until another operation on the disk succeeds.
+        assert!(told.headline.contains(&format!("REIMAGE {failed} failed")), "{}", told.headline);
+        assert!(process.engine.attention(9, None).await.expect("the list").items.is_empty());
+    });
+}
+
+/// The disk was written before the reboot failed: the record says which image is on it, and `why`
+/// says that the reimage did not succeed, also after the machine has left maintenance.
+#[test]
+fn a_reimage_that_fails_after_its_write_is_told() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        env.sim.add_fault(fails("reboot")).expect("a rule");
+        let failed = run(&client, RunType::Reimage, None, RunPhase::Failed).await;
+        let machine = env.machine(MACHINE).await;
+        let known = machine.conditions.get(ConditionType::Provisioned).expect("it is known");
+        assert_eq!((known.status, known.reason.as_str()), (true, "Image:ubuntu-2204"));
+        assert_eq!((machine.open_disk_write, machine.network_boot), (None, None));
+        run(&client, RunType::ExitMaintenance, None, RunPhase::Succeeded).await;
+        let told = why(&process.engine, MACHINE).await;
+        let words = format!("but REIMAGE {failed} failed at step reboot");
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        assert!(offers(&told, &format!("farrier why {failed}")), "{told:#?}");
+    });
+}
+
+#[test]
+fn a_write_whose_status_cannot_be_read_is_told_as_unknown() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        let effect = String::from("repave");
+        let dropped = FaultRule { effect, times: 0, ..FaultRule::new(sim::Action::Drop) };
+        env.sim.add_fault(dropped).expect("a rule");
+        let unread = FaultRule { verb: CallVerb::GetStatus, ..fails("repave") };
+        env.sim.add_fault(unread).expect("a rule");
+        let failed = run(&client, RunType::Reimage, None, RunPhase::Failed).await;
+        let write = env.machine(MACHINE).await.open_disk_write.expect("the write is open");
+        assert!(write.outcome_unknown, "{write:?}");
+        let told = why(&process.engine, MACHINE).await;
+        let words = format!(
+            "its disk may be half written: whether {failed} finished writing ubuntu-2204 is not known"
+        );
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        assert!(told.may_be_damaged && !told.headline.contains("it stopped"), "{}", told.headline);
+    });
+}
+
+/// Changes the stored record of a machine, as if it had been observed.
+async fn change(store: &Store, id: &str, now: model::time::Timestamp, to: fn(&mut Machine)) {
+    let input = (MachineId::trusted(id), event(now), to);
+    let written = store.write("change", input, |(id, event, to), tx| {
+        Box::pin(async move {
+            let mut machine = tx.machine_locked(id).await?.expect("it was registered");
+            to(&mut machine);
+            tx.update_machine(&mut machine, event)
+        })
+    });
+    written.await.expect("written");
+}
+
+/// After a canceled power sequence the rerun is refused while a machine is in service, so it is
+/// not offered; the command that switches on is, and makes the rack Ready.
+#[test]
+fn a_canceled_power_sequence_is_repaired_by_the_first_command() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let hang = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            ..FaultRule::new(sim::Action::Hang)
+        };
+        fixture.env.sim.add_fault(hang).expect("a rule");
+        let reset = power(MaintenanceScope::default(), PowerSequence::Reset);
+        let id = fixture.start_accepted(reset).await;
+        fixture.wait_for_state("Maintenance").await;
+        // Simulated time: m-2 is off by then.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        fixture.engine().runs().act(id.clone(), Action::Cancel, requester()).await.expect("ok");
+        fixture.wait_until_ended(&id).await;
+        let rack = fixture.wait_for_state("Error").await;
+        assert!(matches!(rack.state, RackState::Error { .. }));
+        fixture.wait_until_released().await;
+        let rerun = format!("farrier operation rerun {id}");
+        let on = RackPowerOn::of_rack(RackId::trusted(RACK));
+        for in_service in [false, true] {
+            if in_service {
+                let store = &fixture.env.store;
+                change(store, "m-2", fixture.env.now(), |one| one.phase = Phase::Ready).await;
+            }
+            for object in [RACK, id.as_str()] {
+                let told = why(fixture.engine(), object).await;
+                let words = format!("{id} was canceled");
+                assert!(told.headline.contains(&words), "{}", told.headline);
+                assert_eq!(told.next_commands[0], on.to_string(), "{told:#?}");
+                assert_eq!(offers(&told, &rerun), !in_service, "{told:#?}");
+            }
+        }
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let healed = fixture.start_accepted(on.request()).await;
+        assert_eq!(fixture.wait_until_ended(&healed).await.phase(), RunPhase::Succeeded);
+        fixture.wait_for_state("Ready").await;
+        let told = why(fixture.engine(), RACK).await;
+        assert!(!offers(&told, &on.to_string()), "{told:#?}");
+    });
+}
+
+/// Commands are tried as dry runs before they are offered: one that a gate refuses is left out.
+#[test]
+fn a_command_that_would_be_refused_is_not_offered() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let store = &fixture.env.store;
+        let off = |machine: &mut Machine| {
+            let reason = model::condition::POWERED_OFF;
+            let off = ConditionObservation::new(ConditionType::Reachable, false, reason);
+            machine.learn(&[off], machine.updated_at);
+        };
+        let on = "farrier machine power m-1 on";
+        change(store, "m-1", fixture.env.now(), off).await;
+        let told = why(fixture.engine(), "m-1").await;
+        assert_eq!(told.next_commands[0], on, "{told:#?}");
+        // Reimaging follows the command that leads into maintenance.
+        let enter = "farrier enter-maintenance m-1";
+        assert!(offers(&told, enter) && offers(&told, "farrier reimage m-1"), "{told:#?}");
+        // An alert that prevents changes refuses all of them.
+        change(store, "m-1", fixture.env.now(), |machine| {
+            let alert = model::health::BlockingAlert {
+                source: "dc".into(),
+                alert: "leak".into(),
+                message: "water".into(),
+            };
+            machine.health.state_changes = Some(alert);
+        })
+        .await;
+        let told = why(fixture.engine(), "m-1").await;
+        for command in [on, enter, "farrier reimage m-1"] {
+            assert!(!offers(&told, command), "{command}: {told:#?}");
+        }
+        // The rack's command is refused with its device.
+        let mut rack = fixture.view().await.rack;
+        assert!(matches!(rack.state, RackState::Ready));
+        let failure = model::lifecycle::DeviceFailure {
+            message: "op-9 was canceled".into(),
+            run: Some(RunId::trusted("op-9")),
+            code: String::new(),
+        };
+        let cause = model::rack::RackFailure {
+            phase: model::rack::RackFailurePhase::PowerSequence,
+            device: None,
+            failure,
+            next_command: "farrier rack get rack-1".into(),
+            canceled: true,
+        };
+        rack.state = RackState::Error { cause };
+        let input = (rack, event(fixture.env.now()));
+        let written = store.write("change", input, |(rack, event), tx| {
+            let mut rack = rack.clone();
+            Box::pin(async move { tx.update_and_enqueue(&mut rack, event) })
+        });
+        written.await.expect("written");
+        let on = RackPowerOn::of_rack(RackId::trusted(RACK)).to_string();
+        let told = why(fixture.engine(), RACK).await;
+        assert!(!offers(&told, &on), "{told:#?}");
+        change(store, "m-1", fixture.env.now(), |one| one.health.state_changes = None).await;
+        let told = why(fixture.engine(), RACK).await;
+        assert_eq!(told.next_commands[0], on, "{told:#?}");
+    });
+}
+
+/// The only power shelf of a rack is off: the machine that does not answer names it as the cause.
+#[test]
+fn a_machine_without_power_names_its_power_shelf() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let store = &fixture.env.store;
+        change(store, "m-1", fixture.env.now(), |machine| {
+            machine.phase = Phase::Ready;
+            let reason = "host-unreachable";
+            let lost = ConditionObservation::new(ConditionType::Reachable, false, reason);
+            machine.learn(&[lost], machine.updated_at);
+        })
+        .await;
+        let cause = "no power shelf that feeds m-1 is on: ps-1 is off";
+        let told = why(fixture.engine(), "m-1").await;
+        assert!(!told.headline.contains(cause), "{}", told.headline);
+        let input = event(fixture.env.now());
+        let written = store.write("change", input, |event, tx| {
+            Box::pin(async move {
+                let shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("a shelf");
+                let power = Some(DesiredPower::Off);
+                let facts = DeviceFacts { power, ..shelf.facts.clone() };
+                let mut shelf = PowerShelf { facts, ..shelf };
+                tx.update_and_enqueue(&mut shelf, event)
+            })
+        });
+        written.await.expect("written");
+        let told = why(fixture.engine(), "m-1").await;
+        assert!(told.headline.ends_with(cause), "{}", told.headline);
+        let on = "farrier power-shelf maintenance power-on --id ps-1";
+        assert_eq!(told.next_commands[0], on, "{told:#?}");
+        let listed = fixture.engine().attention(9, None).await.expect("the list");
+        let item = listed.items.iter().find(|item| item.id == "m-1").expect("the machine");
+        assert!(item.explained.explanation.headline.ends_with(cause), "{item:?}");
+        assert_eq!(item.explained.explanation.next_command(), Some(on));
+    });
+}

@@ -1,0 +1,42 @@
+//! Names the power shelves whose loss explains that a machine is off.
+
+use super::Explanation;
+use crate::effect::DesiredPower;
+use crate::id::{MachineId, PowerShelfId};
+use crate::machine::Machine;
+use crate::power_shelf::PowerShelf;
+
+/// The power shelves that feed a machine, if all of them are off. `shelves` are those of its rack;
+/// where its feeds are not known, any of them may feed it. Empty: one of them may be on.
+pub fn dead_feeds(machine: &Machine, shelves: &[PowerShelf]) -> Vec<PowerShelfId> {
+    let feeds = &machine.spec.feeds;
+    let own = |shelf: &&PowerShelf| {
+        feeds.is_empty() || feeds.iter().any(|id| id.as_str() == shelf.head.id)
+    };
+    let feeding: Vec<&PowerShelf> = shelves.iter().filter(own).collect();
+    let is_off = |shelf: &&PowerShelf| shelf.facts.power == Some(DesiredPower::Off);
+    match feeding.len() >= feeds.len() && feeding.iter().all(is_off) {
+        true => feeding.iter().map(|shelf| PowerShelfId::trusted(&shelf.head.id)).collect(),
+        false => Vec::new(),
+    }
+}
+
+impl Explanation {
+    /// Names the dead feeds of a machine as the cause: nothing can be switched on before they are.
+    pub fn blame_feeds(&mut self, machine: &MachineId, shelves: &[PowerShelfId]) {
+        if shelves.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = shelves.iter().map(PowerShelfId::as_str).collect();
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        let cause =
+            format!("no power shelf that feeds {machine} is on: {} {verb} off", names.join(", "));
+        self.headline = format!("{}; {cause}", self.headline);
+        let useless =
+            [format!("farrier machine power {machine} on"), format!("farrier reboot {machine}")];
+        self.next_commands.retain(|command| !useless.contains(command));
+        let ids: Vec<String> = names.iter().map(|id| format!("--id {id}")).collect();
+        let on = format!("farrier power-shelf maintenance power-on {}", ids.join(" "));
+        self.next_commands.insert(0, on);
+    }
+}
