@@ -33,7 +33,7 @@ use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, Upstream
 use async_trait::async_trait;
 use effect_log::EffectRecord;
 use fault::FaultSubject;
-use hardware::Hardware;
+use hardware::{Hardware, Power, probe_unfed};
 use job::Job;
 use model::condition::ConditionObservation;
 use model::effect::{
@@ -164,6 +164,11 @@ impl Sim {
         let machine = &target.machine_id();
         let ProviderCall { key, effect, .. } = call;
         match call.verb {
+            CallVerb::Perform if !self.is_fed(target)? => {
+                let message =
+                    format!("the BMC of {machine} has no power: its power shelves are off");
+                Err(Fault::new(FaultCode::BmcUnreachable, message))
+            }
             CallVerb::Perform => {
                 let begun = self.begin(machine, call)?;
                 self.follow_job(machine, call, begun, journal).await
@@ -237,6 +242,18 @@ impl Sim {
                 journal.report_untouched();
             }
         })
+    }
+
+    /// False if every power shelf that is known to feed the machine is off.
+    fn is_fed(&self, target: &Target) -> Result<bool> {
+        let feeds = &target.spec.feeds;
+        for shelf in feeds {
+            let shelf = MachineId::trusted(shelf.as_str());
+            if self.with_hardware(&shelf, |shelf, _| shelf.power == Power::On)? {
+                return Ok(true);
+            }
+        }
+        Ok(feeds.is_empty())
     }
 
     /// Fails a probe if a fault rule matches it.
@@ -356,7 +373,10 @@ impl Provider for Sim {
     async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         let machine = &target.machine_id();
         self.apply_probe_fault(machine).await?;
-        self.with_hardware(machine, |hardware, _| hardware.probe())
+        match self.is_fed(target)? {
+            true => self.with_hardware(machine, |hardware, _| hardware.probe()),
+            false => Ok(probe_unfed()),
+        }
     }
 
     async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {

@@ -118,7 +118,13 @@ impl EvictionPass {
             self.refused.len(),
             named.join(", ")
         );
-        Fault::new(FaultCode::EvictionBlocked, message)
+        let stopped_by = |why: &str| self.refused.iter().any(|one| one.message == why);
+        let drain = DrainOptions {
+            unmanaged_pods: stopped_by(UNMANAGED),
+            emptydir: stopped_by(EMPTYDIR),
+            ..DrainOptions::default()
+        };
+        Fault::new(FaultCode::EvictionBlocked, message).with(|facts| facts.drain = Some(drain))
     }
 
     fn record(&mut self, eviction: &PodEviction) {
@@ -395,6 +401,25 @@ mod tests {
         }
         for pod in [pod(json!({}), "Running"), emptydir] {
             assert_eq!(class_of(&pod, &DrainOptions::ALL_PODS, now), PodClass::ToEvict, "{pod:?}");
+        }
+    }
+
+    /// The fault has the options with which the drain would evict the pods that stopped it.
+    #[test]
+    fn pods_that_stop_a_drain_name_its_options() {
+        let pod = PodName { namespace: "shop".into(), name: "db-1".into() };
+        for (refused, unmanaged_pods, emptydir) in [
+            (&[UNMANAGED][..], true, false),
+            (&[EMPTYDIR], false, true),
+            (&[EMPTYDIR, UNMANAGED], true, true),
+        ] {
+            let refused = refused.iter();
+            let refused =
+                refused.map(|why| BlockedPod { pod: pod.clone(), message: (*why).into() });
+            let pass = EvictionPass { refused: refused.collect(), ..EvictionPass::default() };
+            let fault = pass.fault("n").unwrap();
+            let options = DrainOptions { unmanaged_pods, emptydir, ..DrainOptions::default() };
+            assert_eq!(fault.facts().drain, Some(options));
         }
     }
 

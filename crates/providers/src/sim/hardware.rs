@@ -450,6 +450,17 @@ impl Hardware {
     }
 }
 
+/// What a probe observes of a machine that no power shelf feeds: neither its system nor its BMC
+/// answers.
+pub fn probe_unfed() -> Vec<ConditionObservation> {
+    let lost =
+        |condition, code: FaultCode| ConditionObservation::new(condition, false, code.as_str());
+    vec![
+        lost(ConditionType::Reachable, FaultCode::HostUnreachable),
+        lost(ConditionType::BmcReachable, FaultCode::BmcUnreachable),
+    ]
+}
+
 pub fn outcome(text: impl Into<String>, observed: Option<ConditionObservation>) -> CallOutcome {
     CallOutcome { message: text.into(), evidence: observed.into_iter().collect(), facts: None }
 }

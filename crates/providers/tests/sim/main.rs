@@ -36,7 +36,7 @@ use model::effect::{
     Taint, TaintEffect,
 };
 use model::fault::{Fault, FaultCode};
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, PowerShelfId, RunId};
 use model::machine::MachineSpec;
 use model::time::Timestamp;
 use providers::clock::tokio_clock;
@@ -51,6 +51,29 @@ fn target(id: &str) -> Target {
         id: model::target::TargetId::from(&MachineId::trusted(id)),
         spec: MachineSpec::default(),
     }
+}
+
+/// A machine whose every feed is off has no power: neither its system nor its BMC answers.
+#[tokio::test]
+async fn a_machine_needs_a_power_shelf_that_is_on() {
+    let sim = Sim::in_ram(Speed::Zero);
+    let mut fed = target("m-1");
+    fed.spec.feeds = ["ps-1", "ps-2"].map(PowerShelfId::trusted).to_vec();
+    let off = |key| {
+        let power_off = PowerOffPolicy::PROVIDER_DEFAULT;
+        order(CallVerb::Perform, key, Effect::Power { to: DesiredPower::Off, power_off })
+    };
+    for (shelf, answers) in [("ps-1", true), ("ps-2", false)] {
+        let (journal, _lines) = Journal::new();
+        sim.call(&target(shelf), &off(shelf), &journal).await.unwrap();
+        let probe = sim.probe(&fed).await.unwrap();
+        assert!(probe.iter().take(2).all(|one| one.status == answers), "{shelf}: {probe:?}");
+    }
+    let (journal, _lines) = Journal::new();
+    let fault = sim.call(&fed, &off("last"), &journal).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::BmcUnreachable);
+    // Where the feeds are not known, nothing follows.
+    assert!(sim.probe(&target("m-1")).await.unwrap()[0].status);
 }
 
 fn order(verb: CallVerb, step: &str, effect: Effect) -> ProviderCall {
