@@ -88,7 +88,7 @@ pub struct MachineSnapshots<'a> {
 pub fn machine_state_box(snapshots: &MachineSnapshots) -> String {
     let MachineSnapshots { before, during, after } = snapshots;
     let active = after.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
-    let lines = draw_box(&[
+    let mut lines = vec![
         format!("Phase: {}", describe_change(phase_name(after), phase_name(before))),
         format!(
             "EffectiveState: {}",
@@ -99,8 +99,13 @@ pub fn machine_state_box(snapshots: &MachineSnapshots) -> String {
             "ActiveOperationId: {}",
             if active.is_empty() { "(cleared)".into() } else { one_line(active) }
         ),
-    ]);
-    format!("Machine state after operation:\n{lines}")
+    ];
+    let problem = after.status.as_ref().map_or("", |status| status.problem.as_str());
+    if !problem.is_empty() {
+        let id = one_line(&after.machine_id);
+        lines.push(format!("Problem: {}  (farrier why {id})", one_line(problem)));
+    }
+    format!("Machine state after operation:\n{}", draw_box(&lines))
 }
 
 fn describe_change(now: &str, was: &str) -> String {

@@ -3,11 +3,11 @@
 use super::{target_label, target_name};
 use crate::follow::summary::{error_lines, phase_label};
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
-use crate::text::join_pairs;
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use model::node::NODE;
 use model::plan::RunType;
-use proto::v1::{Run, StepStatus, step_status::State};
+use proto::v1::{Run, StepStatus, run::Phase, step_status::State};
 use proto::words::WireEnum;
 
 pub fn workflow_name(run: &Run) -> &'static str {
@@ -81,6 +81,10 @@ pub fn describe(run: &Run, clock: &Clock) -> String {
     for line in error_lines(run) {
         text.push_str(&format!("{line}\n"));
     }
+    // A canceled operation without a failure may have left work half done.
+    if run.phase() == Phase::Canceled && run.error.is_none() {
+        text.push_str(&format!("Next: farrier why {}\n", one_line(&run.run_id)));
+    }
     if !run.steps.is_empty() {
         text.push('\n');
         text.push_str(&steps_table(&run.steps, clock).render(ColorMode { enabled: false }));
@@ -115,7 +119,6 @@ fn steps_table(steps: &[StepStatus], clock: &Clock) -> Table {
 mod tests {
     use super::*;
     use proto::Timestamp;
-    use proto::v1::run::Phase;
 
     fn onboarding() -> Run {
         Run {

@@ -35,6 +35,7 @@ mod frozen;
 mod hardware;
 mod imaging;
 mod ipmi;
+mod left_behind;
 mod node_commands;
 mod nodes;
 mod operator;

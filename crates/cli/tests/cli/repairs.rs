@@ -116,7 +116,7 @@ enum Well {
 }
 
 /// Backoffs take no time.
-fn quick(dir: &Path) -> Setup {
+pub fn quick(dir: &Path) -> Setup {
     let config = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5".into();
     Setup { config, ..Setup::new(dir, "zero") }
 }
@@ -314,11 +314,11 @@ fn inject(url: &str, code: FaultCode) -> Option<Case> {
 }
 
 /// Waits for the end of an operation.
-fn ended(person: &Terminal, id: &str) {
+pub fn ended(person: &Terminal, id: &str) {
     until(person, &format!("operation get {id}"), |run| !run["finished_at"].is_null());
 }
 
-fn node_of(person: &Terminal, machine: &str) -> String {
+pub fn node_of(person: &Terminal, machine: &str) -> String {
     let nodes = person.json(&format!("node list --machine {machine}"));
     nodes[0]["node_id"].as_str().unwrap_or_else(|| panic!("{nodes}")).to_string()
 }
