@@ -4,8 +4,9 @@ use crate::harness::{Db, at, event, machine, set_condition};
 use model::condition::ConditionType;
 use model::device::DeviceReachability;
 use model::effect::EffectKey;
+use model::id::RunId;
 use model::lifecycle::{DeviceFailure, DeviceSpec, RecordHeader};
-use model::machine::{DiskWrite, Labels, Machine, Phase};
+use model::machine::{DiskWrite, Labels, Machine, NetworkBoot, Phase};
 use model::switch::{Switch, SwitchState};
 use store::{MachineSymptom, RecordSymptom};
 
@@ -33,6 +34,7 @@ async fn machines_are_found_by_symptom(db: Db) {
         outcome_unknown: false,
         before: None,
     };
+    let boot = NetworkBoot { armed_by: RunId::trusted("op-1"), since: at(1) };
     db.add_machines(vec![
         ready("m-never", None),
         ready("m-up", Some((ConditionType::Reachable, true))),
@@ -43,11 +45,13 @@ async fn machines_are_found_by_symptom(db: Db) {
         ready("m-failed", Some((ConditionType::NeedsIntervention, true))),
         ready("m-solved", Some((ConditionType::NeedsIntervention, false))),
         Machine { open_disk_write: Some(write), ..ready("m-half", None) },
+        Machine { network_boot: Some(boot), ..ready("m-netboot", None) },
     ])
     .await;
     for (symptom, expected) in [
         (MachineSymptom::NeedsIntervention, &["m-failed"][..]),
         (MachineSymptom::OpenDiskWrite, &["m-half"]),
+        (MachineSymptom::NetworkBoot, &["m-netboot"]),
         (MachineSymptom::Unreachable, &["m-lost-1", "m-lost-2"]),
         (MachineSymptom::BmcUnreachable, &["m-bmc"]),
     ] {
