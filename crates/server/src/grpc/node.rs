@@ -305,7 +305,7 @@ impl GrpcServices {
         let described = if dry_run { overrides.describe(&done.refusing) } else { Vec::new() };
         Ok(Response::new(v1::NodeOperation {
             node: Some(node(&done.node)),
-            run: run.map(|run| without_notes(run)),
+            run: run.map(without_notes),
             new: done.new,
             notes: described,
             ..Default::default()
