@@ -3,27 +3,17 @@
 //!
 //! Single-flight: concurrent callers share one request. A failed request is not repeated before the
 //! next round either; the known state of the machines stays unchanged.
-//!
-//! A machine whose node the list of the round shows as cordoned or not at all is read anew. A few
-//! such reads at a time are requests for one node each; further ones share a list that starts after
-//! they were asked for.
 
 use crate::kubernetes::Node;
 use model::fault::{Fault, FaultCode, Result};
 use model::time::format_duration;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// How many clusters are cached.
 const MAX_CLUSTERS: usize = 1_024;
-/// How many nodes of a cluster are read one by one at the same time. In a large cluster a list has
-/// many pages; then it is as many as pages.
-const FEW_READS: usize = 4;
-/// The nodes in a page of a list.
-const PAGE_NODES: usize = 500;
 
 pub type Nodes = BTreeMap<String, Node>;
 
@@ -38,22 +28,9 @@ struct NodeCache {
     listed: tokio::sync::Mutex<Option<CachedNodes>>,
     /// The error of the last request, for callers that must not wait.
     last_error: Mutex<Option<String>>,
-    /// The reads under way of nodes that are cordoned or absent in the list.
-    reads: AtomicUsize,
-}
-
-/// One read under way. Dropping it ends the read.
-struct ReadUnderWay<'a>(&'a AtomicUsize);
-
-impl Drop for ReadUnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 struct CachedNodes {
-    /// What the list shows is not older.
-    started_at: Instant,
     at: Instant,
     nodes: Result<Arc<Nodes>>,
 }
@@ -76,36 +53,28 @@ impl NodeCaches {
         Arc::clone(clusters.entry(cluster.to_string()).or_default())
     }
 
-    /// The nodes of a cluster: the list of this round, or the result of `list` within the limit.
+    /// The nodes of a cluster: the cached list, or the result of `list` within the limit.
     pub async fn nodes(
         &self,
         cluster: &str,
         limit: Duration,
         list: impl Future<Output = Result<Nodes>>,
     ) -> Result<Arc<Nodes>> {
-        let of_this_round = |known: &CachedNodes| known.at.elapsed() < self.max_age;
-        list_unless(&self.cache(cluster), cluster, limit, of_this_round, list).await
-    }
-
-    /// A node as it is after this call: by `read`, or where many are read at once by a shared
-    /// list. `pick` finds the node in a list; `known` is the number of nodes of the cluster.
-    pub async fn read_anew<T>(
-        &self,
-        (cluster, known): (&str, usize),
-        limit: Duration,
-        read: impl Future<Output = Result<T>>,
-        list: impl Future<Output = Result<Nodes>>,
-        pick: impl FnOnce(&Nodes) -> T,
-    ) -> Result<T> {
-        let (cache, called_at) = (self.cache(cluster), Instant::now());
-        let before = cache.reads.fetch_add(1, Ordering::Relaxed);
-        let _under_way = ReadUnderWay(&cache.reads);
-        if before < FEW_READS.max(known.div_ceil(PAGE_NODES)) {
-            return read.await;
+        let matcher = self.cache(cluster);
+        let mut listed = matcher.listed.lock().await;
+        if let Some(known) = listed.as_ref().filter(|known| known.at.elapsed() < self.max_age) {
+            return known.nodes.clone();
         }
-        let anew = |known: &CachedNodes| known.started_at >= called_at;
-        let nodes = list_unless(&cache, cluster, limit, anew, list).await?;
-        Ok(pick(&nodes))
+        let nodes = timeout(limit, list).await.unwrap_or_else(|_| {
+            let message =
+                format!("{cluster} did not list its nodes within {}", format_duration(limit));
+            Err(Fault::new(FaultCode::ClusterUnreachable, message))
+        });
+        let nodes = nodes.map(Arc::new);
+        let failure = nodes.as_ref().err().map(|fault| fault.message.clone());
+        *matcher.last_error.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        *listed = Some(CachedNodes { at: Instant::now(), nodes: nodes.clone() });
+        nodes
     }
 
     /// Why the nodes of a cluster are unknown.
@@ -115,33 +84,10 @@ impl NodeCaches {
     }
 }
 
-/// The cached list if it is good enough, or else the result of `list` within the limit.
-async fn list_unless(
-    cache: &NodeCache,
-    cluster: &str,
-    limit: Duration,
-    good_enough: impl Fn(&CachedNodes) -> bool,
-    list: impl Future<Output = Result<Nodes>>,
-) -> Result<Arc<Nodes>> {
-    let mut listed = cache.listed.lock().await;
-    if let Some(known) = listed.as_ref().filter(|known| good_enough(known)) {
-        return known.nodes.clone();
-    }
-    let started_at = Instant::now();
-    let nodes = timeout(limit, list).await.unwrap_or_else(|_| {
-        let message = format!("{cluster} did not list its nodes within {}", format_duration(limit));
-        Err(Fault::new(FaultCode::ClusterUnreachable, message))
-    });
-    let nodes = nodes.map(Arc::new);
-    let failure = nodes.as_ref().err().map(|fault| fault.message.clone());
-    *cache.last_error.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-    *listed = Some(CachedNodes { started_at, at: Instant::now(), nodes: nodes.clone() });
-    nodes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     const MAX_AGE: Duration = Duration::from_secs(50);
     const LIMIT: Duration = Duration::from_secs(5);
@@ -170,61 +116,6 @@ mod tests {
             assert_eq!(requested.load(Ordering::SeqCst), 2 * round);
             tokio::time::advance(MAX_AGE).await;
         }
-    }
-
-    /// A few reads are requests of their own. The others share lists that start after their call.
-    #[tokio::test(start_paused = true)]
-    async fn many_reads_share_a_list() {
-        let second = Duration::from_secs(1);
-        let caches = Arc::new(NodeCaches::new(MAX_AGE));
-        caches.nodes("a", LIMIT, async { Ok(Nodes::new()) }).await.unwrap();
-        tokio::time::advance(second).await;
-        let (reads, lists) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut probes = Vec::new();
-        for n in 0..300 {
-            let (caches, reads, lists) =
-                (Arc::clone(&caches), Arc::clone(&reads), Arc::clone(&lists));
-            probes.push(tokio::spawn(async move {
-                // A third of them comes while the first list is under way.
-                tokio::time::sleep(if n % 3 == 0 { second / 2 } else { Duration::ZERO }).await;
-                let called_at = Instant::now();
-                let read = async {
-                    reads.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(second).await;
-                    Ok(true)
-                };
-                let list = async {
-                    lists.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(second).await;
-                    Ok(Nodes::new())
-                };
-                let fresh = caches.read_anew(("a", 10), LIMIT, read, list, |_| true).await;
-                assert_eq!(fresh, Ok(true));
-                assert!(called_at.elapsed() <= second * 2, "it waits for two lists at most");
-            }));
-        }
-        for probe in probes {
-            probe.await.unwrap();
-        }
-        let (reads, lists) = (reads.load(Ordering::SeqCst), lists.load(Ordering::SeqCst));
-        assert_eq!((reads, lists), (FEW_READS, 2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn in_a_large_cluster_more_nodes_are_read_one_by_one() {
-        let caches = NodeCaches::new(MAX_AGE);
-        let reads = (0..20).map(|_| async {
-            let read = async {
-                tokio::time::sleep(LIMIT / 2).await;
-                Ok("read")
-            };
-            caches
-                .read_anew(("a", 5_000), LIMIT, read, async { Ok(Nodes::new()) }, |_| "listed")
-                .await
-                .unwrap()
-        });
-        let by = futures_util::future::join_all(reads).await;
-        assert_eq!(by.iter().filter(|by| **by == "read").count(), 10, "{by:?}");
     }
 
     #[tokio::test(start_paused = true)]

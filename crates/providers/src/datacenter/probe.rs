@@ -80,28 +80,21 @@ impl Datacenter {
         if let Some(node) = listed.filter(|node| node.schedulable) {
             return node_outcome(cluster, Some(node), None).evidence;
         }
-        let read = self.read_node(target, nodes.len(), limit);
-        let read = tokio::time::timeout(limit, read).await;
+        let read = tokio::time::timeout(limit, self.read_node(target, limit)).await;
         read.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Reads a node that the list has as cordoned or not at all, and counts its pods. The list may
     /// be as old as a poll round, and it must not say `Drained` of a node that has joined or was
-    /// uncordoned since: what is used here was read after this probe began.
+    /// uncordoned since. Few nodes are in this state at a time.
     async fn read_node(
         &self,
         target: &Target,
-        known: usize,
         limit: Duration,
     ) -> Result<Vec<ConditionObservation>> {
         let cluster = target.spec.target_cluster_ref.as_str();
         let api = self.cluster_within(cluster, limit).await?;
-        let read = async { Ok(find_node(&api, target).await?.1) };
-        let list = self.list_nodes(cluster, limit);
-        let pick =
-            |nodes: &Nodes| target.node_names().iter().find_map(|name| nodes.get(name)).cloned();
-        let place = (cluster, known);
-        let node = self.node_caches.read_anew(place, limit, read, list, pick).await?;
+        let (_, node) = find_node(&api, target).await?;
         let pods_left = match &node {
             Some(node) if !node.schedulable => count_occupants(&api, node).await.ok(),
             Some(_) | None => None,

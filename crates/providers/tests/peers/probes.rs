@@ -260,58 +260,6 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     assert_eq!(condition_of(&loose, InCustomerCluster), Some((false, "NotJoined")));
 }
 
-/// Many machines whose nodes are cordoned or absent are probed at once: they share lists that are
-/// newer than the one of the round, and the pods of each cordoned node are counted.
-#[tokio::test]
-async fn many_cordoned_and_absent_nodes_are_listed_and_not_read_one_by_one() {
-    const HALF: usize = 40;
-    use ConditionType::Drained;
-    let pki = Pki::new();
-    let api = Api::start(&pki).await;
-    let store = store();
-    let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-    store.set_credential("cluster-a", Secret::Kubeconfig { text });
-    for n in 0..HALF {
-        let mut env = api.state.lock();
-        env.add_node(node(&format!("m-{n}")));
-        env.kubectl_cordon(&format!("m-{n}"), true);
-    }
-    api.state.lock().add_pod("shop/web-0", json!({ "spec": { "nodeName": "m-0" } }));
-    let provider = Arc::new(provider(&store));
-    let spec = MachineSpec { target_cluster_ref: "cluster-a".into(), ..MachineSpec::default() };
-    let round = async || {
-        let mut probes = Vec::new();
-        for n in 0..2 * HALF {
-            let target = target(&format!("m-{n}"), spec.clone());
-            let provider = Arc::clone(&provider);
-            probes.push(tokio::spawn(async move { provider.probe(&target).await.unwrap() }));
-        }
-        let mut drained = Vec::new();
-        for probe in probes {
-            let observed = probe.await.unwrap();
-            let found = condition_of(&observed, Drained).unwrap();
-            drained.push((found.0, found.1.to_owned()));
-        }
-        drained
-    };
-    let drained = round().await;
-    assert_eq!(drained[0], (false, "PodsLeft".into()));
-    assert!(drained[1..HALF].iter().all(|one| *one == (true, "Evicted".into())), "{drained:?}");
-    assert!(drained[HALF..].iter().all(|one| *one == (true, "NotInCluster".into())));
-    let count = |part: &str| {
-        api.state.lock().requests.iter().filter(|request| request.contains(part)).count()
-    };
-    let (reads, lists) = (count("/nodes/m-"), count("/nodes?"));
-    assert!(reads <= HALF && lists <= HALF / 4, "{reads} reads and {lists} lists");
-    assert!(lists >= 2, "the list of the round does not say Drained");
-    // In the same round, by the same old list: all are uncordoned, and join.
-    for n in 0..2 * HALF {
-        api.state.lock().add_node(node(&format!("m-{n}")));
-    }
-    let drained = round().await;
-    assert!(drained.iter().all(|one| *one == (false, "Schedulable".into())), "{drained:?}");
-}
-
 /// A node that has joined, or was uncordoned, since the list was read is not drained.
 #[tokio::test]
 async fn an_old_list_of_nodes_does_not_say_drained() {
