@@ -118,7 +118,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<()> {
     let updated = update_rack(client, args).await?;
     screen.print_record(&updated.object, |rack| match client.is_dry_run() {
-        true if updated.is_changed() => format_update_preview(&one_line(&rack.rack_id), rack),
+        true if updated.is_changed() => format_update_preview(&updated),
         true | false => format!("{}\n", updated.describe(client, &rack.rack_id)),
     })
 }
@@ -147,8 +147,10 @@ async fn update_rack(client: &Client, args: RackUpdateArgs) -> Result<Updated<Ra
     Ok(Updated { object, differences })
 }
 
-/// Shows the resulting rack, so that a typing error is visible before it is stored.
-fn format_update_preview(id: &str, rack: &Rack) -> String {
+/// Shows every field that changes, and the resulting rack, so that a typing error is visible before
+/// it is stored.
+fn format_update_preview(updated: &Updated<Rack>) -> String {
+    let rack = &updated.object;
     let expected = rack.expected.unwrap_or_default();
     let counts = format!(
         "{} machines, {} switches, {} power shelves",
@@ -161,8 +163,9 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
+    let (id, fields) = (one_line(&rack.rack_id), updated.fields());
     let follows = format_follow_ups(&status(rack));
-    format!("would update {id}\n\n{}{follows}", format_pairs(&facts))
+    format!("would update {id}\n{fields}\n\n{}{follows}", format_pairs(&facts))
 }
 
 fn format_follow_ups(status: &RackStatus) -> String {

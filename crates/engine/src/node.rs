@@ -383,7 +383,7 @@ pub(crate) fn override_note(
     overrides.history_note(by, &gates_of_node_run(machine, run))
 }
 
-/// The gates that refuse a run on a node without its override.
+/// The gates that change a run on a node when its override names them.
 pub(crate) fn gates_of_node_run(machine: &Machine, run: &Run) -> Vec<Gate> {
     [Gate::Agent, Gate::Maas].into_iter().chain(health_gate(machine, run)).collect()
 }

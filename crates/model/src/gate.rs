@@ -254,9 +254,12 @@ impl Overrides {
         &self.reason
     }
 
-    /// For a dry run: each named gate, and whether it is among those that refuse the request.
+    /// For a dry run: each named gate, and whether it is among those that refuse the request. The
+    /// gates `agent` and `maas` refuse nothing: they leave steps out.
     pub fn describe(&self, refusing: &[Gate]) -> Vec<String> {
         let note = |gate: Gate| match refusing.contains(&gate) {
+            true if gate == Gate::Agent => "the tasks of the agent would be left out".into(),
+            true if gate == Gate::Maas => "the steps in MAAS would be left out".into(),
             true => format!("gate {gate} refuses it, and the override passes it"),
             false => format!("gate {gate} is named by the override, and does not refuse it"),
         };

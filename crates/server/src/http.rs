@@ -91,7 +91,12 @@ async fn count(State(labels): State<PathLabels>, request: Request, next: Next) -
     let response = next.run(request).await;
     // A failed unary call has its status in the headers; other calls have it in the trailers.
     let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
-    let status = status.unwrap_or("0").to_string();
+    let (path, status) = match status {
+        Some(status) => (path, status.to_string()),
+        None if response.status().is_success() => (path, "0".to_string()),
+        // It was no call: it did not reach a service.
+        None => ("http".to_string(), response.status().as_str().to_string()),
+    };
     metrics::counter!("farrier_requests_total", "path" => path.clone(), "status" => status)
         .increment(1);
     metrics::histogram!("farrier_request_seconds", "path" => path)

@@ -65,7 +65,10 @@ pub(crate) fn guarded(router: Router, api: ListenerApi, names: &[String]) -> Rou
             let (method, uri, headers) = (request.method(), request.uri(), request.headers());
             match guard.check(method, uri, headers) {
                 Ok(()) => next.run(request).await,
-                Err(refusal) => guard.answer(refusal, uri, headers),
+                Err(refusal) => {
+                    tracing::debug!(%method, %uri, ?refusal, "request refused by the guard");
+                    guard.answer(refusal, uri, headers)
+                }
             }
         }
     }))
@@ -91,9 +94,14 @@ impl RequestGuard {
 
     fn is_own(&self, authority: &str) -> bool {
         let Ok(authority) = authority.parse::<Authority>() else { return false };
+        let after_host = authority.as_str().split(authority.host()).last().unwrap_or_default();
+        if !after_host.is_empty() && authority.port_u16().is_none() {
+            return false;
+        }
         let host = authority.host().to_ascii_lowercase();
+        let host = host.strip_suffix('.').unwrap_or(&host);
         let address = host.trim_start_matches('[').trim_end_matches(']');
-        address.parse::<IpAddr>().is_ok() || host == "localhost" || self.names.contains(&host)
+        address.parse::<IpAddr>().is_ok() || host == "localhost" || self.names.contains(host)
     }
 
     fn answer(&self, refusal: GuardRefusal, uri: &Uri, headers: &HeaderMap) -> Response {
@@ -190,10 +198,12 @@ mod tests {
             ("[::1]:7411", Ok(())),
             ("localhost:7411", Ok(())),
             ("LOCALHOST", Ok(())),
+            ("localhost.", Ok(())),
             ("Farrier.Example:7411", Ok(())),
             ("evil.example", Err(UnknownHost)),
             ("127.0.0.1.evil.example", Err(UnknownHost)),
             ("localhost.evil.example:7411", Err(UnknownHost)),
+            ("127.0.0.1:7411.evil.example", Err(UnknownHost)),
             ("127.0.0.1@evil.example", Err(UnknownHost)),
             ("", Err(UnknownHost)),
             ("a b", Err(UnknownHost)),

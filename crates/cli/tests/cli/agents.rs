@@ -30,10 +30,14 @@ impl TestAgent {
 
     /// Sends a raw request. Returns the status and the body.
     fn raw(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.raw_with(method, path, "Content-Type: application/json", body)
+    }
+
+    fn raw_with(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+             {headers}\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
             self.session,
             body.len()
         );
@@ -449,6 +453,12 @@ async fn invalid_requests_name_the_field() {
     assert_eq!(status, 404);
     assert!(message.contains("nodes.agent_binary"), "{message}");
     assert_eq!(agent.raw("GET", "/agent/v1/enroll", "").0, 405);
+    // A page in a browser is refused here too.
+    let foreign = "Content-Type: application/json\r\nOrigin: https://evil.example";
+    for (headers, status) in [("Content-Type: text/plain", 415), (foreign, 403)] {
+        let answer = agent.raw_with("POST", "/agent/v1/heartbeat", headers, "{}");
+        assert_eq!(answer.0, status, "{headers}: {answer:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

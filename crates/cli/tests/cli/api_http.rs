@@ -217,6 +217,13 @@ async fn strangers_cannot_fill_the_metrics() {
         .filter_map(|rest| rest.split('"').next())
         .collect();
     assert!(paths.len() <= 3, "{paths:?}");
+
+    // A request that reaches no service is not counted as a call.
+    let call = "/farrier.v1.MachineService/ReimageMachine";
+    http_with(&env, &format!("POST {call}"), &["Host: 127.0.0.1", "Content-Type: text/plain"], &[]);
+    let page = http(&env, "GET", "/metrics").1;
+    assert!(!page.contains(call), "{page}");
+    assert!(page.contains("farrier_requests_total{path=\"http\",status=\"415\"}"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

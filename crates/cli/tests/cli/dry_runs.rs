@@ -579,7 +579,7 @@ async fn a_dry_run_names_the_gates_that_its_override_passes() {
             ("reboot m-1", "health", passes),
             ("reboot m-1", "health,in-service", needless),
             ("node onboard m-1 --site site-a", "health", passes),
-            ("node drain {node}", "agent", passes),
+            ("node drain {node}", "agent", "the tasks of the agent would be left out"),
             ("rack maintenance start rack-1 --power off", "in-service", passes),
             ("rack maintenance start rack-1 --power on", "in-service", needless),
             ("power-shelf maintenance power-off --id ps-1", "in-service", passes),

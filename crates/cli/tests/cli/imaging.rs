@@ -156,6 +156,9 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     let run = api.start_plan("m-1", "image-only", "r").await.run_id;
     let token = netboot.token();
     assert_eq!(netboot.script(OTHER_MAC).0, 404);
+    // A page in a browser is refused here too.
+    let foreign = "Origin: https://evil.example\r\n";
+    assert_eq!(netboot.send("GET", "/netboot/boot.ipxe", foreign, "").0, 403);
     let kernel = format!("/netboot/{token}/kernel");
     assert_eq!(netboot.get(&kernel), (200, "the kernel".into()));
     assert_eq!(netboot.get("/netboot/0000/kernel").0, 403);

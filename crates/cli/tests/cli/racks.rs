@@ -72,7 +72,7 @@ fn inventory(person: &Terminal) {
     person.check_dry_run(
         update,
         "rack get rack-1",
-        &["would update rack-1", "row=7", "2 machines"],
+        &["would update rack-1", "hall-2 → none", "row=7", "2 machines"],
     );
     person.line(update, 0);
     assert!(person.line("rack list -o wide", 0).contains("row=7"));

@@ -54,13 +54,25 @@ impl ParsedStart {
                 let start = plain(id, RunType::EnterMaintenance)?;
                 Some(Self { plan_id: Some(Maintenance::EnterDraining.plan_id()), ..start })
             }
-            ["farrier", "operation", "start", id, "--type", kind, "--plan", plan, ..] => {
+            ["farrier", "operation", "start", id, "--type", kind, "--plan", plan, more @ ..] => {
                 let start = plain(id, RunType::parse(kind)?)?;
-                Some(Self { plan_id: Some(PlanId::trusted(*plan)), ..start })
+                let params = parse_params(more)?;
+                Some(Self { plan_id: Some(PlanId::trusted(*plan)), params, ..start })
             }
             _ => None,
         }
     }
+}
+
+/// The parameters of `--param NAME=VALUE` words. None: there are other words, or a quoted value.
+fn parse_params(words: &[&str]) -> Option<Params> {
+    let pairs = words.chunks(2).map(|pair| match pair {
+        ["--param", param] if !param.contains('\'') => {
+            param.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()))
+        }
+        _ => None,
+    });
+    pairs.collect()
 }
 
 impl Engine {

@@ -10,7 +10,7 @@ use model::effect::{CallVerb, ProviderCall};
 use model::gate::{Gate, Overrides, gates_of};
 use model::machine::admit::RunCase;
 use model::machine::{DiskReport, DiskWrite, NetworkBoot};
-use model::plan::RunType;
+use model::plan::{RunType, boot_from_disk_plan};
 use model::rack::describe_left_off;
 use model::run::{
     AfterCommit, CallResult, PreviewedStep, Run, RunSpec, StepPhase, decide, describe_inquiry,
@@ -131,10 +131,12 @@ async fn load_preview(
     Ok(RunPreview { steps, notes, would_fail: None })
 }
 
-/// A machine that would leave maintenance with a boot from the network armed.
+/// A machine that would boot, or leave maintenance, with a boot from the network armed.
 async fn describe_network_boot(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
-    let leaves = run.spec.run_type == RunType::ExitMaintenance;
-    let Some(id) = run.spec.target.machine().filter(|_| leaves) else { return Ok(None) };
+    let RunSpec { run_type, plan_id, .. } = &run.spec;
+    let types = [RunType::ExitMaintenance, RunType::Reboot, RunType::Power];
+    let matters = types.contains(run_type) && *plan_id != boot_from_disk_plan().id;
+    let Some(id) = run.spec.target.machine().filter(|_| matters) else { return Ok(None) };
     let boot = tx.machine(&id).await?.and_then(|machine| machine.network_boot);
     Ok(boot.map(|boot| format!("{}; {}", boot.describe(), NetworkBoot::disarm_command(&id))))
 }

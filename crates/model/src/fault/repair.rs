@@ -6,12 +6,14 @@
 use super::{Fault, FaultCode};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
+use crate::gate::without_overrides;
 use crate::machine::Machine;
 use crate::node::Node;
-use crate::plan::RunType;
+use crate::plan::{Maintenance, RunType};
 use crate::run::Run;
 use crate::run::actions::{Action, RestartMode};
 use crate::target::TargetKind;
+use std::borrow::Cow;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
@@ -354,20 +356,20 @@ impl Incident<'_> {
         }
     }
 
-    /// The same drain, with the options that evict the pods that stopped it. A plan of another type
-    /// takes them as parameters.
+    /// The same operation, with the options that evict the pods that stopped its drain.
     fn drain_command(&self) -> Option<String> {
         let run = self.run?;
         let own = run.progress.current().and_then(|step| run.effect(step));
         let Some(Effect::Drain { options, .. }) = own else { return None };
         let options = self.fault.facts().drain.as_ref()?.or(&options);
         let (id, words) = (self.machine_id()?, Repair::DrainWithOptions.words());
-        if run.spec.run_type == RunType::EnterMaintenance {
+        let (kind, plan) = (run.spec.run_type.as_str(), &run.spec.plan_id);
+        if *plan == Maintenance::EnterDraining.plan_id() {
             return Some(format!("{words} {id} --drain{}", options.flags()));
         }
-        let (kind, plan) = (run.spec.run_type.as_str(), &run.spec.plan_id);
-        let params =
-            options.params().into_iter().map(|(name, value)| format!(" --param {name}={value}"));
+        let mut params = without_overrides(run.spec.params.clone());
+        params.extend(options.params());
+        let params = params.iter().map(|(name, value)| format!(" --param {name}={}", word(value)));
         let params: String = params.collect();
         Some(format!("farrier operation start {id} --type {kind} --plan {plan}{params}"))
     }
@@ -420,5 +422,14 @@ impl Incident<'_> {
         let machine = self.machine?;
         let known = machine.conditions.get(ConditionType::Reachable)?;
         (!known.status && known.reason == POWERED_OFF).then(|| machine.id.to_string())
+    }
+}
+
+/// A value as one word of a shell.
+fn word(value: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@".contains(c);
+    match !value.is_empty() && value.chars().all(plain) {
+        true => Cow::Borrowed(value),
+        false => Cow::Owned(format!("'{}'", value.replace('\'', r"'\''"))),
     }
 }

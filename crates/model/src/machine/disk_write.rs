@@ -171,9 +171,11 @@ impl Machine {
                 let end = write.describe_end(&format!(" to the disk of {id}"));
                 let message = format!("{what} is refused: {end}");
                 let flags = overrides.flags_with(Gate::UnfinishedDisk);
+                // Where the outcome is unknown, the device is asked before anything is repeated.
+                let repair = if write.outcome_unknown { "resume" } else { "rerun" };
                 Err(Refusal::new(Reason::UnfinishedDisk, message)
                     .at_gate(Gate::UnfinishedDisk)
-                    .next(format!("farrier operation rerun {run}{OR_REPEAT}{flags}")))
+                    .next(format!("farrier operation {repair} {run}{OR_REPEAT}{flags}")))
             }
             Some(_) | None => Ok(()),
         }

@@ -2,8 +2,8 @@
 //!
 //! A reimage arms a boot from the network for the next boot of the machine. A cancel disarms it; a
 //! failed operation leaves it armed, because a retry of the failed step needs it. The commit that
-//! ends an operation records what it has left, so that a machine does not go back into service
-//! with a next boot that nobody expects.
+//! ends an operation records what it has left, so that the machine does not go back into service
+//! unnoticed.
 
 use super::{MAAS, Machine};
 use crate::effect::{Effect, NetbootMode};

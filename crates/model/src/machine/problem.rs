@@ -84,7 +84,7 @@ impl MachineProblem<'_> {
     pub const fn label(self) -> &'static str {
         match self {
             Self::UnfinishedDisk(_) => "half-written disk",
-            Self::NetworkBoot(_) => "boots from the network",
+            Self::NetworkBoot(_) => "may boot from the network",
             Self::Unreachable(_) => "off or does not answer",
             Self::BmcUnreachable(_) => "BMC cannot be used",
         }

@@ -1,7 +1,7 @@
 //! Resolves a plan into the steps of one run on one machine.
 
 use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
-use crate::effect::{DiskContent, DrainOptions, Effect, PowerOffPolicy};
+use crate::effect::{DiskContent, DrainOptions, Effect, Executor, PowerOffPolicy};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
 use crate::text;
@@ -67,9 +67,11 @@ impl RunStep {
         Duration::from_secs(u64::from(self.timeout_seconds))
     }
 
-    /// The longest time that the step may take: every attempt up to its timeout.
+    /// The longest time that the step may take: every attempt up to its timeout. A MAAS that is
+    /// busy is waited for during one more.
     pub fn time_limit(&self) -> Duration {
-        self.timeout().saturating_mul(1 + self.max_retries)
+        let in_maas = matches!(self.effect.facts().executor, Executor::SiteProvider(_));
+        self.timeout().saturating_mul(1 + self.max_retries + u32::from(in_maas))
     }
 }
 

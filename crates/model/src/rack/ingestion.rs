@@ -1,7 +1,8 @@
 //! The ingestion of a rack: it finds its devices and brings them into service.
 //!
-//! Nothing takes a machine in service down unasked, so the ingestion leaves it out. The rack
-//! remembers these machines until a maintenance has covered them.
+//! Nothing takes a machine in service down unasked, so the ingestion leaves it out, and so it does
+//! with one that waits for an operator. The rack remembers these machines until a maintenance has
+//! covered them.
 
 use super::{
     MaintenanceStage, RECHECK, Rack, RackDecision, RackDevice, RackFailure, RackFailurePhase,
@@ -31,6 +32,7 @@ fn command_to_ingest(rack: &RackId, device: &RackDevice) -> String {
         Some(ImpactObjection::Serves(node)) => format!("farrier node drain {node}"),
         Some(ImpactObjection::HeldBy(run)) => format!("farrier why {run}"),
         Some(ImpactObjection::Unreadable) => "farrier db check".into(),
+        None if device.needs_operator() => format!("farrier why {machine}"),
         None => return start,
     };
     format!("{first}   # then: {start}")
@@ -107,13 +109,14 @@ impl Rack {
         LifecycleChange { start: vec![run], ..LifecycleChange::new(record, note) }.into()
     }
 
-    /// The machines that this ingestion leaves out for being in service, and those that an earlier
-    /// one left out.
+    /// The machines that this ingestion leaves out, for being in service or for waiting for an
+    /// operator, and those that an earlier one left out.
     fn left_out(&self, observed: &RackTurnInput) -> Vec<MachineId> {
         let listed = |id: &MachineId| self.not_ingested.contains(id);
         let devices = observed.devices.iter();
         let left_out = devices.filter_map(|device| {
-            device.target.machine().filter(|id| device.in_service() || listed(id))
+            let left = device.in_service() || device.needs_operator();
+            device.target.machine().filter(|id| left || listed(id))
         });
         left_out.collect()
     }

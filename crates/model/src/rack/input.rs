@@ -158,6 +158,12 @@ impl RackDevice {
         matches!(against, Some(ImpactObjection::InService | ImpactObjection::Serves(_)))
     }
 
+    /// True if it is a machine whose last operation failed and waits for an operator. Another
+    /// operation would clear that, and the failed one could no longer be resumed.
+    pub const fn needs_operator(&self) -> bool {
+        matches!(self.state, RackDeviceState::Machine(EffectiveState::Attention))
+    }
+
     /// The sort key: from the bottom to the top, devices without a slot last.
     pub(crate) fn position(&self) -> (u32, &str) {
         (self.slot.unwrap_or(u32::MAX), self.target.as_str())

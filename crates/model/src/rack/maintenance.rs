@@ -283,7 +283,7 @@ pub fn plan(
 
 /// Plans the ingestion of a rack that has found its devices. No operator can be asked, so machines
 /// in service are left out, and so is what they use: the fabric, and the firmware of switches and
-/// power shelves.
+/// power shelves. A machine that waits for an operator is left out too.
 pub fn ingestion(observed: &RackTurnInput) -> PlannedMaintenance {
     let mut notes = Vec::new();
     let serving: Vec<String> = observed
@@ -296,7 +296,13 @@ pub fn ingestion(observed: &RackTurnInput) -> PlannedMaintenance {
         notes.push(format!("in service, and left alone with the fabric: {}", some_of(&serving)));
     }
     let devices = observed.devices.iter().filter(|device| !device.in_service());
-    let mut scope: Vec<RackDevice> = devices.cloned().collect();
+    let (waiting, scope): (Vec<&RackDevice>, Vec<&RackDevice>) =
+        devices.partition(|device| device.needs_operator());
+    if !waiting.is_empty() {
+        let names: Vec<String> = waiting.iter().map(|one| one.target.to_string()).collect();
+        notes.push(format!("waiting for an operator, and left alone: {}", some_of(&names)));
+    }
+    let mut scope: Vec<RackDevice> = scope.into_iter().cloned().collect();
     exclude_blocked(&mut scope, &mut notes);
     exclude_unhealthy(&mut scope, &mut notes);
     in_order(&mut scope);

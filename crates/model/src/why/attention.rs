@@ -177,9 +177,11 @@ fn rank_overdue<R: Lifecycle>(record: &R, now: Timestamp) -> Option<Rank> {
 }
 
 impl Explanation {
-    /// The one command to type: the first that does not only show a log.
+    /// The one command to type: the first that does not only show a log. A cancel is no repair of
+    /// an operation that is at work.
     pub fn next_command(&self) -> Option<&str> {
-        let acts = |command: &&String| !command.starts_with("farrier logs ");
+        let others = ["farrier logs ", "farrier cancel "];
+        let acts = |command: &&String| !others.iter().any(|other| command.starts_with(other));
         let first = self.next_commands.iter().find(acts).or(self.next_commands.first());
         first.map(String::as_str)
     }

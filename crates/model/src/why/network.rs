@@ -17,16 +17,13 @@ pub(super) fn add_network_boot(machine: &Machine, reported: &mut Explanation) {
             let place = if worst { 0 } else { reported.next_commands.len() };
             reported.next_commands.insert(place, disarm);
         }
-        (
-            EffectiveState::New
-            | EffectiveState::Maintenance
-            | EffectiveState::Attention
-            | EffectiveState::Busy
-            | EffectiveState::Blocked,
-            _,
-        ) => {
+        (EffectiveState::New | EffectiveState::Maintenance, _) => {
             reported.notes.push(boot.describe());
             reported.next_commands.push(disarm);
+        }
+        // The disarming would follow the failed operation, which then can no longer be resumed.
+        (EffectiveState::Attention | EffectiveState::Busy | EffectiveState::Blocked, _) => {
+            reported.notes.push(boot.describe());
         }
     }
 }

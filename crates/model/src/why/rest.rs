@@ -90,6 +90,12 @@ fn is_finished_reimage(run: &Run) -> bool {
     run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
 }
 
+/// The observation that a system was removed and no other installed since. A machine that was never
+/// imaged here has none: it has the system that it came with.
+fn removed_system(machine: &Machine) -> Option<&Condition> {
+    machine.conditions.get(ConditionType::Provisioned).filter(|known| !known.status)
+}
+
 /// `imaging` is the last operation that was to write the disk. A later success of another one does
 /// not make its result good.
 pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
@@ -114,10 +120,22 @@ pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
                     vec![format!("farrier get {id}")],
                 )
             },
-            (None, None) => plain(
-                format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
-                vec![format!("farrier get {id}")],
-            ),
+            (None, None) => match removed_system(machine) {
+                Some(known) => Explanation {
+                    since: Some(known.last_transition),
+                    ..plain(
+                        format!(
+                            "{id} is in phase {phase}, nothing active, but it has no system: {}",
+                            known.reason
+                        ),
+                        vec![format!("farrier enter-maintenance {id}"), reimage(machine, imaging)],
+                    )
+                },
+                None => plain(
+                    format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
+                    vec![format!("farrier get {id}")],
+                ),
+            },
         },
         (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
         (Some((condition, known)), _) => {

@@ -405,7 +405,7 @@ fn a_failed_attempt_is_worth_a_line() {
 #[test]
 fn a_stop_says_what_it_leaves() {
     use crate::support::spec;
-    use model::effect::{DeviceWork, DiskContent, Effect};
+    use model::effect::{DesiredPower, DeviceWork, DiskContent, Effect};
     use model::machine::DiskReport;
     use model::plan::RunStep;
     use model::run::describe_stop;
@@ -425,6 +425,8 @@ fn a_stop_says_what_it_leaves() {
                 "s would not be stopped"
             }
             (None, Effect::ChildRuns { .. }) => "s would begin on no further device",
+            (None, Effect::Power { to: DesiredPower::Off, .. }) => "m-1 may be off, and would stay",
+            (None, Effect::Power { to: DesiredPower::On, .. }) => "m-1 may still be off, and would",
             (None, _) => "s would be stopped; what it has done to m-1 until then stays",
         };
         assert!(said.contains(expected), "{effect:?}: {said}");

@@ -9,7 +9,7 @@ use crate::kubernetes::{Cluster, PodDecision, PodPreview, RIGHTS, Right, RightsR
 use crate::port::Target;
 use async_trait::async_trait;
 use model::effect::DrainOptions;
-use model::fault::{FaultCode, Result};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -84,11 +84,10 @@ impl Datacenter {
             Err(fault) if fault.code == FaultCode::LoginRefused => {
                 report.add("reachable", Fine, format!("{} answers", report.address));
                 if fault.facts().missing_right.is_some() {
+                    report.add("clock", NotTried, "our user may not read the version");
                     return check_user(&api, report).await.then_some(api);
                 }
-                let message =
-                    format!("the cluster answers and refuses the login: {}", fault.message);
-                report.add("user", Cannot, message);
+                report.add("user", Cannot, describe_refused_login(&fault));
                 return None;
             }
             Err(fault) => {
@@ -105,6 +104,10 @@ impl Datacenter {
     }
 }
 
+fn describe_refused_login(fault: &Fault) -> String {
+    format!("the cluster answers and refuses the login: {}", fault.message)
+}
+
 /// Whether the server knows our user. False: it does not, and has nothing more to say.
 async fn check_user(api: &Cluster, report: &mut ClusterReport) -> bool {
     match api.user().await {
@@ -118,8 +121,7 @@ async fn check_user(api: &Cluster, report: &mut ClusterReport) -> bool {
             true
         }
         Err(fault) if fault.code == FaultCode::LoginRefused => {
-            let message = format!("the cluster answers and refuses the login: {}", fault.message);
-            report.add("user", Cannot, message);
+            report.add("user", Cannot, describe_refused_login(&fault));
             false
         }
         Err(fault) => {

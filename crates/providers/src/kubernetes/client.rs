@@ -134,33 +134,34 @@ impl Client {
         &self,
         request: &ApiRequest,
     ) -> Result<(String, Option<Timestamp>), RequestError> {
-        let request = self.request(request.clone())?;
+        // A token file may rotate: the token that is sent is the one that is masked.
+        let token = self.token.as_ref().map(|token| token.read());
+        let token = token.transpose().map_err(RequestError::NoToken)?;
+        let request = self.request(request.clone(), token.as_ref())?;
         let (head, body) = self.pool.request(request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let bytes = body.map_err(RequestError::Broken)?.to_bytes();
         let text = String::from_utf8(bytes.into()).map_err(|_| RequestError::NotText)?;
         if head.status.is_client_error() || head.status.is_server_error() {
             // A proxy may quote the request.
-            let text = self.mask().text(&text);
+            let text = SecretMask::of(&token).text(&text);
             return Err(RequestError::Refused(refusal(head.status, &text)));
         }
         let date = head.headers.get(DATE).and_then(|value| value.to_str().ok());
         Ok((text, date.and_then(parse_date)))
     }
 
-    /// Masks our token. One that cannot be read was not sent.
-    fn mask(&self) -> SecretMask {
-        let token = self.token.as_ref().and_then(|token| token.read().ok());
-        SecretMask::of(&token)
-    }
-
-    fn request(&self, request: ApiRequest) -> Result<Request<Full<Bytes>>, RequestError> {
+    fn request(
+        &self,
+        request: ApiRequest,
+        token: Option<&SecretString>,
+    ) -> Result<Request<Full<Bytes>>, RequestError> {
         let uri = absolute(&self.base, &request.path, &request.query)
             .map_err(RequestError::Unbuildable)?;
         let mut head = Request::builder().method(request.method).uri(uri).header(ACCEPT, JSON);
-        if let Some(token) = &self.token {
-            let header = token.read().and_then(|token| authorization(&token));
-            head = head.header(AUTHORIZATION, header.map_err(RequestError::NoToken)?);
+        if let Some(token) = token {
+            let header = authorization(token).map_err(RequestError::NoToken)?;
+            head = head.header(AUTHORIZATION, header);
         }
         let request = match request.body {
             None => head.body(Full::default()),

@@ -118,7 +118,9 @@ impl EvictionPass {
             self.refused.len(),
             named.join(", ")
         );
-        let stopped_by = |why: &str| self.refused.iter().any(|one| one.message == why);
+        let stopped_by = |why: &str| {
+            self.refused.iter().any(|one| one.message == why || one.message == UNMANAGED_EMPTYDIR)
+        };
         let drain = DrainOptions {
             unmanaged_pods: stopped_by(UNMANAGED),
             emptydir: stopped_by(EMPTYDIR),
@@ -153,6 +155,8 @@ pub(super) enum PodClass {
 
 const UNMANAGED: &str = "no controller replaces it; --drain-unmanaged-pods evicts it";
 const EMPTYDIR: &str = "its emptyDir data would be lost; --drain-emptydir evicts it";
+const UNMANAGED_EMPTYDIR: &str = "no controller replaces it, and its emptyDir data would be lost; \
+     --drain-unmanaged-pods --drain-emptydir evicts it";
 
 impl Cluster {
     /// One pass over the pods of a node. `progress` gets each pod as it is handled. A pod that the
@@ -341,9 +345,16 @@ pub(super) fn class_of(pod: &PodObject, options: &DrainOptions, now: Timestamp) 
             let overdue = now.as_second().saturating_sub(due.as_second());
             PodClass::Terminating { overdue_s: u64::try_from(overdue).unwrap_or_default() }
         }
-        None if controller.is_none() && !options.unmanaged_pods => PodClass::Refused(UNMANAGED),
-        None if has_emptydir(pod) && !options.emptydir => PodClass::Refused(EMPTYDIR),
-        None => PodClass::ToEvict,
+        None => {
+            let unmanaged = controller.is_none() && !options.unmanaged_pods;
+            let emptydir = has_emptydir(pod) && !options.emptydir;
+            match (unmanaged, emptydir) {
+                (true, true) => PodClass::Refused(UNMANAGED_EMPTYDIR),
+                (true, false) => PodClass::Refused(UNMANAGED),
+                (false, true) => PodClass::Refused(EMPTYDIR),
+                (false, false) => PodClass::ToEvict,
+            }
+        }
     }
 }
 
@@ -412,6 +423,7 @@ mod tests {
             (&[UNMANAGED][..], true, false),
             (&[EMPTYDIR], false, true),
             (&[EMPTYDIR, UNMANAGED], true, true),
+            (&[UNMANAGED_EMPTYDIR], true, true),
         ] {
             let refused = refused.iter();
             let refused =

@@ -207,3 +207,18 @@ fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     let bytes = STANDARD.decode(encoded.trim()).map_err(serde::de::Error::custom)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_output_is_cut_to_its_end_at_a_character() {
+        assert_eq!(end_of("short"), "short");
+        let long = format!("{}why", "x".repeat(MAX_OUTPUT_BYTES));
+        assert_eq!(end_of(&long), &long[3..]);
+        // The cut is in the middle of the first character.
+        let accented = format!("é{}", "x".repeat(MAX_OUTPUT_BYTES - 1));
+        assert_eq!(end_of(&accented), "x".repeat(MAX_OUTPUT_BYTES - 1));
+    }
+}

@@ -8,13 +8,12 @@ fn output(text: &str) -> ScriptResult {
     serde_json::from_value(value).unwrap()
 }
 
+/// The text is whole: it is cut after secrets are masked in it.
 #[test]
-fn long_logs_are_cut_to_their_end() {
+fn logs_are_decoded() {
     assert_eq!(output("curtin: failed\n").output, "curtin: failed\n");
     let long = format!("{}why", "x".repeat(256 * 1024));
-    let stored = output(&long).output;
-    assert_eq!(stored.len(), 256 * 1024);
-    assert!(stored.ends_with("xwhy"));
+    assert_eq!(output(&long).output, long);
     let silent: ScriptResult =
         serde_json::from_value(json!({"name": "a", "output": null})).unwrap();
     assert_eq!((silent.output.as_str(), silent.exit_status), ("", None));

@@ -448,7 +448,10 @@ fn store_error(error: &tokio_postgres::Error) -> StoreError {
         &S::T_R_SERIALIZATION_FAILURE | &S::T_R_DEADLOCK_DETECTED => {
             StoreError::Unavailable(format!("{RETRY_PREFIX}: {}", db.message()))
         }
-        &S::IN_FAILED_SQL_TRANSACTION => StoreError::Unavailable(ABORTED.into()),
+        // The fence of `BEGIN_WRITE` divides by zero; its answer may come before the body's.
+        &S::IN_FAILED_SQL_TRANSACTION | &S::DIVISION_BY_ZERO => {
+            StoreError::Unavailable(ABORTED.into())
+        }
         _ => StoreError::Unavailable(db.message().to_string()),
     }
 }

@@ -4,10 +4,11 @@ use crate::racks::{context, devices, error, now, operation, rack};
 use model::blast_radius::{AffectedMachine, ImpactObjection};
 use model::id::{MachineId, NodeId, RunId};
 use model::lifecycle::{Lifecycle, LifecycleDecision};
+use model::machine::view::EffectiveState;
 use model::rack::maintenance::RackStep;
 use model::rack::{
-    MaintenanceStage, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackState,
-    RackTurnInput, explain,
+    MaintenanceStage, Rack, RackContext, RackDevice, RackDeviceState, RackFailurePhase,
+    RackOperation, RackState, RackTurnInput, explain,
 };
 use model::run::RunPhase;
 
@@ -47,6 +48,24 @@ fn what_was_left_out_is_stored_with_the_rack() {
     // Without a machine in service, nothing is left out.
     let all = step(&rack(RackState::Discovering), &context(devices(), Vec::new()));
     assert!(all.not_ingested.is_empty());
+}
+
+/// Another operation would clear what an operator has to decide.
+#[test]
+fn a_machine_that_waits_for_an_operator_is_left_out() {
+    let mut waiting = devices();
+    waiting[0].state = RackDeviceState::Machine(EffectiveState::Attention);
+    let observed = context(waiting.clone(), Vec::new());
+    let LifecycleDecision::Transition(change) = rack(RackState::Discovering).next(&observed, now())
+    else {
+        panic!("no transition");
+    };
+    let m_1 = &waiting[0].target;
+    assert!(change.start.iter().all(|run| !run.held_targets.contains(m_1)), "{change:?}");
+    assert_eq!(change.record.not_ingested, [MachineId::trusted("m-1")]);
+    let left_out = change.record.list_not_ingested(&waiting);
+    let start = "farrier rack maintenance start rack-1 --machine m-1";
+    assert_eq!(left_out[0].next_command, format!("farrier why m-1   # then: {start}"));
 }
 
 /// Rows: the operation that ended, and whether m-1 is still left out after it.

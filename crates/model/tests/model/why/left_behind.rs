@@ -5,13 +5,14 @@ use crate::support::{at, drain, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{DesiredPower, DeviceFacts, DrainOptions, EffectKey};
 use model::fault::{Fault, FaultCode};
+use model::gate::{Gate, Overrides};
 use model::id::{MachineId, PowerShelfId, RackId, RunId, SwitchId};
 use model::lifecycle::{
     DeviceFailure, DeviceSpec, IdleReason, LifecycleDecision, RecordHeader, run_step,
 };
 use model::machine::{DiskWrite, Labels, Machine, Phase};
 use model::node::NodeState;
-use model::plan::{Params, RunType};
+use model::plan::{Maintenance, Params, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::RackStep;
 use model::rack::{
@@ -70,14 +71,22 @@ fn the_disk_of_a_failed_write_is_the_headline() {
 /// The options of a drain are offered where pods have stopped it, in the words of its request.
 #[test]
 fn a_drain_that_pods_have_stopped_offers_its_options() {
-    let stopped = |given: DrainOptions, needed: Option<DrainOptions>, run_type| {
+    let image = Params::from([("image_ref".to_string(), "rhel-9".to_string())]);
+    let stopped = |given: DrainOptions, needed: Option<DrainOptions>, run_type, own_plan| {
         let mut step = drain(0);
         if let model::effect::Effect::Drain { options, .. } = &mut step.effect {
             *options = given;
         }
         let fault = Fault::new(FaultCode::EvictionBlocked, "node `m-1` was not drained");
         let fault = fault.with(|facts| facts.drain = needed);
-        let spec = RunSpec { run_type, params: Params::new(), ..spec(vec![step]) };
+        let mut spec = RunSpec { run_type, params: Params::new(), ..spec(vec![step]) };
+        if run_type == RunType::Reimage {
+            spec.params = image.clone();
+            Overrides::of(&[Gate::Health], "known").store_in(&mut spec.params);
+        }
+        if !own_plan {
+            spec.plan_id = Maintenance::EnterDraining.plan_id();
+        }
         let Run { progress, .. } = failed(fault);
         explain_run(&Run { spec, progress, version: 1 }, RunContext::default(), at(9))
     };
@@ -97,16 +106,30 @@ fn a_drain_that_pods_have_stopped_offers_its_options() {
              --drain-selector 'app in (a, b)'",
         ),
     ] {
-        let told = stopped(given.clone(), Some(needed.clone()), RunType::EnterMaintenance);
+        let told = stopped(given.clone(), Some(needed.clone()), RunType::EnterMaintenance, false);
         assert_eq!(told.next_commands[0], format!("{enter}{flags}"), "{told:#?}");
     }
-    let told = stopped(plain.clone(), Some(unmanaged), RunType::Rma);
-    assert_eq!(
-        told.next_commands[0],
-        "farrier operation start m-1 --type RMA --plan plan-x --param drain_unmanaged_pods=true"
-    );
+    // The parameters of the operation are kept: another image must not be installed.
+    for (given, run_type, command) in [
+        (&plain, RunType::Rma, "--type RMA --plan plan-x --param drain_unmanaged_pods=true"),
+        (
+            &plain,
+            RunType::EnterMaintenance,
+            "--type ENTER_MAINTENANCE --plan plan-x --param drain_unmanaged_pods=true",
+        ),
+        (
+            &chosen,
+            RunType::Reimage,
+            "--type REIMAGE --plan plan-x --param drain_emptydir=true \
+             --param drain_grace_seconds=30 --param drain_selector='app in (a, b)' \
+             --param drain_unmanaged_pods=true --param image_ref=rhel-9",
+        ),
+    ] {
+        let told = stopped(given.clone(), Some(unmanaged.clone()), run_type, true);
+        assert_eq!(told.next_commands[0], format!("farrier operation start m-1 {command}"));
+    }
     // A disruption budget has no option.
-    let told = stopped(plain, None, RunType::EnterMaintenance);
+    let told = stopped(plain, None, RunType::EnterMaintenance, false);
     assert_eq!(told.next_commands[0], "farrier operation retry-step op-1", "{told:#?}");
 }
 
@@ -145,6 +168,17 @@ fn a_new_machine_that_is_off_is_switched_on_first() {
         let told = explain_machine(&machine, None, RunContext::default(), at(9));
         assert_eq!(told.next_commands[0], first, "{told:#?}");
     }
+}
+
+/// A machine whose system was removed went into service again.
+#[test]
+fn a_machine_without_a_system_is_not_ready_for_work() {
+    let mut machine = machine(Phase::Ready, false, &[]);
+    let removed = ConditionObservation::new(ConditionType::Provisioned, false, "Released");
+    machine.learn(&[removed], at(1));
+    let told = explain_machine(&machine, None, RunContext::default(), at(9));
+    assert!(told.headline.contains("but it has no system: Released"), "{told:#?}");
+    assert_eq!(told.next_commands[0], "farrier enter-maintenance m-1");
 }
 
 fn shelf(id: &str, power: Option<DesiredPower>) -> PowerShelf {
