@@ -61,7 +61,7 @@ fn a_machine_that_waits_for_an_operator_is_left_out() {
         panic!("no transition");
     };
     let m_1 = &waiting[0].target;
-    assert!(change.start.iter().all(|run| !run.held_targets.contains(m_1)), "{change:?}");
+    assert!(change.start.iter().all(|run| !run.claims.contains(m_1)), "{change:?}");
     assert_eq!(change.record.not_ingested, [MachineId::trusted("m-1")]);
     let left_out = change.record.list_not_ingested(&waiting);
     let start = "farrier rack maintenance start rack-1 --machine m-1";

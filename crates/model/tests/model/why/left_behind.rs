@@ -72,7 +72,7 @@ fn the_disk_of_a_failed_write_is_the_headline() {
 #[test]
 fn a_drain_that_pods_have_stopped_offers_its_options() {
     let image = Params::from([("image_ref".to_string(), "rhel-9".to_string())]);
-    let stopped = |given: DrainOptions, needed: Option<DrainOptions>, run_type, own_plan| {
+    let stopped = |given: DrainOptions, needed: Option<DrainOptions>, run_type, own_plan: bool| {
         let mut step = drain(0);
         if let model::effect::Effect::Drain { options, .. } = &mut step.effect {
             *options = given;
