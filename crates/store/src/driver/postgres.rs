@@ -3,6 +3,7 @@
 //! A NOTIFY inside a transaction would serialize commits behind one lock. So signals are sent after
 //! the commit, coalesced, in their own transaction with asynchronous commit.
 
+mod error;
 mod lookups;
 mod notify;
 mod statement;
@@ -15,6 +16,7 @@ use super::{
 use crate::signal::{Signal, SignalBus};
 use crate::{Result, StoreError};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use error::{ABORTED, is_retryable, no_connection, store_error};
 use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -318,8 +320,6 @@ static BEGIN_WRITE: LazyLock<String> = LazyLock::new(|| {
         schema::VERSION
     )
 });
-/// The error of a statement in an aborted transaction.
-const ABORTED: &str = "the transaction was aborted";
 
 impl TransactionKind {
     fn begin(self) -> Option<&'static str> {
@@ -426,41 +426,6 @@ impl AttemptError {
         let reported = store_error(error);
         if is_retryable(&reported) { Self::Retryable(reported) } else { Self::Final(reported) }
     }
-}
-
-const RETRY_PREFIX: &str = "the transaction must be tried again";
-
-fn is_retryable(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable(message) if message.starts_with(RETRY_PREFIX))
-}
-
-fn store_error(error: &tokio_postgres::Error) -> StoreError {
-    use tokio_postgres::error::SqlState as S;
-    let Some(db) = error.as_db_error() else {
-        // The error itself says only "error connecting to server"; its source has the cause.
-        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-        return StoreError::Unavailable(format!("{error}{}", cause.unwrap_or_default()));
-    };
-    match db.code() {
-        &S::UNIQUE_VIOLATION | &S::FOREIGN_KEY_VIOLATION | &S::EXCLUSION_VIOLATION => {
-            StoreError::Conflict
-        }
-        &S::T_R_SERIALIZATION_FAILURE | &S::T_R_DEADLOCK_DETECTED => {
-            StoreError::Unavailable(format!("{RETRY_PREFIX}: {}", db.message()))
-        }
-        // The fence of `BEGIN_WRITE` divides by zero; its answer may come before the body's.
-        &S::IN_FAILED_SQL_TRANSACTION | &S::DIVISION_BY_ZERO => {
-            StoreError::Unavailable(ABORTED.into())
-        }
-        _ => StoreError::Unavailable(db.message().to_string()),
-    }
-}
-
-fn no_connection(error: &deadpool_postgres::PoolError) -> StoreError {
-    if let deadpool_postgres::PoolError::Backend(error) = error {
-        return store_error(error);
-    }
-    StoreError::Unavailable(format!("PostgreSQL gives no connection: {error}"))
 }
 
 async fn migrate(pool: &Pool, policy: SchemaPolicy) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Statements on a connection, and the rows that they return.
 
-use super::store_error;
+use super::error::store_error;
 use crate::driver::{ExpectedRows, Statement};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
