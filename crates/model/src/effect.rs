@@ -291,6 +291,27 @@ impl Effect {
         }
     }
 
+    /// The image that it installs, if it names one.
+    pub fn image(&self) -> Option<&str> {
+        match self {
+            Self::Repave { image } => Some(image.as_str()).filter(|image| !image.is_empty()),
+            Self::Ssh { .. }
+            | Self::Reboot { .. }
+            | Self::Netboot { .. }
+            | Self::Join { .. }
+            | Self::Leave { .. }
+            | Self::Verify { .. }
+            | Self::Net { .. }
+            | Self::Rma { .. }
+            | Self::Drain { .. }
+            | Self::Uncordon { .. }
+            | Self::Power { .. }
+            | Self::Device { .. }
+            | Self::Stage { .. }
+            | Self::ChildRuns { .. } => None,
+        }
+    }
+
     /// The effect that reverts this one, if there is one.
     pub fn undo(&self) -> Option<Self> {
         match self {

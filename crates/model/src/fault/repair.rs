@@ -396,23 +396,7 @@ impl Incident<'_> {
     fn image(&self) -> Option<String> {
         let of_step = || {
             let run = self.run?;
-            match run.effect(run.progress.current()?)? {
-                Effect::Repave { image } => Some(image),
-                Effect::Ssh { .. }
-                | Effect::Reboot { .. }
-                | Effect::Netboot { .. }
-                | Effect::Join { .. }
-                | Effect::Leave { .. }
-                | Effect::Verify { .. }
-                | Effect::Net { .. }
-                | Effect::Rma { .. }
-                | Effect::Drain { .. }
-                | Effect::Uncordon { .. }
-                | Effect::Power { .. }
-                | Effect::Device { .. }
-                | Effect::Stage { .. }
-                | Effect::ChildRuns { .. } => None,
-            }
+            run.effect(run.progress.current()?)?.image().map(ToString::to_string)
         };
         self.fault.facts().image.clone().or_else(of_step)
     }

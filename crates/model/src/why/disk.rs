@@ -3,7 +3,6 @@
 
 use super::Explanation;
 use crate::condition::ConditionType;
-use crate::effect::Effect;
 use crate::machine::view::EffectiveState;
 use crate::machine::{DiskWrite, Machine, MachineProblem, Phase};
 use crate::run::{Run, RunPhase};
@@ -45,25 +44,8 @@ pub(super) fn reimage(machine: &Machine, imaging: Option<&Run>) -> String {
 }
 
 /// The image that a run was to install.
-fn image_of(run: &Run) -> Option<String> {
-    run.spec.steps.iter().find_map(|step| match &step.effect {
-        Effect::Repave { image } if !image.is_empty() => Some(image.clone()),
-        Effect::Repave { .. }
-        | Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::ChildRuns { .. } => None,
-    })
+fn image_of(run: &Run) -> Option<&str> {
+    run.spec.steps.iter().find_map(|step| step.effect.image())
 }
 
 /// The unfinished disk of a machine that needs attention comes before the operation that left it.
