@@ -27,7 +27,7 @@ async fn a_foreign_page_cannot_start_an_operation() {
     });
     let origin = "Origin: https://evil.example";
     for (headers, status) in [
-        // What a page can send without asking first.
+        // A browser sends these requests of a page without a CORS preflight.
         (vec![HERE, origin, "Content-Type: text/plain"], "403"),
         (vec![HERE, "Content-Type: text/plain"], "415"),
         (vec![HERE, "Content-Type: application/x-www-form-urlencoded"], "415"),

@@ -245,7 +245,7 @@ const READS: &[&str] = &[
 /// of one that would be refused. The last prints no result.
 const CODES: [i32; 3] = [0, 1, 2];
 
-/// What the dry run of a command must answer here.
+/// The expected answer to the dry run of a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     /// It would be accepted, and would start an operation, whose time it shows.
@@ -345,7 +345,7 @@ const ACTS: &[(&str, Answer)] = &[
     ("admin clear-needs-intervention m-1 --reason r", Any),
     ("db set-aside machine m-1 --reason r", Any),
     ("db put-back machine m-1 --reason r", Any),
-    // What the table above cannot start where it begins.
+    // These rows start an operation only in this state of the fixture.
     ("machine power m-1 off", Starts),
     ("operation retry-step {failed}", Starts),
     ("operation resume {failed}", Starts),

@@ -1,4 +1,4 @@
-//! What an operation that stopped has left behind, on the command line.
+//! Commands after a failed or canceled operation: `get`, `list`, `why`, and the printed repairs.
 
 use crate::api_cli::Terminal;
 use crate::fleet::Server;

@@ -1,4 +1,4 @@
-//! What a device does by itself after a request, for dry runs.
+//! Predicts a device's own transitions after a request, for dry runs.
 
 use crate::run::RecordedDurations;
 use crate::scheduler::lifecycle::LoadContext;

@@ -12,7 +12,7 @@ pub(super) struct DecisionCommit {
     pub decision: Decision,
     /// The firmware that the ended step has installed on its device.
     pub applied_firmware: Option<AppliedFirmware>,
-    /// What the call that was answered reported about the disk.
+    /// The state of the disk that the provider reported with its answer.
     pub disk_report: Option<DiskReport>,
     pub epoch: i64,
     pub wakes: i64,

@@ -1,6 +1,6 @@
-//! What an operation that stopped has left behind, as `why` tells it: a boot from the network, a
-//! disk of which nothing is known, devices that are off. A command that would be refused is not
-//! offered, and the first one that is offered repairs.
+//! `why` after a failed or canceled operation: an armed network boot, a disk with an unknown
+//! outcome, devices that are off. `why` offers no command that would be refused, and its first
+//! command repairs.
 
 use crate::clients::Client;
 use crate::rack_fixture::{RACK, RackFixture, event, power, requester};

@@ -200,8 +200,8 @@ fn a_rack_operation_is_rerun_with_an_override() {
     });
 }
 
-/// What another operation has followed is neither continued nor, on a node, repeated. A dry run
-/// says the same.
+/// An operation is not continued after a later operation on the same target, and a node's
+/// operation is not repeated either. The dry run gives the same refusal.
 #[test]
 fn an_operation_that_another_one_has_followed_is_not_continued() {
     simulate(async {

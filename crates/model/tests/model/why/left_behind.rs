@@ -1,4 +1,4 @@
-//! What an operation that stopped has left behind: a disk, pods, devices that are off.
+//! Explanations after a failed or canceled operation: disks, pods, devices that are off.
 
 use super::{check_commands, failed, machine};
 use crate::support::{at, drain, spec, wipe};
