@@ -9,11 +9,13 @@ mod chaos;
 mod conformance;
 mod debian;
 mod deploy_env;
+mod json;
 mod mutants;
 mod peers;
 mod postgres;
 mod python;
 mod reference;
+mod sbom;
 mod shell;
 mod soak;
 mod states;
@@ -55,9 +57,11 @@ Commands:
   conformance --trees DIR
                      Read recorded BMCs with the Redfish client: each folder in DIR is one, with its resources
                      as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
+  sbom [--out FILE]  Write the bill of materials of both programs, as CycloneDX JSON: every package that is built
+                     into them, with its license and checksum.
   bench [OPTION…]    Measure Farrier beside the limits of the disk and of an empty server. Narrow it with e.g.
                      `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
-  deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]
+  deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR] [--manifest-key FILE]
                      Build the system that a machine boots to write an image to its disk: DIR/vmlinuz and DIR/initrd,
                      from Debian's packages and our agent. See docs/deploy-environment.md.
   test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]
@@ -103,6 +107,8 @@ fn main() -> ExitCode {
         },
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
+        ["sbom"] => sbom::run(None),
+        ["sbom", "--out", file] => sbom::run(Some(file)),
         ["test-vm", options @ ..] => match vm::VmTestOptions::parse(options) {
             Ok(requested) => vm::run(&requested),
             Err(refusal) => {
