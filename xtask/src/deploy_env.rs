@@ -13,6 +13,8 @@ const INIT: &str = include_str!("../../deploy/init");
 const LEASE: &str = include_str!("../../deploy/lease");
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const AGENT: &str = "farrier-agent";
+/// Where the agent looks for the public key of the server's manifests.
+const MANIFEST_KEY: &str = "etc/farrier/manifest.pub";
 
 /// The programs with their libraries, and the boot loaders that make an unpacked system bootable.
 const PACKAGES: [&str; 21] = [
@@ -108,14 +110,17 @@ pub struct DeployEnvOptions {
     /// Files that are copied over everything else, such as firmware that is not in Debian's free
     /// packages.
     pub overlay: Option<PathBuf>,
+    /// The public key of the server's manifests. The environment then believes no other.
+    pub manifest_key: Option<PathBuf>,
 }
 
-const USAGE: &str =
-    "say `deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]`";
+const USAGE: &str = "say `deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] \
+                     [--overlay DIR] [--manifest-key FILE]`";
 
 impl DeployEnvOptions {
     pub fn parse(words: &[&str]) -> Result<Self, String> {
-        let (mut out, mut kernel, mut agent, mut overlay) = (None, Kernel::Generic, None, None);
+        let (mut out, mut kernel, mut agent) = (None, Kernel::Generic, None);
+        let (mut overlay, mut manifest_key) = (None, None);
         for pair in words.chunks(2) {
             match pair {
                 ["--out", folder] => out = Some(PathBuf::from(folder)),
@@ -125,11 +130,12 @@ impl DeployEnvOptions {
                 }
                 ["--agent", file] => agent = Some(PathBuf::from(file)),
                 ["--overlay", folder] => overlay = Some(PathBuf::from(folder)),
+                ["--manifest-key", file] => manifest_key = Some(PathBuf::from(file)),
                 other => return Err(format!("{other:?} is not understood; {USAGE}")),
             }
         }
         let out = out.ok_or(format!("where to? {USAGE}"))?;
-        Ok(Self { out, kernel, agent, overlay })
+        Ok(Self { out, kernel, agent, overlay, manifest_key })
     }
 }
 
@@ -155,6 +161,9 @@ pub fn build(debian: &DebianArchive, options: &DeployEnvOptions) -> Result<(), F
     let packages = debian.unpack("deploy-packages", &PACKAGES)?;
     let tree = RootTree::new(cache().join(format!("deploy-tree-{name}")), packages)?;
     fill_tree(&tree, &agent)?;
+    if let Some(key) = &options.manifest_key {
+        tree.copy_file(key, MANIFEST_KEY, 0o644)?;
+    }
     // Before the modules, so that modprobe's tables include custom modules of the overlay.
     if let Some(overlay) = &options.overlay {
         tree.copy_over(overlay)?;
@@ -225,6 +234,8 @@ mod tests {
         assert_eq!(options.out, Path::new("o"));
         assert_eq!((options.kernel, options.agent), (Kernel::Cloud, Some("a".into())));
         assert_eq!(DeployEnvOptions::parse(&["--out", "o"]).unwrap().kernel, Kernel::Generic);
+        let pinned = DeployEnvOptions::parse(&["--out", "o", "--manifest-key", "k.pub"]).unwrap();
+        assert_eq!(pinned.manifest_key, Some("k.pub".into()));
         for bad in [&[][..], &["--out"], &["--kernel", "cloud"], &["--out", "o", "--kernel", "x"]] {
             let refusal = DeployEnvOptions::parse(bad).unwrap_err();
             assert!(refusal.contains("deploy-env --out DIR"), "{refusal}");

@@ -106,7 +106,13 @@ fn build_deploy_env(debian: &DebianArchive, options: &VmTestOptions) -> Result<P
     let kernel = Kernel::Cloud;
     deploy_env::build(
         debian,
-        &deploy_env::DeployEnvOptions { out: out.clone(), kernel, agent, overlay: None },
+        &deploy_env::DeployEnvOptions {
+            out: out.clone(),
+            kernel,
+            agent,
+            overlay: None,
+            manifest_key: None,
+        },
     )?;
     Ok(out)
 }

@@ -1,6 +1,8 @@
-//! The kernel command line: the URL of Farrier, and the token, which is valid for one claim.
+//! The kernel command line: the URL of Farrier, its public key, and the token, which is valid for
+//! one claim.
 
 use crate::http::Url;
+use crate::manifest::ManifestKey;
 use secrecy::SecretString;
 
 const TOKEN_DIGITS: usize = 64;
@@ -10,6 +12,8 @@ pub struct BootParameters {
     pub url: Url,
     pub token: SecretString,
     pub mac: String,
+    /// The public key of Farrier's manifests.
+    pub key: Option<ManifestKey>,
     /// The `console=…` parameters, in order. The installed system gets the same ones.
     pub consoles: Vec<String>,
 }
@@ -32,9 +36,12 @@ impl BootParameters {
         if !is_mac(&mac) {
             return Err(format!("farrier.mac: {mac:?} is no address such as aa:bb:cc:dd:ee:ff"));
         }
+        let key = label("farrier.key").ok().map(|key| ManifestKey::parse(&key)).transpose();
+        let key = key.map_err(|message| format!("farrier.key: {message}"))?;
         let consoles =
             cmdline.split_ascii_whitespace().filter(|label| label.starts_with("console="));
-        Ok(Self { url, token: token.into(), mac, consoles: consoles.map(str::to_owned).collect() })
+        let consoles = consoles.map(str::to_owned).collect();
+        Ok(Self { url, token: token.into(), mac, key, consoles })
     }
 }
 

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use wire::Refusal;
-use wire::deploy::{self, Assignment, Claim, Image, Report, ReportReply};
+use wire::deploy::{self, Claim, Image, Report, ReportReply, SignedManifest};
 
 /// The limit of an answer to a claim or a report, which are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -49,7 +49,7 @@ impl DeployClient {
     }
 
     /// Retries the claim until there is an answer.
-    pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Assignment, Refusal> {
+    pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<SignedManifest, Refusal> {
         let mut backoff = Backoff::new(&self.timing);
         let mut reported = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
@@ -70,7 +70,7 @@ impl DeployClient {
         }
     }
 
-    fn claim_once(&self, claim: &Claim) -> Result<Assignment, RequestError> {
+    fn claim_once(&self, claim: &Claim) -> Result<SignedManifest, RequestError> {
         self.post(deploy::CLAIM, None, claim, |status| status == 403)
     }
 

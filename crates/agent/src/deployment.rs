@@ -14,6 +14,7 @@ use crate::raw;
 use crate::status::{DeployStatus, FinalAction};
 use crate::tar;
 use crate::timing::Timing;
+use crate::verified_image::{VerifiedImage, memory_budget};
 use std::path::Path;
 use wire::deploy::{Assignment, DeploymentFailure, ImageKind};
 
@@ -72,15 +73,24 @@ impl Deployment<'_> {
             .client
             .image(image)
             .map_err(|message| Failure::image_broken(format!("image url: {message}")))?;
-        let reading = ReadContext {
-            source: &source,
-            size: image.size,
-            status: self.status,
-            timing: self.timing,
-        };
+        match image.kind {
+            ImageKind::Raw => check_disk_size(target.disk, image.size, &image.name)?,
+            ImageKind::Tar => tar::check_size(target, image)?,
+            // Its size is in its tables.
+            ImageKind::Qcow2 => {}
+            ImageKind::Unknown => {
+                let message = "this deploy environment cannot write images of that kind";
+                return Err(Failure::image_broken(message).into());
+            }
+        }
+        let (size, status, timing) = (image.size, self.status, self.timing);
+        let reading = ReadContext { source: &source, size, status, timing };
+        print_line("checking the image before anything is written");
+        let budget = memory_budget(self.root);
+        let verified = VerifiedImage::check(reading, &image.sha256, budget)?;
+        let reading = ReadContext { source: &verified, ..reading };
         match image.kind {
             ImageKind::Raw => {
-                check_disk_size(target.disk, image.size, &image.name)?;
                 let mut disk = self.open_disk(target)?;
                 let mut stream = ImageStream::new(reading);
                 let written = raw::write_image(&mut stream, &mut disk);
@@ -97,17 +107,13 @@ impl Deployment<'_> {
                 Ok(disk.finish()?)
             }
             ImageKind::Tar => {
-                tar::check_size(target, image)?;
                 let prepared = tar::prepare_disk(target)?;
                 let mut stream = ImageStream::new(reading);
                 let written = prepared.unpack(&mut stream, target);
                 verify_checksum(written, stream, &image.sha256)?;
                 Ok(prepared.make_bootable(target, self.consoles)?)
             }
-            ImageKind::Unknown => Err(Failure::image_broken(
-                "this deploy environment cannot write images of that kind",
-            )
-            .into()),
+            ImageKind::Unknown => Ok(()),
         }
     }
 

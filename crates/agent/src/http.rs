@@ -1,19 +1,23 @@
-//! The part of HTTP/1.1 that the agent needs: one request per connection, to an IP address, without
-//! TLS.
+//! The part of HTTP/1.1 that the agent needs: one request per connection, to an IP address, with
+//! TLS if the URL says so.
 //!
 //! It is built on the standard library's sockets and `httparse` because of its timeouts: a download
 //! may take an hour, and yet a silent connection or a stop must be noticed within seconds. Clients
 //! with one timeout for the whole response cannot do that. There are no redirects, no cookies and
 //! no name resolution, which a static binary could not do anyway.
 
+mod tls;
 mod url;
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use secrecy::{ExposeSecret, SecretString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+pub use tls::TlsFiles;
 pub use url::Url;
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -33,6 +37,8 @@ pub struct Timeouts {
 
 pub struct Client {
     timeouts: Timeouts,
+    /// For URLs with `https://`.
+    tls: Option<Arc<ClientConfig>>,
     /// Once it is set, blocked reads end.
     stop_flag: Arc<AtomicBool>,
 }
@@ -55,7 +61,12 @@ pub struct Response {
 
 impl Client {
     pub fn new(timeouts: Timeouts, stop_flag: Arc<AtomicBool>) -> Self {
-        Self { timeouts, stop_flag }
+        Self { timeouts, tls: None, stop_flag }
+    }
+
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<ClientConfig>>) -> Self {
+        Self { tls, ..self }
     }
 
     pub fn send(&self, request: &Request) -> io::Result<Response> {
@@ -63,17 +74,85 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(POLL_INTERVAL))?;
         stream.set_write_timeout(Some(self.timeouts.idle))?;
+        let stream = match (request.url.is_tls(), &self.tls) {
+            (false, _) => Stream::Plain(stream),
+            (true, Some(tls)) => {
+                Stream::Tls(Box::new(self.agree_on_tls(request.url, tls, stream)?))
+            }
+            (true, None) => {
+                let message = "an https:// address needs a ca_file";
+                return Err(io::Error::new(ErrorKind::InvalidInput, message));
+            }
+        };
         let idle = self.timeouts.idle;
         let mut connection =
             Connection { stream, buffer: Vec::new(), idle, stop_flag: self.stop_flag.clone() };
         connection.stream.write_all(format_head(request).as_bytes())?;
         connection.stream.write_all(request.json.unwrap_or_default())?;
+        connection.stream.flush()?;
         let head = connection.read_head()?;
         Ok(Response {
             status: head.status,
             range: head.range,
             body: Body { connection, framing: head.framing },
         })
+    }
+}
+
+impl Client {
+    /// Verifies the server's identity before anything is sent.
+    fn agree_on_tls(
+        &self,
+        url: &Url,
+        tls: &Arc<ClientConfig>,
+        mut stream: TcpStream,
+    ) -> io::Result<TlsStream> {
+        let name = ServerName::IpAddress(url.address().ip().into());
+        let mut session = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
+        let since = Instant::now();
+        while session.is_handshaking() {
+            if self.stop_flag.load(Ordering::Relaxed) {
+                return Err(stopped());
+            }
+            match session.complete_io(&mut stream) {
+                Ok(_) => {}
+                Err(error) if is_poll_timeout(&error) && since.elapsed() < self.timeouts.idle => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(StreamOwned::new(session, stream))
+    }
+}
+
+type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(into),
+            Self::Tls(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
     }
 }
 
@@ -115,7 +194,7 @@ struct Head {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes that arrived with the head or with a chunk's size line and have not been returned yet.
     buffer: Vec<u8>,
     idle: Duration,
@@ -128,7 +207,7 @@ impl Connection {
         let since = Instant::now();
         loop {
             if self.stop_flag.load(Ordering::Relaxed) {
-                return Err(io::Error::new(ErrorKind::ConnectionAborted, "told to stop"));
+                return Err(stopped());
             }
             match self.stream.read(into) {
                 Err(error) if is_poll_timeout(&error) && since.elapsed() < self.idle => {}
@@ -293,6 +372,10 @@ impl Read for Body {
 
 fn is_poll_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn stopped() -> io::Error {
+    io::Error::new(ErrorKind::ConnectionAborted, "told to stop")
 }
 
 fn cut_error() -> io::Error {

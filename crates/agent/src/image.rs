@@ -164,12 +164,16 @@ impl<'a> ImageStream<'a> {
         if found.eq_ignore_ascii_case(sha256) {
             return Ok(());
         }
-        let message = format!(
-            "the image that arrived has the SHA-256 {found} and should have {sha256}; \
-             compare the file with its entry in the catalogue"
-        );
-        Err(Failure::new(DeploymentFailure::ChecksumWrong, message).into())
+        Err(checksum_failure(&found, sha256).into())
     }
+}
+
+pub fn checksum_failure(found: &str, sha256: &str) -> Failure {
+    let message = format!(
+        "the image that arrived has the SHA-256 {found} and should have {sha256}; \
+         compare the file with its entry in the catalogue"
+    );
+    Failure::new(DeploymentFailure::ChecksumWrong, message)
 }
 
 /// For consumers that only need `Read`: decompressors, and pipes to other programs.

@@ -31,6 +31,7 @@ pub mod timing;
 mod uninstall;
 
 use crate::console::{print_line, print_warning};
+use crate::http::TlsFiles;
 pub use config::Config;
 use controller::Controller;
 use deadline::Deadline;
@@ -158,13 +159,14 @@ impl<'a> Service<'a> {
         if let Some(message) = config.exposed_token_warning() {
             print_warning(&message);
         }
+        let tls = config.tls.as_ref().map(TlsFiles::load).transpose()?;
         Ok(Self {
             config,
             timing,
             stop_flag,
             identity: Identity::read(Path::new("/")),
             journal: Journal::open(&config.state_dir)?,
-            controller: Controller::new(config.controllers.clone(), timing, stop_flag),
+            controller: Controller::new(config.controllers.clone(), tls, timing, stop_flag),
         })
     }
 

@@ -11,8 +11,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod access;
 mod admin;
 mod agent;
+mod audit;
 mod bmc;
 mod cluster;
 mod component;
@@ -35,13 +37,17 @@ mod power;
 mod power_shelf;
 mod rack;
 mod reference;
+mod secret;
 mod serve;
 mod sim;
 mod site;
 mod switch;
+mod tls;
 mod version;
+pub use access::*;
 pub use admin::*;
 pub use agent::*;
+pub use audit::*;
 pub use bmc::*;
 pub use cluster::*;
 pub use component::*;
@@ -62,10 +68,12 @@ pub use plan::*;
 pub use power::*;
 pub use power_shelf::*;
 pub use rack::*;
+pub use secret::*;
 pub use serve::*;
 pub use sim::*;
 pub use site::*;
 pub use switch::*;
+pub use tls::*;
 pub use version::*;
 
 const AFTER_HELP: &str = "\
@@ -88,8 +96,14 @@ Exit codes:
   130  interrupted by Ctrl-C; the operation continues
 
 Environment:
-  FARRIER_SERVER   the server's address, when --server is not given
-  NO_COLOR         no colours, even on a terminal";
+  FARRIER_SERVER      the server's address, when --server is not given
+  FARRIER_CONTEXT     the context, when --context is not given
+  FARRIER_TOKEN_FILE  the file with the API token, when --token-file is not given
+  FARRIER_TOKEN       the API token itself
+  FARRIER_CONTEXTS    the file of the contexts, in place of ~/.config/farrier/contexts.toml
+  FARRIER_SERVER_CA, FARRIER_CLIENT_CERTIFICATE, FARRIER_CLIENT_KEY
+                      the files of --server-ca, --client-certificate and --client-key
+  NO_COLOR            no colours, even on a terminal";
 
 const MACHINE_FILTERS: &str = "\
 Filters, joined with AND:
@@ -130,17 +144,38 @@ const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=
 #[derive(Debug, Parser)]
 #[command(name = "farrier", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Cli {
-    /// URL of the server
+    /// URL of the server (default: that of the context, or http://127.0.0.1:7411)
     #[arg(
         long,
         global = true,
         help_heading = "Global options",
         value_name = "URL",
         env = "FARRIER_SERVER",
-        hide_env_values = true,
-        default_value = "http://127.0.0.1:7411"
+        hide_env_values = true
     )]
-    pub server: String,
+    pub server: Option<String>,
+    /// Server and token of this context, from `farrier context list`
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "NAME",
+        env = "FARRIER_CONTEXT",
+        hide_env_values = true
+    )]
+    pub context: Option<String>,
+    /// File with the API token; - reads it from stdin
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "FILE",
+        env = "FARRIER_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    pub token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: ClientTlsArgs,
     /// Output format
     #[arg(
         short,
@@ -166,6 +201,14 @@ pub enum Command {
     /// Run the agent of a GPU node, on the node itself
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// Check a token at a server, and remember both
+    Login(LoginArgs),
+    /// Choose between the servers that you know
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Make certificates for a first set-up with TLS
+    #[command(subcommand)]
+    Tls(TlsCommand),
     #[command(flatten)]
     Client(ClientCommand),
     /// Print a completion script for a shell
@@ -267,9 +310,25 @@ pub enum ClientCommand {
     /// Change the flags of machines, and list the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),
+    /// Show who you are to the server, and what you may do
+    Whoami,
+    /// Print a link that signs your browser in to the console
+    Console,
+    /// Create, list and revoke API tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Manage roles, and who has them
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// Show who asked for what, and check that the log is whole
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Check the database, and set rows aside that cannot be read
     #[command(subcommand)]
     Db(DbCommand),
+    /// Manage the keys that protect the stored secrets
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Inject faults into the simulated fleet, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),
@@ -279,6 +338,7 @@ impl ClientCommand {
     /// True if the command calls no server.
     pub fn is_offline(&self) -> bool {
         matches!(self, Self::Db(command) if command.is_offline())
+            || matches!(self, Self::Token(command) if command.is_offline())
     }
 }
 

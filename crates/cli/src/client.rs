@@ -4,11 +4,14 @@
 //! same way. Each call carries the caller's name. If the server is unreachable, the error names the
 //! command that starts one.
 
+use crate::args::ClientTlsArgs;
+use crate::client_tls;
 use crate::dry_run::DryRunGuard;
 use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use model::time::format_duration;
 use proto::v1::{
-    admin_service_client::AdminServiceClient, cluster_service_client::ClusterServiceClient,
+    access_service_client::AccessServiceClient, admin_service_client::AdminServiceClient,
+    audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
     component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
@@ -57,6 +60,8 @@ pub struct Client {
 #[derive(Clone)]
 pub struct CallInterceptor {
     initiator: Initiator,
+    /// The header `authorization`.
+    authorization: Option<MetadataValue<Ascii>>,
     dry_run: Option<Arc<DryRunGuard>>,
 }
 
@@ -66,6 +71,9 @@ impl Interceptor for CallInterceptor {
             guard.check(request.extensions().get::<GrpcMethod<'_>>())?;
         }
         request.metadata_mut().insert(INITIATOR, self.initiator.0.clone());
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
         Ok(request)
     }
 }
@@ -91,6 +99,14 @@ impl Initiator {
     }
 }
 
+fn authorization(token: &str) -> Result<MetadataValue<Ascii>> {
+    let value = MetadataValue::try_from(format!("Bearer {token}"));
+    let mut value = value
+        .map_err(|_| Failure::refused("the token has characters that a header cannot have"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 macro_rules! services {
     ($($name:ident: $client:ident;)*) => {$(
         pub fn $name(&self) -> $client<InterceptedChannel> {
@@ -102,6 +118,8 @@ macro_rules! services {
 
 impl Client {
     services! {
+        access: AccessServiceClient;
+        audit: AuditServiceClient;
         machines: MachineServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
@@ -125,16 +143,33 @@ impl Client {
     }
 
     /// Creates a client for this server. The connection is opened by the first call.
-    pub fn new(server: &str) -> Result<Self> {
+    pub fn new(server: &str, tls: &ClientTlsArgs) -> Result<Self> {
         let server = normalize_address(server)?;
-        let endpoint = Endpoint::from_shared(server.clone())
+        let mut endpoint = Endpoint::from_shared(server.clone())
             .map_err(|_| invalid_address(&server))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true);
-        let interceptor = CallInterceptor { initiator: Initiator::from_env(), dry_run: None };
+        if let Some(tls) = client_tls::settings(&server, endpoint.uri(), tls)? {
+            endpoint = endpoint
+                .tls_config(tls)
+                .map_err(|error| Failure::refused(client_tls::invalid_files(&error)))?;
+        }
+        let initiator = Initiator::from_env();
+        let interceptor = CallInterceptor { initiator, authorization: None, dry_run: None };
         Ok(Self { channel: endpoint.connect_lazy(), server, interceptor })
+    }
+
+    /// The same client with an API token.
+    pub fn with_token(self, token: Option<&str>) -> Result<Self> {
+        let authorization = token.map(authorization).transpose()?;
+        let interceptor = CallInterceptor { authorization, ..self.interceptor };
+        Ok(Self { interceptor, ..self })
+    }
+
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// The same client for a dry run. Asks the server which of its calls have one.
@@ -209,13 +244,11 @@ impl Client {
             return status.into();
         }
         let cause = root_cause(&status);
-        Failure::new(
-            Exit::Unreachable,
-            format!(
-                "cannot reach the Farrier server at {}: {cause}; start one with `farrier serve --demo` or pass --server",
-                self.server
-            ),
-        )
+        let advice = client_tls::advice(&self.server, &cause)
+            .unwrap_or("start one with `farrier serve --demo` or pass --server");
+        let message =
+            format!("cannot reach the Farrier server at {}: {cause}; {advice}", self.server);
+        Failure::new(Exit::Unreachable, message)
     }
 }
 
@@ -236,19 +269,24 @@ fn root_cause(status: &Status) -> String {
     cause.map_or_else(|| status.message().to_string(), ToString::to_string)
 }
 
-/// Accepts `host:port` as well as `http://host:port`.
+/// Accepts `host:port` as well as `http://host:port` and `https://host:port`.
 fn normalize_address(server: &str) -> Result<String> {
     let server = server.trim();
-    let host = match server.split_once("://") {
-        Some(("http", rest)) => rest.trim_end_matches('/'),
-        Some(_) => "",
-        None => server.trim_end_matches('/'),
+    let (scheme, host) = match server.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+        Some(_) => ("", ""),
+        None => ("http", server),
     };
-    if host.is_empty() { Err(invalid_address(server)) } else { Ok(format!("http://{host}")) }
+    match host.trim_end_matches('/') {
+        "" => Err(invalid_address(server)),
+        host => Ok(format!("{scheme}://{host}")),
+    }
 }
 
 fn invalid_address(server: &str) -> Failure {
-    Failure::refused(format!("--server {server:?} is not an address; write http://HOST:PORT"))
+    Failure::refused(format!(
+        "--server {server:?} is not an address; write https://HOST:PORT or http://HOST:PORT"
+    ))
 }
 
 /// A page of a list: its items, the token of the next page, and the number of rows that the server
@@ -328,7 +366,8 @@ mod tests {
     fn addresses() {
         assert_eq!(normalize_address("127.0.0.1:7411").unwrap(), "http://127.0.0.1:7411");
         assert_eq!(normalize_address("http://farrier:7411/").unwrap(), "http://farrier:7411");
-        for bad in ["", "https://x", "ftp://x", "http://"] {
+        assert_eq!(normalize_address("https://farrier:7411/").unwrap(), "https://farrier:7411");
+        for bad in ["", "https://", "ftp://x", "http://"] {
             assert_eq!(normalize_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
         }
     }
@@ -369,7 +408,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let client = Client::new(&address.to_string()).unwrap();
+        let client = Client::new(&address.to_string(), &ClientTlsArgs::default()).unwrap();
         let request = proto::v1::GetMachineRequest::default();
         let failure = client.call(client.machines().get_machine(request)).await.unwrap_err();
         assert_eq!(failure.exit, Exit::Unreachable);

@@ -22,15 +22,18 @@ use proto::words::WireEnum;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
+/// The peers of a credential in a table that is not wide.
+const MAX_PEERS_SHOWN: usize = 2;
 /// The maximum size of a secret, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: CredentialCommand) -> Result<Exit> {
     match command {
         CredentialCommand::Create(args) => {
-            let name = args.name.clone();
             let request = CreateCredentialRequest {
-                name,
+                name: args.name.clone(),
+                peers: args.peers.clone(),
+                allow_plain_http: args.allow_plain_http,
                 secret: Some(read_secret(args)?),
                 dry_run: client.is_dry_run(),
             };
@@ -60,8 +63,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: CredentialComman
                 Ok((page.credentials, page.next_page_token, page.unreadable_rows))
             })
             .await?;
-            let none =
-                "no credentials; create one with `farrier credential create NAME --user USER`";
+            let none = "no credentials; create one with `farrier credential create NAME --user USER --for PEER`";
             let none = empty_list_note(&args.filter, none);
             screen.print_list(&credentials, credentials_table, none)?;
         }
@@ -89,6 +91,8 @@ fn update_request(
 ) -> Result<UpdateCredentialRequest> {
     Ok(UpdateCredentialRequest {
         name: args.name.clone(),
+        peers: args.peers.clone(),
+        allow_plain_http: args.allow_plain_http,
         secret: Some(read_secret(args)?),
         expected_version: version.or_any(),
         allow_missing,
@@ -114,6 +118,7 @@ fn describe(one: &Credential) -> String {
         ("Credential:", one.name.clone()),
         ("Kind:", one.kind().word().to_string()),
         ("User:", one.user.clone()),
+        ("For:", format_peers(one)),
         ("Version:", one.version.to_string()),
         ("Changed:", Clock::system().ago(one.updated_at.as_ref())),
     ];
@@ -203,14 +208,36 @@ fn describe_identity(one: &Identity) -> String {
     ])
 }
 
-fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
+/// The peers that may get the secret.
+fn format_peers(one: &Credential) -> String {
+    let peers = match one.peers.is_empty() {
+        true => "no peer".to_string(),
+        false => one.peers.join(", "),
+    };
+    if one.allow_plain_http { format!("{peers} (also over plain http://)") } else { peers }
+}
+
+/// The same for a table: the first peers and how many more there are.
+fn format_first_peers(one: &Credential, wide: bool) -> String {
+    match one.peers.len() {
+        0 => "-".into(),
+        count if count > MAX_PEERS_SHOWN && !wide => {
+            let more = count - MAX_PEERS_SHOWN;
+            format!("{}, {more} more", one.peers[..MAX_PEERS_SHOWN].join(", "))
+        }
+        _ => one.peers.join(", "),
+    }
+}
+
+fn credentials_table(credentials: &[Credential], wide: bool) -> Table {
     let clock = Clock::system();
-    let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED", "EXPIRES"]);
+    let mut table = Table::new(&["NAME", "KIND", "USER", "FOR", "VERSION", "CHANGED", "EXPIRES"]);
     for one in credentials {
         table.add_row(vec![
             (&one.name).into(),
             one.kind().word().into(),
             (&one.user).into(),
+            format_first_peers(one, wide).into(),
             one.version.to_string().into(),
             clock.ago(one.updated_at.as_ref()).into(),
             clock.expiry(one.expires_at.as_ref()).into(),

@@ -50,6 +50,7 @@ impl Exit {
             | Code::NotFound
             | Code::FailedPrecondition
             | Code::AlreadyExists
+            | Code::ResourceExhausted
             | Code::PermissionDenied
             | Code::Unauthenticated => Exit::Refused,
             // For both codes the caller can try again.
@@ -57,7 +58,6 @@ impl Exit {
             Code::DeadlineExceeded => Exit::TimedOut,
             Code::Cancelled
             | Code::Unknown
-            | Code::ResourceExhausted
             | Code::OutOfRange
             | Code::Unimplemented
             | Code::Internal
@@ -97,6 +97,11 @@ impl Failure {
 
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(Exit::Bug, message)
+    }
+
+    /// True if the server does not offer the call.
+    pub fn is_unimplemented(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.code() == Code::Unimplemented)
     }
 
     /// Prints the message on stderr and returns the exit code.

@@ -173,7 +173,7 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact> 
     let sending =
         tokio::spawn(async move { images.upload_artifact(ReceiverStream::new(receiver)).await });
     let mut progress = UploadProgress::new(path, total);
-    let mut sha256 = sha256.to_string();
+    let (mut sha256, mut size) = (sha256.to_string(), i64::try_from(total).unwrap_or(i64::MAX));
     loop {
         let mut data = Vec::with_capacity(CHUNK_BYTES);
         (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data).await.map_err(unreadable)?;
@@ -181,7 +181,8 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact> 
             break;
         }
         progress.add_sent(data.len());
-        let request = UploadArtifactRequest { sha256: std::mem::take(&mut sha256), data };
+        let (sha256, size) = (std::mem::take(&mut sha256), std::mem::take(&mut size));
+        let request = UploadArtifactRequest { sha256, data, size };
         if sender.send(request).await.is_err() {
             // The server has refused the upload; its response says why.
             break;

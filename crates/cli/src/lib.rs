@@ -3,13 +3,17 @@
 //! A command line becomes an API call, and its result becomes an exit code. This crate has no
 //! business rules: the server decides; the client sends requests, prints results and waits.
 
+mod access;
 mod admin;
 mod agent;
 mod args;
+mod audit;
 mod bmc;
 mod client;
+mod client_tls;
 mod cluster;
 mod component;
+mod context;
 mod credential;
 mod db;
 mod device;
@@ -34,6 +38,7 @@ mod plan;
 mod power;
 mod power_shelf;
 mod rack;
+mod secret;
 mod serve;
 mod sim;
 mod site;
@@ -41,6 +46,7 @@ mod switch;
 mod table;
 mod text;
 mod time;
+mod tls;
 mod update;
 mod watch;
 mod why;
@@ -48,6 +54,7 @@ mod why;
 use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
 use client::Client;
+use context::ConnectionOptions;
 use exit::{Exit, Failure};
 use output::Screen;
 use std::process::ExitCode;
@@ -79,12 +86,27 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
     if cli.dry_run && !matches!(cli.command, Command::Client(_)) {
         return Err(Failure::refused("this command has no dry run; leave --dry-run out"));
     }
+    let options = ConnectionOptions {
+        context: cli.context.as_deref(),
+        server: cli.server.as_deref(),
+        token_file: cli.token_file.as_deref(),
+        tls: Some(&cli.tls),
+    };
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
         Command::Agent(command) => agent::run(&mut screen, command),
+        Command::Tls(command) => tls::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
+        Command::Context(command) => context::run(&mut screen, command),
+        Command::Login(args) => {
+            let options = ConnectionOptions { server: Some(&args.url), ..options };
+            let connection = context::connect(&options)?;
+            access::login(&mut screen, args, connection).await
+        }
         Command::Client(command) => {
-            let client = Client::new(&cli.server)?;
+            let connection = context::connect(&options)?;
+            let client = Client::new(&connection.server, &connection.tls)?
+                .with_token(connection.token.as_deref())?;
             if !cli.dry_run {
                 return run_client_command(&client, &mut screen, command).await;
             }
@@ -149,7 +171,13 @@ async fn run_client_command(
         ClientCommand::Node(command) => node::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
+        ClientCommand::Whoami => access::whoami(client, screen).await,
+        ClientCommand::Console => access::console(client, screen).await,
+        ClientCommand::Token(command) => access::run_token(client, screen, command).await,
+        ClientCommand::Role(command) => access::run_role(client, screen, command).await,
+        ClientCommand::Audit(command) => audit::run(client, screen, command).await,
         ClientCommand::Db(command) => db::run(client, screen, command).await,
+        ClientCommand::Secret(command) => secret::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }
 }

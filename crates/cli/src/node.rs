@@ -15,6 +15,7 @@ use crate::operation::{
     request_id_unless_dry_run, time_line, usual_cell,
 };
 use crate::output::Screen;
+use crate::plan::destructive_cell;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
@@ -210,18 +211,19 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
     }
     text.push('\n');
     let preview = answer.run.as_ref().and_then(|run| run.preview.clone()).unwrap_or_default();
-    let mut table = Table::new(&["STEP", "USUAL", "WOULD"]);
+    let mut table = Table::new(&["STEP", "USUAL", "DESTRUCTIVE", "WOULD"]);
     for stage in &answer.stages {
         let named =
             |one: &&PreviewedStep| one.step.as_ref().is_some_and(|step| step.name == stage.stage);
-        let time = preview.steps.iter().find(named);
-        let usual = time.map(|one| usual_cell(one.usual_ms, one.usual_p95_ms)).unwrap_or_default();
+        let step = preview.steps.iter().find(named);
+        let usual = step.map(|one| usual_cell(one.usual_ms, one.usual_p95_ms)).unwrap_or_default();
+        let destructive = destructive_cell(step.is_some_and(|one| one.destructive));
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
             (true, "") => Cell::with_tone("would be adopted", Tone::Dim),
             (true, why) => Cell::with_tone(format!("would be adopted: {why}"), Tone::Dim),
         };
-        table.add_row(vec![(&stage.stage).into(), usual.into(), cell]);
+        table.add_row(vec![(&stage.stage).into(), usual.into(), destructive, cell]);
     }
     text.push_str(&table.render(colors));
     text.push_str(&format!("\n{}", note_lines(&answer.notes)));
@@ -371,6 +373,7 @@ node-2  active       machine-2  -       -          -
                 step: Some(step),
                 usual_ms: 2_000,
                 usual_p95_ms: 3_000,
+                destructive: true,
                 ..PreviewedStep::default()
             }],
             limit_seconds: 60,
@@ -397,9 +400,9 @@ node-2  active       machine-2  -       -          -
 would onboard machine-1 at site-a as a new node
 MAAS has the machine as Ready
 
-STEP              USUAL         WOULD
-load_site_config  2s, up to 3s  would run
-commission_node   -             would be adopted: MAAS has the machine as Ready
+STEP              USUAL         DESTRUCTIVE  WOULD
+load_site_config  2s, up to 3s  yes          would run
+commission_node   -             -            would be adopted: MAAS has the machine as Ready
 
 gate health refuses it, and the override passes it
 time: usually 2s, at most 1m 0s

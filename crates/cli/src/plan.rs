@@ -105,8 +105,12 @@ fn describe(plan: &Plan) -> String {
 
 /// Adds the row of a step in a dry run, with its usual time.
 pub fn add_previewed_step(table: &mut Table, step: &Step, usual: String, destructive: bool) {
-    let destructive = if destructive { "yes" } else { "-" };
-    table.add_row(step_cells(step, [usual.into(), destructive.into()]));
+    table.add_row(step_cells(step, [usual.into(), destructive_cell(destructive)]));
+}
+
+/// The cell that says whether doing a step twice would do harm.
+pub fn destructive_cell(destructive: bool) -> Cell {
+    if destructive { "yes" } else { "-" }.into()
 }
 
 /// The cells of a step; `more` stand before the last.

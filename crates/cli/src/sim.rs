@@ -5,7 +5,7 @@ use crate::args::{
     SimVerb,
 };
 use crate::client::{Client, fetch_pages};
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::filter::{FilterText, empty_list_note};
 use crate::operation::fetch_runs;
 use crate::output::Screen;
@@ -21,6 +21,16 @@ use proto::words::{self, WireEnum};
 const MAX_FILTER_RUNS: usize = 64;
 
 pub async fn run(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
+    execute(client, screen, command).await.map_err(|failure| match failure.is_unimplemented() {
+        true => Failure::refused(
+            "the server has no simulated hardware; start one that has with `farrier serve --demo` \
+             or `farrier serve --simulate N`, or set sim.enabled in its configuration",
+        ),
+        false => failure,
+    })
+}
+
+async fn execute(client: &Client, screen: &mut Screen, command: SimCommand) -> Result<Exit> {
     match command {
         SimCommand::Fault(SimFaultCommand::Create(args)) => {
             let request = CreateFaultRequest { fault: Some(fault_rule(args)) };
@@ -120,6 +130,7 @@ fn fault_rule(args: SimFaultArgs) -> SimFault {
         delay_ms,
         message: args.message,
         code: args.code,
+        at_percent: args.at_percent.unwrap_or_default(),
         ..Default::default()
     }
 }
@@ -148,7 +159,7 @@ fn action_name(action: SimAction) -> &'static str {
 fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
     let mut table = Table::new(&[
         "FAULT_ID", "MACHINE", "EFFECT", "VERB", "ACTION", "CODE", "TIMES", "STRUCK", "DELAY",
-        "MESSAGE",
+        "AT", "MESSAGE",
     ]);
     for fault in faults {
         let or = |text: &str, empty: &str| {
@@ -157,6 +168,8 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
         let times = if fault.times == 0 { "∞".to_string() } else { fault.times.to_string() };
         let delay =
             if fault.delay_ms == 0 { String::new() } else { format!("{}ms", fault.delay_ms) };
+        let at =
+            if fault.at_percent == 0 { String::new() } else { format!("{}%", fault.at_percent) };
         table.add_row(vec![
             (&fault.fault_id).into(),
             or(&fault.machine, "*").into(),
@@ -167,6 +180,7 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
             times.into(),
             fault.struck.to_string().into(),
             delay.into(),
+            at.into(),
             (&fault.message).into(),
         ]);
     }

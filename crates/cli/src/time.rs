@@ -28,6 +28,12 @@ impl Clock {
         model::time::Timestamp::from_micros(self.now.as_microsecond())
     }
 
+    /// The time this long ago.
+    pub fn before(&self, ago: Duration) -> Timestamp {
+        let at = self.now.checked_sub(ago).unwrap_or(jiff::Timestamp::MIN);
+        Timestamp { seconds: at.as_second(), nanos: at.subsec_nanosecond() }
+    }
+
     /// `10:00:01`, for lines of a stream.
     pub fn time_of_day(&self, at: Option<&Timestamp>) -> String {
         self.zoned(at).map_or_else(|| "--:--:--".into(), |at| at.strftime("%H:%M:%S").to_string())

@@ -17,6 +17,7 @@ pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
 pub(crate) use start::admit_again_now;
 
 use crate::Engine;
+use crate::access::Caller;
 use crate::holds::hold_devices;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
@@ -87,6 +88,13 @@ impl Created {
         self.0.push((run.spec.clone(), claimed));
         Ok(run)
     }
+
+    /// Refuses the transaction if its caller may not do what the steps of a run do.
+    fn check_permissions(&self, caller: &Caller) -> std::result::Result<(), Refusal> {
+        self.0.iter().try_for_each(|(spec, _)| {
+            caller.require_all(spec.permissions(), spec.run_type.as_str())
+        })
+    }
 }
 
 /// A time after `last_change`, even if the replica that made the change has a faster clock. The
@@ -131,8 +139,16 @@ impl Engine {
         body: impl TxBody<I, (T, Created)>,
     ) -> Result<T> {
         let engine = self.clone();
+        let checked = (input, body, self.caller().clone());
         let written = async move {
-            let (value, created) = match engine.store().retry_write(name, input, body).await {
+            let written = engine.store().retry_write(name, checked, |(input, body, caller), tx| {
+                Box::pin(async move {
+                    let (value, created) = body(input, tx).await?;
+                    created.check_permissions(caller)?;
+                    Ok((value, created))
+                })
+            });
+            let (value, created) = match written.await {
                 Err(StoreError::Refused(refusal)) if !engine.store().is_dry_run() => {
                     let reason = refusal.reason.as_str();
                     tracing::info!(request = name, reason, %refusal, "operation refused");

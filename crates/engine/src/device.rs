@@ -6,6 +6,7 @@ mod predict;
 
 use crate::admission::event;
 use crate::change::Expected;
+use crate::explain::load_dead_feeds;
 use crate::holds::unknown;
 use crate::scheduler::lifecycle::LoadContext;
 use crate::topology::{self, DeviceLocation, check_feeding_shelves, check_slots};
@@ -24,7 +25,7 @@ use model::refusal::Refusal;
 use model::run::Run;
 use model::run::actions::Requester;
 use model::switch::Switch;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::version::check_version;
 use model::why::{Explanation, explain_device, record_overdue};
@@ -461,7 +462,13 @@ async fn explain_one<D: Device<TurnInput = DeviceContext> + LoadContext>(
     let Some(device) = tx.record::<D>(id).await? else { return Ok(None) };
     let observed = device.load_context(tx, fresh.clone(), now).await?;
     let next = device.next(&observed, now);
-    let reported = explain_device(&device, &next, now);
+    let mut reported = explain_device(&device, &next, now);
+    let silent = device.observed().is_some_and(|observed| !observed.reachable);
+    let rack = device.head().rack.as_ref().filter(|_| silent && D::TARGET == TargetKind::Switch);
+    if let Some(rack) = rack {
+        let dead = load_dead_feeds(tx, rack, &device.spec().feeds).await?;
+        reported.blame_feeds(id, &dead);
+    }
     let id = device.head().active_run.clone();
     let id = id.or_else(|| device.failure().and_then(|one: &DeviceFailure| one.run.clone()));
     let run = match &id {

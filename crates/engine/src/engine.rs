@@ -1,5 +1,6 @@
 //! The engine: the shared context, and one service for each kind.
 
+use crate::access::Caller;
 use crate::clock::Clock;
 use crate::cluster::Clusters;
 use crate::component::Components;
@@ -29,7 +30,7 @@ use model::time::Timestamp;
 use providers::Providers;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Replica, Result, Store};
+use store::{AuditDraft, Replica, Result, Store};
 use tokio::sync::watch;
 
 /// Cheap to clone: all clones share one context.
@@ -37,6 +38,8 @@ use tokio::sync::watch;
 pub struct Engine {
     context: Arc<Context>,
     store: Store,
+    /// On whose behalf this handle acts.
+    caller: Caller,
 }
 
 struct Context {
@@ -50,6 +53,7 @@ struct Context {
     observer: Observer,
     nodes: NodeWatch,
     side_facts: SideFacts,
+    internal: Caller,
 }
 
 impl Engine {
@@ -75,8 +79,10 @@ impl Engine {
             observer: Observer::default(),
             nodes: NodeWatch::default(),
             side_facts,
+            internal: Caller::internal(),
         });
-        let engine = Self { context, store };
+        let caller = context.internal.clone();
+        let engine = Self { context, store, caller };
         engine.scheduler().start_up().await?;
         tokio::spawn(engine.machines().run_probes());
         tokio::spawn(engine.devices().run_polling());
@@ -92,7 +98,28 @@ impl Engine {
     /// requests of one transaction: a second one would not see the writes of the first.
     #[must_use]
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
-        Self { context: Arc::clone(&self.context), store: self.store.with_dry_run(dry_run) }
+        Self { store: self.store.with_dry_run(dry_run), ..self.clone() }
+    }
+
+    /// The same engine for the requests of a caller. Admission checks its permissions.
+    #[must_use]
+    pub fn for_caller(&self, caller: &Caller) -> Self {
+        Self { caller: caller.clone(), ..self.clone() }
+    }
+
+    /// The same engine for a request whose first commit writes this entry of the audit log.
+    #[must_use]
+    pub fn with_audit(&self, audit: Option<Arc<AuditDraft>>) -> Self {
+        Self { store: self.store.with_audit(audit), ..self.clone() }
+    }
+
+    /// The same engine for its own work, which no caller has asked for.
+    fn as_internal(&self) -> Self {
+        self.for_caller(&self.context.internal).with_audit(None)
+    }
+
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Stops claiming, waits for short effects, and releases the other claims.
@@ -157,12 +184,13 @@ impl Engine {
         HealthReports(self.clone())
     }
 
+    /// Turns run on behalf of the engine, also the first turn of a run that a caller has started.
     pub fn scheduler(&self) -> Scheduler {
-        Scheduler(self.clone())
+        Scheduler(self.as_internal())
     }
 
     pub(crate) fn fan_out(&self) -> FanOut {
-        FanOut(self.clone())
+        FanOut(self.as_internal())
     }
 
     pub fn store(&self) -> &Store {

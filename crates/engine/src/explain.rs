@@ -32,6 +32,7 @@ use model::why::{
     explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
     writes_disk,
 };
+use offered::Offer;
 use providers::Target;
 use std::time::Duration;
 use store::{
@@ -241,7 +242,11 @@ impl Engine {
 
     /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
-        let error = match self.explain_readable(id).await {
+        self.explain_offering(id, Offer::All).await
+    }
+
+    async fn explain_offering(&self, id: &str, offer: Offer) -> Result<Explained> {
+        let error = match self.explain_readable(id, offer).await {
             Ok(explained) => {
                 let explanation = explained.explanation.with_plain_commands();
                 return Ok(Explained { explanation, ..explained });
@@ -264,45 +269,46 @@ impl Engine {
         Ok(Explained { explanation, ..Explained::default() })
     }
 
-    async fn explain_readable(&self, id: &str) -> Result<Explained> {
+    async fn explain_readable(&self, id: &str, offer: Offer) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
-            return self.explain_rack(id, &rack).await;
+            return self.explain_rack(id, &rack, offer).await;
         }
         if let Some(device) = self.devices().explain(id).await? {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
-            self.drop_refused(id, None, &mut explanation).await;
+            self.drop_refused((id, offer), None, &mut explanation).await;
             trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
         }
         if let Ok(node) = NodeId::parse(id) {
-            return self.explain_node(id, &node).await;
+            return self.explain_node(id, &node, offer).await;
         }
         if let Ok(site) = SiteId::parse(id) {
             let mut explanation = explain_site(&self.sites().get(&site).await?);
             self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
             return Ok(Explained { explanation, ..Explained::default() });
         }
-        self.explain_machine_or_run(id).await
+        self.explain_machine_or_run(id, offer).await
     }
 
-    async fn explain_rack(&self, id: &str, rack: &RackId) -> Result<Explained> {
+    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer) -> Result<Explained> {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
-        self.drop_refused(id, trace.latest.as_ref(), &mut explained.explanation).await;
+        let latest = trace.latest.as_ref();
+        self.drop_refused((id, offer), latest, &mut explained.explanation).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
         trace.tell(id, self.now(), &mut explained.explanation);
         Ok(explained)
     }
 
-    async fn explain_node(&self, id: &str, node: &NodeId) -> Result<Explained> {
+    async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer) -> Result<Explained> {
         let NodeView { node, run, machine, mut explanation, .. } = self.nodes().get(node).await?;
         if let Some(machine) = machine.as_ref().filter(|_| node.state == NodeState::Offline) {
-            explanation.blame_feeds(&machine.id, &self.find_dead_feeds(machine).await?);
+            explanation.blame_feeds(machine.id.as_str(), &self.find_dead_feeds(machine).await?);
         }
-        self.drop_refused(id, run.as_ref(), &mut explanation).await;
         self.drop_incapable(machine.as_ref(), &mut explanation);
+        self.drop_refused((id, offer), run.as_ref(), &mut explanation).await;
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
@@ -311,7 +317,7 @@ impl Engine {
         Ok(Explained { explanation, machine_id, run_id, ..Explained::default() })
     }
 
-    async fn explain_machine_or_run(&self, id: &str) -> Result<Explained> {
+    async fn explain_machine_or_run(&self, id: &str, offer: Offer) -> Result<Explained> {
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;
@@ -343,14 +349,15 @@ impl Engine {
                 reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
                 let known = machine.conditions.get(ConditionType::Reachable);
                 if known.is_some_and(|known| !known.status) {
-                    reported.blame_feeds(&machine.id, &self.find_dead_feeds(machine).await?);
+                    let dead = self.find_dead_feeds(machine).await?;
+                    reported.blame_feeds(machine.id.as_str(), &dead);
                 }
                 reported
             }
             (None, Some(_) | None) => Explanation::default(),
         };
-        self.drop_refused(id, run.as_ref(), &mut reported).await;
         self.drop_incapable(machine.as_ref(), &mut reported);
+        self.drop_refused((id, offer), run.as_ref(), &mut reported).await;
         trace.tell(id, now, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
@@ -367,11 +374,11 @@ impl Engine {
     /// The power shelves that feed a machine, if all of them are off.
     async fn find_dead_feeds(&self, machine: &Machine) -> Result<Vec<PowerShelfId>> {
         let Some(rack) = machine.spec.rack.clone() else { return Ok(Vec::new()) };
-        let read = self.store().read(rack, |rack, tx| Box::pin(tx.records_in_rack(rack)));
-        // A shelf that cannot be read may be on.
-        let shelves: Result<Vec<PowerShelf>> =
-            read.await?.into_iter().map(|(_, one)| one).collect();
-        Ok(shelves.map(|shelves| dead_feeds(machine, &shelves)).unwrap_or_default())
+        let input = (rack, machine.spec.feeds.clone());
+        let read = self
+            .store()
+            .read(input, |(rack, feeds), tx| Box::pin(load_dead_feeds(tx, rack, feeds)));
+        read.await
     }
 
     async fn read_trace(&self, id: &str, target: Option<TargetId>) -> Result<ObjectTrace> {
@@ -399,6 +406,18 @@ impl Engine {
                 .degraded_reason(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
         }))
     }
+}
+
+/// The power shelves that feed a device of a rack, if all of them are off.
+pub(crate) async fn load_dead_feeds(
+    tx: &mut Tx,
+    rack: &RackId,
+    feeds: &[PowerShelfId],
+) -> Result<Vec<PowerShelfId>> {
+    // A shelf that cannot be read may be on.
+    let shelves: Result<Vec<PowerShelf>> =
+        tx.records_in_rack(rack).await?.into_iter().map(|(_, one)| one).collect();
+    Ok(shelves.map(|shelves| dead_feeds(feeds, &shelves)).unwrap_or_default())
 }
 
 /// A page of a history, and whether the object has any.

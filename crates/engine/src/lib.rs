@@ -6,7 +6,9 @@
 //! `turn` is the kernel, `watch` streams events and logs, `retention` deletes expired rows. The
 //! engine contains no vendor protocol and no SQL.
 
+pub mod access;
 pub mod admission;
+pub mod audit;
 mod change;
 pub mod clock;
 pub mod cluster;

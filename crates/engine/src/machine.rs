@@ -9,7 +9,7 @@ pub(crate) mod probe;
 use crate::admission::{event, lock_machine, missing_machine};
 use crate::change::Expected;
 use crate::topology::{
-    DeviceLocation, check_feeding_shelves, check_machine_location, check_may_move,
+    DeviceLocation, DeviceMove, check_feeding_shelves, check_machine_location, check_may_move,
     mark_racks_changed, predict_racks,
 };
 use crate::{Change, Engine};
@@ -25,7 +25,6 @@ use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Cause, MachinePage, NewEvent, Result, Tx};
 
@@ -112,19 +111,19 @@ impl Machines {
     pub async fn predict_racks(&self, machines: Vec<Machine>) -> Result<Vec<String>> {
         let found = self.0.store().read(machines, |machines, tx| {
             Box::pin(async move {
-                let mut follows = BTreeSet::new();
+                let mut moves = Vec::new();
                 for machine in machines {
                     let before = tx.machine(&machine.id).await?;
                     let from = before.map_or(DeviceLocation::NOWHERE, |before| {
                         DeviceLocation::of_machine(&before.spec)
                     });
                     let to = DeviceLocation::of_machine(&machine.spec);
-                    follows.extend(predict_racks(tx, &from, &to).await?);
+                    moves.push(DeviceMove { device: TargetId::from(&machine.id), from, to });
                 }
-                Ok(follows)
+                predict_racks(tx, &moves).await
             })
         });
-        Ok(found.await?.into_iter().collect())
+        found.await
     }
 
     /// Sets or clears a condition on an administrator's request.
@@ -317,7 +316,11 @@ impl Flag {
         let FlagRequest { id, condition, status, overrides } = &self.request;
         let (condition, status, Requester { by, reason }) = (*condition, *status, &self.who);
         let mut machine = lock_machine(tx, id, self.now).await?;
-        if !machine.is(condition) && !status {
+        let before = machine.clone();
+        if condition == ConditionType::NeedsIntervention && !status {
+            machine.failed_imaging = None;
+        }
+        if !machine.is(condition) && !status && machine == before {
             let text = format!("{id} is not flagged {}", condition.as_str());
             return Err(Refusal::new(Reason::NotFlagged, text)
                 .next(format!("farrier get {id}"))
@@ -330,7 +333,7 @@ impl Flag {
             note = overrides.history_note(by, &refusing);
         }
         let observed = ConditionObservation::new(condition, status, reason.clone());
-        if machine.learn(&[observed], self.now) {
+        if machine.learn(&[observed], self.now) || machine != before {
             let what = if status { "set" } else { "cleared" };
             let message = format!("{} {what}: {reason}{note}", condition.as_str());
             let event = event(Cause::Admin, by, message, here!(), self.now);

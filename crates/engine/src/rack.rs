@@ -27,7 +27,7 @@ use model::machine::Machine;
 use model::order::Selection;
 use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
-    NotIngested, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackSpec,
+    Counts, NotIngested, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackSpec,
     RackState, RackTurnInput, explain,
 };
 use model::refusal::{Reason, Refusal};
@@ -156,6 +156,16 @@ impl Racks {
             .store()
             .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)));
         self.0.trace_refusal(rack.as_str(), (&actor, "delete"), done.await)
+    }
+}
+
+impl Racks {
+    /// What a rack would do after a change of its record, for a dry run.
+    pub async fn predict_rediscovery(&self, rack: &Rack) -> Result<String> {
+        let loaded =
+            self.0.store().read(rack.id(), |id, tx| Box::pin(load_devices(tx, id))).await?;
+        let there = Counts::of(loaded.iter().map(|device| &device.target));
+        Ok(rack.predict_rediscovery(there))
     }
 }
 

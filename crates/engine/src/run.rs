@@ -31,7 +31,8 @@ impl Runs {
     /// Cancel, retry, resume, adopt, mark manual.
     pub async fn act(&self, id: RunId, action: Action, who: Requester) -> Result<Run> {
         let (run, by) = (id.clone(), who.by.clone());
-        let act = ActionTransaction { id, action, who, now: self.0.now() };
+        let caller = self.0.caller().clone();
+        let act = ActionTransaction { id, action, who, caller, now: self.0.now() };
         let done =
             self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await;
         self.trace_action(&run, (&by, action.as_str()), done).await

@@ -213,6 +213,8 @@ impl Scheduler {
                 Ok(Signal::Wake(id)) => self.wake_claimed(&id),
                 Ok(Signal::Event) => self.0.hub().notify_events(),
                 Ok(Signal::Log(id)) => self.0.hub().notify_log(&id),
+                // The access control has a receiver of its own.
+                Ok(Signal::Access) => {}
                 Err(RecvError::Lagged(_)) => {
                     self.state().work_signal.notify_one();
                     self.0.hub().notify_all();

@@ -4,19 +4,26 @@
 //! is authenticated with it, so that a copied or renamed row does not decrypt. It is decrypted only
 //! for the provider that logs in with it. [`SecretStore`] is also the state store of the providers.
 
+mod binding;
 mod cipher;
 mod deployment;
 mod identity;
+mod keys;
 
-pub use cipher::Cipher;
+pub use binding::{BoundCredential, DefaultCredentials};
 pub(crate) use cipher::checksum;
+pub use cipher::{Cipher, KEY_BYTES, KeyBytes, random_key};
 pub use deployment::BootOffer;
+pub use keys::{Rotation, TokenKeys, has_sealed_values};
 
 use crate::FaultResult;
 use crate::clock::Clock;
 use crate::node::agents::issue;
 use async_trait::async_trait;
-use model::credential::{CredentialWrite, no_credential as unknown_credential};
+use model::credential::{
+    BindingWrite, BoundHost, CredentialPolicy, CredentialWrite, Peer, PeerBinding,
+    no_credential as unknown_credential,
+};
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
 use model::fault::{Fault, FaultCode};
@@ -26,21 +33,23 @@ use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
 use model::node::enroll::{EnrollmentToken, TOKEN_LIFE};
+use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::site::Site;
 use model::text;
 use model::time::Timestamp;
 use model::version::check_version;
-use providers::kubernetes;
 use providers::state_store::{
-    Checkpoint, Credential, Lockout, ProviderStateStore, Secret, no_credential, no_image, no_node,
-    no_site,
+    Checkpoint, Credential, CredentialFacts, Lockout, ProviderStateStore, Secret, StoredCredential,
+    no_credential, no_image, no_node, no_site,
 };
+use providers::{kubernetes, maas};
 use secrecy::SecretString;
 use serde_json::Value;
+use std::sync::Arc;
 use store::{
-    Cause, CheckpointRow, CredentialRow, DeploymentLookup, IdentityRow, Listed, LockoutRow,
-    NewEvent, Result, Store, StoreError, Tx,
+    AuditDraft, Cause, CheckpointRow, CredentialRow, DeploymentLookup, IdentityRow, Listed,
+    LockoutRow, NewEvent, Result, Store, StoreError, Tx,
 };
 
 #[derive(Clone)]
@@ -60,6 +69,17 @@ pub struct CredentialInfo {
     pub updated_at: Timestamp,
     /// When a kubeconfig expires, where it says so.
     pub expires_at: Option<Timestamp>,
+    /// Where its secret may be sent.
+    pub policy: CredentialPolicy,
+}
+
+/// A request to write a credential.
+#[derive(Debug, Clone)]
+pub struct CredentialRequest {
+    pub write: CredentialWrite,
+    pub binding: BindingWrite,
+    /// Whether the credential must be bound to a peer.
+    pub binding_required: bool,
 }
 
 impl SecretStore {
@@ -73,6 +93,17 @@ impl SecretStore {
         Self { store: self.store.with_dry_run(dry_run), ..self.clone() }
     }
 
+    /// The same secret store for a request whose first commit writes this entry of the audit log.
+    #[must_use]
+    pub fn with_audit(&self, audit: Option<Arc<AuditDraft>>) -> Self {
+        Self { store: self.store.with_audit(audit), ..self.clone() }
+    }
+
+    /// The key of the chain of the audit log. It is derived from a key that a rotation keeps.
+    pub fn audit_key(&self) -> SecretString {
+        self.cipher.enrollment_token("audit chain").into()
+    }
+
     /// A credential as it is shown. Its expiry is read from the secret itself.
     fn describe(&self, row: CredentialRow) -> CredentialInfo {
         let expires_at = match self.cipher.open(&row.name, &row.sealed) {
@@ -81,14 +112,15 @@ impl SecretStore {
                 None
             }
         };
-        let CredentialRow { name, kind, login, version, updated_at, sealed: _ } = row;
-        CredentialInfo { name, kind, login, version, updated_at, expires_at }
+        let CredentialRow { name, kind, login, version, updated_at, policy, .. } = row;
+        let policy = policy.unwrap_or_default();
+        CredentialInfo { name, kind, login, version, updated_at, expires_at, policy }
     }
 
     /// The secret of an enrollment token; it is derived from the key of this installation.
     pub(crate) fn enrollment_secret(&self, ticket: &EnrollmentToken) -> SecretString {
         let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());
-        self.cipher.token(&format!("enroll/{node}/{issued}")).into()
+        self.cipher.enrollment_token(&format!("enroll/{node}/{issued}")).into()
     }
 
     /// Stores a secret under a name.
@@ -96,20 +128,32 @@ impl SecretStore {
         &self,
         name: &str,
         secret: &Secret,
-        write: CredentialWrite,
+        request: CredentialRequest,
         who: Requester,
     ) -> Result<CredentialInfo> {
         text::check_name("name", name)?;
         let (kind, login) = kind_and_login(secret);
-        let sealed = self.cipher.seal(name, secret)?;
         let (name, kind, login) = (name.to_string(), kind.to_string(), login.to_string());
         let now = (self.clock)();
-        let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
+        let row = CredentialRow {
+            name,
+            kind,
+            login,
+            sealed: Vec::new(),
+            version: 0,
+            updated_at: now,
+            policy: None,
+            key_id: None,
+        };
+        let own_server = match secret {
+            Secret::Kubeconfig { text } => Some(binding::kubeconfig_policy(text)),
+            Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => None,
+        };
+        let (secrets, secret) = (self.clone(), secret.clone());
+        let written = NewCredential { secrets, secret, row, request, own_server, who };
         let written = self
             .store
-            .retry_write("write_credential", (row, write, who), |(row, write, who), tx| {
-                Box::pin(write_credential(tx, row, *write, who))
-            })
+            .retry_write("write_credential", written, |new, tx| Box::pin(new.write(tx)))
             .await?;
         Ok(self.describe(written))
     }
@@ -117,6 +161,7 @@ impl SecretStore {
     pub async fn get(&self, name: &str) -> Result<CredentialInfo> {
         let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
         let row = found.await?.ok_or_else(|| unknown_credential(name))?;
+        self.load_keys_of(std::slice::from_ref(&row)).await?;
         Ok(self.describe(row))
     }
 
@@ -133,6 +178,7 @@ impl SecretStore {
         });
         let page = rows.await?;
         self.store.unreadable().record(&page.unreadable);
+        self.load_keys_of(&page.items).await?;
         Ok(page.map(|row| self.describe(row)))
     }
 
@@ -151,6 +197,15 @@ impl SecretStore {
             })
             .await?;
         Ok(self.describe(gone))
+    }
+
+    /// A credential with its secret. Its policy decides which peer gets it.
+    async fn stored(&self, name: &str) -> FaultResult<StoredCredential> {
+        let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
+        let row = row.await.map_err(database_fault)?.ok_or_else(|| no_credential(name))?;
+        let secret = self.open_row(&row).await?;
+        let policy = row.policy.unwrap_or_default();
+        Ok(StoredCredential { name: row.name, version: row.version, secret, policy })
     }
 
     /// Removes the lockout of a peer, so that a refused login is tried again.
@@ -176,20 +231,70 @@ fn request_event(who: &Requester, message: String, decided_by: &str, at: Timesta
     NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
 }
 
-async fn write_credential(
-    tx: &mut Tx,
-    row: &CredentialRow,
-    write: CredentialWrite,
-    who: &Requester,
-) -> Result<CredentialRow> {
-    let known = tx.credential(&row.name).await?.map(|known| known.version);
-    write.admit(&row.name, known)?;
-    let last = tx.last_credential_version(&row.name).await?;
-    let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
-    let message = format!("{} of {:?} set", row.kind, row.login);
-    let event = request_event(who, message, here!(), row.updated_at);
-    tx.put_credential(&row, known, &event).await?;
-    Ok(row)
+struct NewCredential {
+    secrets: SecretStore,
+    secret: Secret,
+    /// Without the sealed secret.
+    row: CredentialRow,
+    request: CredentialRequest,
+    /// The server of a kubeconfig, which is its binding.
+    own_server: Option<CredentialPolicy>,
+    who: Requester,
+}
+
+impl NewCredential {
+    async fn write(&self, tx: &mut Tx) -> Result<CredentialRow> {
+        let name = &self.row.name;
+        let stored = tx.credential(name).await?;
+        let known = stored.as_ref().map(|known| known.version);
+        self.request.write.admit(name, known)?;
+        let policy = self.policy(tx, stored.and_then(|stored| stored.policy)).await?;
+        let bound: Vec<String> = policy.peers.iter().map(ToString::to_string).collect();
+        let last = tx.last_credential_version(name).await?;
+        let version = last.max(known.unwrap_or(0)) + 1;
+        let (key_id, sealed) = self.secrets.seal_in(tx, name, &self.secret).await?;
+        let (key_id, policy) = (Some(key_id), Some(policy));
+        let row = CredentialRow { version, policy, key_id, sealed, ..self.row.clone() };
+        let message = format!("{} of {:?} set for {}", row.kind, row.login, bound.join(", "));
+        let event = request_event(&self.who, message, here!(), row.updated_at);
+        tx.put_credential(&row, known, &event).await?;
+        Ok(row)
+    }
+
+    /// The binding of the credential, with the present addresses of the sites that it names.
+    async fn policy(
+        &self,
+        tx: &mut Tx,
+        stored: Option<CredentialPolicy>,
+    ) -> Result<CredentialPolicy> {
+        let CredentialRequest { binding, binding_required, .. } = &self.request;
+        match (&self.own_server, binding) {
+            (Some(own), BindingWrite::Keep { .. }) => return Ok(own.clone()),
+            (Some(_), BindingWrite::Replace(_)) => {
+                let problem = "is given with a kubeconfig, which is bound to the server in it";
+                return Err(Refusal::invalid("peers", problem, "leave it out").into());
+            }
+            (None, BindingWrite::Keep { .. } | BindingWrite::Replace(_)) => {}
+        }
+        let mut policy = binding.clone().apply(&self.row.name, stored, *binding_required)?;
+        for binding in &mut policy.peers {
+            if let PeerBinding::Site { id, at: at @ None } = binding {
+                *at = Some(site_host(tx, id).await?);
+            }
+        }
+        Ok(policy)
+    }
+}
+
+/// The host and port of a site's MAAS.
+async fn site_host(tx: &mut Tx, id: &SiteId) -> Result<BoundHost> {
+    let site = tx.record::<Site>(id.as_str()).await?;
+    let site = site.ok_or_else(|| Refusal::not_found("site", id, "farrier site list"))?;
+    let address = maas::Address::parse(&site.spec.maas_url).ok();
+    address.and_then(|address| BoundHost::of(&address.peer())).ok_or_else(|| {
+        let problem = format!("names site:{id}, which has no usable maas_url");
+        Refusal::invalid("peers", problem, "correct the site, or name the host of its MAAS").into()
+    })
 }
 
 async fn delete_credential(
@@ -227,11 +332,16 @@ async fn find_or_issue_token(
 
 #[async_trait]
 impl ProviderStateStore for SecretStore {
-    async fn credential(&self, name: &str) -> FaultResult<Credential> {
-        let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
-        let row = row.await.map_err(database_fault)?.ok_or_else(|| no_credential(name))?;
-        let secret = self.cipher.open(name, &row.sealed)?;
-        Ok(Credential { name: row.name, version: row.version, secret })
+    async fn credential(&self, name: &str, peer: &Peer) -> FaultResult<Credential> {
+        Credential::release(self.stored(name).await?, peer)
+    }
+
+    async fn kubeconfig(&self, name: &str) -> FaultResult<SecretString> {
+        self.stored(name).await?.kubeconfig()
+    }
+
+    async fn credential_facts(&self, name: &str) -> FaultResult<CredentialFacts> {
+        self.stored(name).await.map(CredentialFacts::new)
     }
 
     async fn identity(&self, peer: &str) -> FaultResult<Option<String>> {

@@ -1,12 +1,13 @@
 //! The slots of devices in racks. A rack's turn runs when a device was added, moved or taken out.
 
+use crate::rack::load_devices;
 use model::device::Device;
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::{Machine, MachineSpec};
 use model::placement::{DevicePlacement, ShelfLocation, check_feeds, check_overlap};
 use model::power_shelf::PowerShelf;
-use model::rack::{Rack, RackDevice};
+use model::rack::{Counts, Rack, RackDevice};
 use model::refusal::Refusal;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -61,16 +62,30 @@ fn racks_of_move<'a>(from: &'a DeviceLocation, to: &'a DeviceLocation) -> BTreeS
     racks.filter(|_| from != to).collect()
 }
 
-/// What the racks do when a device is moved between them, for a dry run.
-pub(crate) async fn predict_racks(
-    tx: &mut Tx,
-    from: &DeviceLocation,
-    to: &DeviceLocation,
-) -> Result<Vec<String>> {
+/// A device that is registered, moved or deleted.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceMove {
+    pub device: TargetId,
+    pub from: DeviceLocation,
+    pub to: DeviceLocation,
+}
+
+/// What the racks do when devices are moved between them, for a dry run.
+pub(crate) async fn predict_racks(tx: &mut Tx, moves: &[DeviceMove]) -> Result<Vec<String>> {
+    let racks: BTreeSet<&RackId> =
+        moves.iter().flat_map(|one| racks_of_move(&one.from, &one.to)).collect();
     let mut follows = Vec::new();
-    for rack in racks_of_move(from, to) {
-        let rack = tx.record::<Rack>(rack.as_str()).await?;
-        follows.extend(rack.map(|rack| rack.predict_rediscovery()));
+    for id in racks {
+        let Some(rack) = tx.record::<Rack>(id.as_str()).await? else { continue };
+        let stored = load_devices(tx, id).await?;
+        let mut devices: BTreeSet<TargetId> = stored.into_iter().map(|one| one.target).collect();
+        for DeviceMove { device, from: _, to } in moves {
+            match to.rack() == Some(id) {
+                true => drop(devices.insert(device.clone())),
+                false => drop(devices.remove(device)),
+            }
+        }
+        follows.push(rack.predict_rediscovery(Counts::of(&devices)));
     }
     Ok(follows)
 }

@@ -1,4 +1,12 @@
-//! Which writes of credentials and of pinned identities are admitted.
+//! Which writes of credentials and of pinned identities are admitted, and where a credential may be
+//! sent.
+
+mod binding;
+
+pub use binding::{
+    AllowedAddresses, BindingWrite, BoundHost, CredentialPolicy, MAX_PEERS, Network, Peer,
+    PeerBinding, PeerProtocol, PeerRefusal,
+};
 
 use crate::refusal::{Reason, Refusal};
 use crate::version::check_version;

@@ -227,7 +227,7 @@ impl DevicePollState {
             Ok(facts) => {
                 (ConditionObservation::new(ConditionType::BmcReachable, true, ANSWERS), Some(facts))
             }
-            // The probe is not supported, or the database is unreachable: nothing was observed.
+            // The probe is not supported, or Farrier could not make it: nothing was observed.
             Err(fault) if tells_nothing(fault.code) => return None,
             Err(fault) => {
                 (ConditionObservation::new(ConditionType::BmcReachable, false, fault.message), None)
@@ -260,10 +260,7 @@ impl DevicePollState {
 }
 
 const fn tells_nothing(code: FaultCode) -> bool {
-    matches!(
-        code,
-        FaultCode::NotSupported | FaultCode::CapabilityMissing | FaultCode::DatabaseUnreachable
-    )
+    code.is_local() || matches!(code, FaultCode::NotSupported | FaultCode::CapabilityMissing)
 }
 
 fn conditions(observed: Option<&DeviceReachability>) -> Conditions {

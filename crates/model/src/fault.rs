@@ -79,6 +79,7 @@ codes! {
     HostUnreachable = "host-unreachable", Retryable, NotApplied;
     ClusterUnreachable = "cluster-unreachable", Retryable, NotApplied;
     DatabaseUnreachable = "database-unreachable", Retryable, NotApplied;
+    LocalResources = "local-resources", Retryable, NotApplied;
     MaasUnreachable = "maas-unreachable", Retryable, NotApplied;
     MaasBusy = "maas-busy", Retryable, NotApplied;
     MaasFailed = "maas-failed", Retryable, NotApplied;
@@ -103,6 +104,7 @@ codes! {
     IdentityChanged = "identity-changed", NeedsIntervention, NotApplied;
     IdentityUntrusted = "identity-untrusted", NeedsIntervention, NotApplied;
     CredentialMissing = "credential-missing", NeedsIntervention, NotApplied;
+    CredentialNotAllowed = "credential-not-allowed", NeedsIntervention, NotApplied;
     SystemAmbiguous = "system-ambiguous", NeedsIntervention, NotApplied;
     HostDiskFull = "host-disk-full", NeedsIntervention, NotApplied;
     ImageUnknown = "image-unknown", Rejected, NotApplied;
@@ -151,9 +153,16 @@ impl FaultCode {
                 | Self::HostUnreachable
                 | Self::ClusterUnreachable
                 | Self::DatabaseUnreachable
+                | Self::LocalResources
                 | Self::MaasUnreachable
                 | Self::MaasBusy
         )
+    }
+
+    /// True if Farrier itself could not make the call. Such a fault says nothing about the peer: it
+    /// is no condition of a device, and no failure of its BMC.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::DatabaseUnreachable | Self::LocalResources)
     }
 
     /// True if the peer has refused the call because it is busy for minutes, such as a MAAS that

@@ -58,6 +58,8 @@ kinds! {
     NodeKind, NodeId, "node", "node_id", "node", Farrier;
     SiteKind, SiteId, "site", "site_id", "site", Prefixed;
     FirmwareKind, FirmwareId, "firmware", "firmware_id", "fw", Owner;
+    TokenIdKind, TokenId, "token", "token_id", "tok", Farrier;
+    BindingKind, BindingId, "role binding", "role_binding_id", "rb", Farrier;
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 

@@ -5,7 +5,9 @@
 //! here does I/O, reads a clock or awaits: the time is a parameter, and `engine` carries decisions
 //! out. Therefore tests can be tables and exhaustive walks over all states.
 
+pub mod access;
 pub mod address_range;
+pub mod audit;
 pub mod blast_radius;
 pub mod component;
 pub mod condition;
@@ -27,6 +29,7 @@ pub mod list_format;
 pub mod machine;
 pub mod node;
 pub mod order;
+pub mod password_mask;
 pub mod placement;
 pub mod plan;
 pub mod power_shelf;

@@ -217,6 +217,7 @@ impl From<DeviceSpec> for MachineSpec {
             ssh_endpoint: spec.ssh_endpoint,
             ssh_credential: spec.ssh_credential,
             serial: spec.serial,
+            feeds: spec.feeds,
             ..Self::default()
         }
     }

@@ -7,6 +7,7 @@
 pub mod admit;
 pub mod delete;
 pub mod disk_write;
+pub mod failed_imaging;
 pub mod hardware;
 pub mod matcher;
 pub mod network_boot;
@@ -14,6 +15,7 @@ mod problem;
 pub mod view;
 
 pub use disk_write::{DiskReport, DiskWrite};
+pub use failed_imaging::FailedImaging;
 pub use network_boot::NetworkBoot;
 pub use problem::MachineProblem;
 
@@ -202,6 +204,9 @@ pub struct Machine {
     /// A boot from the network that an operation armed, and that was not disarmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_boot: Option<NetworkBoot>,
+    /// The last operation that was to install a system, if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_imaging: Option<FailedImaging>,
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -241,6 +246,7 @@ impl Machine {
             active_run: None,
             open_disk_write: None,
             network_boot: None,
+            failed_imaging: None,
             version: 1,
             created_at: now,
             updated_at: now,

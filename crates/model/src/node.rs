@@ -35,7 +35,7 @@ pub use stage::{
 };
 pub use state::{NodeState, TRANSITIONS, TransitionOwner};
 pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
-pub use why::NodeContext;
+pub use why::{NodeContext, NodeWork};
 pub use wire::node::TaskKind;
 
 use crate::effect::DeviceFacts;
@@ -128,7 +128,7 @@ pub struct Node {
     /// The node has been in service. A node that never was can only be removed.
     #[serde(default)]
     pub served: bool,
-    /// The operation that took its machine down while it was active. Only a heartbeat after the
+    /// The operation that took its machine down while it was in service. Only a heartbeat after the
     /// end of that operation makes the node active again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_by: Option<RunId>,
@@ -212,18 +212,30 @@ impl Node {
         })
     }
 
-    /// The node after an operation on another object has taken its machine down; none if it was
-    /// not active. `active -> offline` is the pair of the document for a node that does not
-    /// respond, and it belongs to reconciliation: Farrier knows from its own order what the missing
-    /// heartbeats would tell minutes later. `draining` and `quarantined` would need a decision of
-    /// an operator, and heartbeats do not end them.
+    /// The node after an operation on another object has taken its machine down; none if it changes
+    /// nothing for the node. `active -> offline` is the pair of the document for a node that does
+    /// not respond, and it belongs to reconciliation: Farrier knows from its own order what the
+    /// missing heartbeats would tell minutes later. `draining` and `quarantined` would need a
+    /// decision of an operator, and heartbeats do not end them.
     pub fn taken_down(&self, by: &RunId) -> Option<Self> {
-        if self.state != NodeState::Active {
-            return None;
+        let down_by = Some(by.clone());
+        match self.state {
+            NodeState::Active => {
+                let (to, owner) = (NodeState::Offline, TransitionOwner::Reconciler);
+                let why = format!("{by} takes its machine down");
+                Some(Self { down_by, ..self.become_(to, owner, &why).ok()? })
+            }
+            // It stays offline, and only a heartbeat after the end of this operation counts.
+            NodeState::Offline if self.down_by != down_by => Some(Self { down_by, ..self.clone() }),
+            NodeState::BootstrapIssued
+            | NodeState::Enrolling
+            | NodeState::Offline
+            | NodeState::Quarantined
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted => None,
         }
-        let why = format!("{by} takes its machine down");
-        let offline = self.become_(NodeState::Offline, TransitionOwner::Reconciler, &why).ok()?;
-        Some(Self { down_by: Some(by.clone()), ..offline })
     }
 
     /// A transition into quarantine, with its cause.

@@ -21,6 +21,12 @@ pub enum RefusalKind {
     Exists,
     /// The requested data existed and has been deleted by retention.
     Gone,
+    /// The caller is not known.
+    Unauthenticated,
+    /// The caller is known and may not do this.
+    Denied,
+    /// A limit of the server is reached.
+    Exhausted,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

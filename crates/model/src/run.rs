@@ -143,6 +143,11 @@ impl StopRequest {
             reason => format!(" by {}: {reason}", self.by),
         }
     }
+
+    /// For a run that ended although its work could not be stopped.
+    pub fn describe_unfinished(&self) -> String {
+        format!("the cancel that {} asked for could not be carried out", self.by)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -349,6 +354,11 @@ impl Progress {
 
     pub(crate) fn current_mut(&mut self) -> Option<&mut StepState> {
         self.steps.get_mut(self.scan_index.unwrap_or(self.step_index))
+    }
+
+    /// A cancel that has not stopped the work yet; of a run that has failed, one that could not.
+    pub fn unfinished_cancel(&self) -> Option<&StopRequest> {
+        self.stop_request.as_ref().filter(|halt| halt.kind == StopKind::Cancel && !halt.undoing)
     }
 
     /// True if a requested stop has not taken effect yet.

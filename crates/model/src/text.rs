@@ -6,6 +6,7 @@ use crate::id::ObjectId;
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use core::net::{Ipv4Addr, Ipv6Addr};
+use std::borrow::Cow;
 
 /// The length limit of short texts (names, serials, references), in bytes.
 pub const MAX_SHORT: usize = 128;
@@ -251,6 +252,22 @@ fn is_host(host: &str) -> bool {
     };
     let numeric = host.chars().all(|c| c.is_ascii_digit() || c == '.');
     if numeric { host.parse::<Ipv4Addr>().is_ok() } else { host.split('.').all(part) }
+}
+
+/// A value as one word of a shell, for the commands that are printed.
+pub fn shell_word(value: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@".contains(c);
+    match !value.is_empty() && value.chars().all(plain) {
+        true => Cow::Borrowed(value),
+        false => Cow::Owned(format!("'{}'", value.replace('\'', r"'\''"))),
+    }
+}
+
+/// Compares two checksums of secrets in a time that does not depend on where they differ.
+pub fn same_checksum(one: &str, other: &str) -> bool {
+    let differs = one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    // Without the barrier a compiler may leave the loop early.
+    one.len() == other.len() && std::hint::black_box(differs) == 0
 }
 
 /// Normalizes a MAC address to `aa:bb:cc:dd:ee:ff`.

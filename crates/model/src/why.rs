@@ -23,6 +23,7 @@ pub use attention::{
 };
 pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};
+pub use disk::install_command;
 pub use feed::dead_feeds;
 pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
@@ -359,20 +360,24 @@ fn headline(run: &Run) -> String {
             let by = run.progress.stop_request.as_ref().map(StopRequest::describe);
             format!("{what} was canceled{}", by.unwrap_or_default())
         }
-        Workflow::FailedRetryable => format!("{what} failed at step {step}; trying again is safe"),
+        Workflow::FailedRetryable => {
+            format!("{what} failed at step {step}; trying again is safe{}", stop_words(run))
+        }
         Workflow::FailedManualIntervention => {
-            format!("{what} stopped at step {step} and waits for a person{}", frozen(run))
+            format!("{what} stopped at step {step} and waits for a person{}", stop_words(run))
         }
     }
 }
 
-/// Names the actor that froze the run, and the reason.
-fn frozen(run: &Run) -> String {
+/// Names the actor that froze the run, and the reason; or that asked for a cancel in vain.
+fn stop_words(run: &Run) -> String {
     let by_hand = |halt: &&StopRequest| halt.kind == StopKind::Freeze && !halt.reason.is_empty();
-    run.progress.stop_request.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
-        let StopRequest { by, reason, .. } = halt;
-        format!(", frozen by {by}: {reason}")
-    })
+    let frozen = run.progress.stop_request.as_ref().filter(by_hand);
+    match (frozen, run.progress.unfinished_cancel()) {
+        (Some(StopRequest { by, reason, .. }), _) => format!(", frozen by {by}: {reason}"),
+        (None, Some(halt)) => format!("; {}", halt.describe_unfinished()),
+        (None, None) => String::new(),
+    }
 }
 
 fn next_commands(run: &Run, context: RunContext) -> Vec<String> {

@@ -30,6 +30,8 @@ pub struct Calls {
     pub acting: BTreeSet<String>,
     /// The calls whose request has a dry run.
     pub with_dry_run: BTreeSet<String>,
+    /// The calls that answer with a stream.
+    pub streaming: BTreeSet<String>,
 }
 
 impl Calls {
@@ -48,6 +50,9 @@ impl Calls {
             }
             if !only_reads(method) {
                 calls.acting.insert(name.clone());
+            }
+            if method.server_streaming() {
+                calls.streaming.insert(name.clone());
             }
             calls.all.insert(name);
         }

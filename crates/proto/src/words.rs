@@ -55,6 +55,7 @@ macro_rules! words {
 }
 
 words! {
+    AuthMethod: "token" "session" "certificate" "oidc";
     ClusterExpectation: "READY" "DRAINED";
     CredentialKind: "password" "ssh-key" "kubeconfig" "maas-key";
     DecommissionMode: "soft_reset" "reimage" "full_decommission" "storage_cleanup";
@@ -75,6 +76,8 @@ words! {
         "retire" "reactivate";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
         "credential";
+    Permission: "view" "operate" "inventory" "destroy" "power" "firmware" "execute" "trust"
+        "credential-use" "credential-write" "simulate" "admin";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";
     PowerSequence: "on" "off" "reset";
     PowerState: "ON" "OFF" "CHANGING";
@@ -94,6 +97,7 @@ words! {
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";
+    TokenState: "valid" "expired" "revoked";
     WorkflowState: "pending" "running" "completed" "failed_retryable" "failed_manual_intervention"
         "cancelled" "compensating" "reconciled";
     WatchChange: "snapshot" "changed" "no_longer_matches" "deleted" "bookmark";

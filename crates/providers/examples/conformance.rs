@@ -18,6 +18,7 @@
 mod http;
 
 use http::{Call, Peer, Response};
+use model::credential::AllowedAddresses;
 use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
 use model::machine::MachineSpec;
@@ -93,7 +94,11 @@ impl Reading {
 
     async fn all(&mut self, peer: &Peer) -> Result<(), Fault> {
         let endpoint = BmcAddress::parse(&peer.url())?;
-        let login = Login { user: "reader".into(), password: "of recordings".into() };
+        let login = Login {
+            user: "reader".into(),
+            password: "of recordings".into(),
+            allowed: AllowedAddresses::Any,
+        };
         let settings = Settings { auth: Auth::Basic, ..Settings::default() };
         let bmc = Bmc::connect(endpoint, login, Trust::FirstUse(None), settings).await?;
         let about = bmc.about();

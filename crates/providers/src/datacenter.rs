@@ -195,6 +195,10 @@ impl Provider for Datacenter {
         Ok(self.probe_machine(target).await)
     }
 
+    async fn boots_from_disk(&self, target: &Target) -> Result<Option<bool>> {
+        self.poll_next_boot(target).await
+    }
+
     async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {
         self.poll_power(target).await
     }

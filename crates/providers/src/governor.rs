@@ -174,6 +174,10 @@ impl Governor {
 
     /// Records the result of a call in the circuit breaker and the concurrency limit.
     fn record_result(&self, peer: &str, fault: Option<&Fault>) {
+        // Farrier could not make the call: the BMC has neither answered nor failed.
+        if fault.is_some_and(|fault| fault.code.is_local()) {
+            return;
+        }
         let down = fault.filter(|fault| is_down(fault.code));
         let now = Instant::now();
         if let Some(known) = self.peers().get_mut(peer) {

@@ -1,5 +1,6 @@
 //! Probes whether the host of a machine is reachable: whether an SSH server answers at its address.
 
+use crate::fault::LocalShortage;
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
 use std::time::Duration;
@@ -18,7 +19,8 @@ pub(crate) async fn host_answers(target: &Target) -> bool {
     observed.is_some_and(|evidence| evidence.status)
 }
 
-/// A host is reachable when an SSH server answers. None: it has no address.
+/// A host is reachable when an SSH server answers. None: it has no address, or this host lacks the
+/// resources to ask.
 pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<ConditionObservation> {
     if endpoint.is_empty() {
         return None;
@@ -27,6 +29,7 @@ pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<Condit
     Some(match timeout(limit, banner(endpoint)).await {
         Ok(Ok(true)) => ConditionObservation::new(condition, true, "SpeaksSSH"),
         Ok(Ok(false)) => ConditionObservation::new(condition, false, "NoSSHThere"),
+        Ok(Err(error)) if LocalShortage::of(&error).is_some() => return None,
         Ok(Err(error)) => ConditionObservation::new(condition, false, error.kind().to_string()),
         Err(_) => ConditionObservation::new(condition, false, "Silent"),
     })

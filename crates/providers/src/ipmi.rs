@@ -14,10 +14,13 @@ mod tool;
 
 pub use event::{Event, EventKind, MAX_EVENTS};
 
+use crate::connect::{ConnectError, resolve};
 pub use crate::peer_login::Login;
 use classification::IpmiError;
+use model::credential::{AllowedAddresses, Peer, PeerProtocol};
 use model::fault::{Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -233,11 +236,7 @@ impl<'a> IpmiRequest<'a> {
 impl Bmc {
     /// A BMC at `ipmi://HOST[:PORT]`. Nothing is sent yet.
     pub fn new(endpoint: &str, login: Login, settings: Settings) -> Result<Self> {
-        let (host, port) = parse_endpoint(endpoint).ok_or_else(|| {
-            let message =
-                format!("`{endpoint}` is no IPMI address; write ipmi://HOST or ipmi://HOST:PORT");
-            Fault::new(FaultCode::NotSupported, message)
-        })?;
+        let Peer { host, port, .. } = login_peer(endpoint)?;
         check_login(endpoint, &login)?;
         Ok(Self { host, port, login, settings, suite: OnceLock::new() })
     }
@@ -338,8 +337,26 @@ impl Bmc {
         let command: Vec<String> = std::iter::once("raw".to_owned())
             .chain(question.bytes.iter().map(|byte| format!("{byte:#04x}")))
             .collect();
-        let ending = self.run_tool(&command, None, question.changes).await;
+        let host = self.allowed_host().await.map_err(IpmiError::NotSent)?;
+        let ending = self.run_tool(&host, &command, None, question.changes).await;
         classification::classify(ending).and_then(|out| classification::bytes(&out))
+    }
+
+    /// The host for `ipmitool`. A name that must resolve within networks is resolved here, so that
+    /// the address that is checked is the address that is used.
+    async fn allowed_host(&self) -> Result<Cow<'_, str>> {
+        if self.login.allowed == AllowedAddresses::Any {
+            return Ok(Cow::Borrowed(&self.host));
+        }
+        let peer = Peer { protocol: PeerProtocol::Ipmi, host: self.host.clone(), port: self.port };
+        let found = resolve(&peer, &self.login.allowed).await.map_err(|error| match error {
+            ConnectError::NotAllowed(fault) => fault,
+            ConnectError::Io(error) => {
+                let message = format!("{} has no address: {error}", self.host);
+                Fault::new(FaultCode::BmcUnreachable, message)
+            }
+        })?;
+        Ok(found.first().map_or(Cow::Borrowed(&self.host), |one| one.ip().to_string().into()))
     }
 
     /// Sends several reads in one session and returns the responses that came, concatenated.
@@ -347,7 +364,8 @@ impl Bmc {
         let script: String =
             questions.iter().map(|bytes| classification::script_line(bytes)).collect();
         let command = ["exec".to_owned(), "/dev/stdin".to_owned()];
-        let ending = self.run_tool(&command, Some(&script), false).await;
+        let host = self.allowed_host().await?;
+        let ending = self.run_tool(&host, &command, Some(&script), false).await;
         classification::classify_batch(ending)
             .and_then(|out| classification::bytes(&out))
             .map_err(|failure| self.fault(&IpmiRequest::read(requested, &[]), &failure))
@@ -355,16 +373,17 @@ impl Bmc {
 
     async fn run_tool(
         &self,
+        host: &str,
         command: &[String],
         script: Option<&str>,
         changes: bool,
     ) -> ToolResult {
         if let Some(suite) = self.known_suite() {
-            return self.tool(suite, changes).run(command, script).await;
+            return self.tool(host, suite, changes).run(command, script).await;
         }
-        let ending = self.tool(17, changes).run(command, script).await;
+        let ending = self.tool(host, 17, changes).run(command, script).await;
         if classification::lacks_suite(&ending) {
-            let ending = self.tool(3, changes).run(command, script).await;
+            let ending = self.tool(host, 3, changes).run(command, script).await;
             if classification::had_session(&ending) {
                 let _ = self.suite.set(3);
             }
@@ -384,10 +403,10 @@ impl Bmc {
         }
     }
 
-    fn tool(&self, suite: u8, changes: bool) -> Tool<'_> {
+    fn tool<'a>(&'a self, host: &'a str, suite: u8, changes: bool) -> Tool<'a> {
         Tool {
             program: &self.settings.program,
-            host: &self.host,
+            host,
             port: self.port,
             login: &self.login,
             privilege: self.settings.privilege,
@@ -405,6 +424,7 @@ impl Bmc {
         let requested = format!("{} was asked {}", self.address(), question.description);
         let user = &self.login.user;
         let (code, rest) = match failure {
+            IpmiError::NotSent(fault) => return fault.clone(),
             IpmiError::LoginRefused(message) => {
                 (FaultCode::LoginRefused, format!("refused the login of `{user}`: {message}"))
             }
@@ -428,6 +448,7 @@ impl Bmc {
             IpmiError::Garbled(message) => {
                 (FaultCode::AnswerGarbled, format!("answered something else: {message}"))
             }
+            IpmiError::NoResources(shortage) => return shortage.fault(&self.address()),
             IpmiError::ToolNotRun(message) => {
                 let program = self.settings.program.display();
                 (
@@ -438,6 +459,16 @@ impl Bmc {
         };
         Fault::new(code, format!("{requested}; it {rest}"))
     }
+}
+
+/// The BMC at `ipmi://HOST[:PORT]` as the peer of a login.
+pub(crate) fn login_peer(endpoint: &str) -> Result<Peer> {
+    let (host, port) = parse_endpoint(endpoint).ok_or_else(|| {
+        let message =
+            format!("`{endpoint}` is no IPMI address; write ipmi://HOST or ipmi://HOST:PORT");
+        Fault::new(FaultCode::NotSupported, message)
+    })?;
+    Ok(Peer { protocol: PeerProtocol::Ipmi, host, port })
 }
 
 fn parse_endpoint(endpoint: &str) -> Option<(String, u16)> {
@@ -546,7 +577,7 @@ mod tests {
     use super::*;
 
     fn login() -> Login {
-        Login { user: "admin".into(), password: "hush-hush".into() }
+        Login { user: "admin".into(), password: "hush-hush".into(), allowed: AllowedAddresses::Any }
     }
 
     #[test]
@@ -583,7 +614,8 @@ mod tests {
     #[test]
     fn a_login_beyond_the_ipmi_limits_is_refused() {
         let try_login = |user: &str, password: &str| {
-            let login = Login { user: user.into(), password: password.into() };
+            let allowed = AllowedAddresses::Any;
+            let login = Login { user: user.into(), password: password.into(), allowed };
             Bmc::new("ipmi://h", login, Settings::default()).map(drop).map_err(|fault| fault.code)
         };
         assert_eq!(try_login("a", "12345678901234567890"), Ok(()));

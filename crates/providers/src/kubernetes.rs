@@ -37,6 +37,7 @@ pub use rights::{RIGHTS, RightsRule, manifest};
 
 use client::{ApiRequest, Client, RequestError};
 use fault::ApiCall;
+use model::credential::Peer;
 use model::fault::{Fault, FaultCode, Result};
 use model::time::Timestamp;
 use object::{Object, Page, Status};
@@ -207,6 +208,11 @@ pub fn check_kubeconfig(
     token_folder: Option<&Path>,
 ) -> Result<Option<Timestamp>> {
     Ok(config::read(text, token_folder)?.expires_at)
+}
+
+/// The server that a kubeconfig names, as the peer of a login.
+pub fn server(text: &SecretString) -> Option<Peer> {
+    config::server(text)
 }
 
 /// When a stored kubeconfig expires, where it says so.

@@ -8,6 +8,7 @@
 pub mod bmc_discovery;
 pub mod clock;
 pub mod cluster_check;
+mod connect;
 pub mod datacenter;
 pub mod fabric;
 mod fault;

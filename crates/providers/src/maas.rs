@@ -43,6 +43,7 @@ pub use storage::StorageLayout;
 
 use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
 use crate::secret_mask::SecretMask;
+use model::credential::AllowedAddresses;
 use model::fault::Result;
 use model::retry::Backoff;
 use rate_limit::RateLimiter;
@@ -58,6 +59,8 @@ const MAX_ANSWER_BYTES: usize = 512 * 1024 * 1024;
 pub struct Settings {
     /// How the region's TLS certificate is verified.
     pub trust: Trust,
+    /// The addresses that the region's name may resolve to.
+    pub allowed: AllowedAddresses,
     /// Until the connection is established, TLS included.
     pub connect_timeout: Duration,
     /// From sending a request to the last byte of its answer. MAAS waits a minute for a BMC.
@@ -76,6 +79,7 @@ impl Settings {
     pub fn new(trust: Trust) -> Self {
         Self {
             trust,
+            allowed: AllowedAddresses::Any,
             connect_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(120),
             retries: 4,
@@ -115,7 +119,12 @@ impl Maas {
             // An OAuth nonce is good for one request: MAAS refuses a resend as a wrong login.
             keeps_connection: false,
         };
-        let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;
+        let http = HttpClient::new(
+            address.endpoint().clone(),
+            settings.allowed,
+            settings.trust,
+            http_settings,
+        )?;
         let pace = RateLimiter::new(settings.max_in_flight, settings.per_second);
         let (retries, pauses) = (settings.retries, settings.backoff);
         let inner = Inner { address, key, http, rate_limiter: pace, retries, backoff: pauses };

@@ -1,7 +1,10 @@
 //! Logins to BMCs, hosts and MAAS regions: credential, refused logins, and known identity.
 
 use crate::http_client::{Fingerprint, Trust};
+use crate::ipmi::{self, is_ipmi};
+use crate::redfish::BmcAddress;
 use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
+use model::credential::{AllowedAddresses, Peer};
 use model::fault::{Fault, FaultCode, Result};
 use secrecy::SecretString;
 use std::fmt;
@@ -23,7 +26,11 @@ pub enum TrustPolicy {
 pub struct Login {
     pub user: String,
     pub password: SecretString,
+    /// The addresses that the BMC's name may resolve to.
+    pub allowed: AllowedAddresses,
 }
+
+pub const BMC_WANTS: &str = "a user and a password, which a BMC wants";
 
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,24 +42,35 @@ impl Login {
     /// The login in a credential; a fault unless it is a password.
     pub fn of(credential: &Credential) -> Result<Self> {
         match &credential.secret {
-            Secret::Password { user, password } => {
-                Ok(Self { user: user.clone(), password: password.clone() })
-            }
+            Secret::Password { user, password } => Ok(Self {
+                user: user.clone(),
+                password: password.clone(),
+                allowed: credential.allowed.clone(),
+            }),
             Secret::Key { .. } | Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
-                Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
+                Err(wrong_kind(&credential.name, BMC_WANTS))
             }
         }
     }
+}
+
+/// The BMC at an endpoint as the peer of a login.
+pub fn login_peer(endpoint: &str) -> Result<Peer> {
+    if is_ipmi(endpoint) {
+        return ipmi::login_peer(endpoint);
+    }
+    Ok(BmcAddress::parse(endpoint)?.endpoint.peer())
 }
 
 #[derive(Clone)]
 pub struct PeerLogin(pub Arc<dyn ProviderStateStore>);
 
 impl PeerLogin {
-    /// The first of these names that is not empty, unless this peer has refused that credential.
+    /// The credential with the first of these names that is not empty, to be sent to `at`, unless
+    /// this peer has refused it before.
     pub async fn credential(
         &self,
-        peer: &str,
+        (peer, at): (&str, &Peer),
         named: [&str; 2],
         field: &str,
     ) -> Result<Credential> {
@@ -63,7 +81,7 @@ impl PeerLogin {
             );
             Fault::new(FaultCode::CredentialMissing, text)
         })?;
-        let credential = self.0.credential(name).await?;
+        let credential = self.0.credential(name, at).await?;
         match self.0.lockout(peer).await? {
             Some(Lockout { credential: refused, version, message: text })
                 if refused == credential.name && version == credential.version =>
@@ -133,10 +151,10 @@ impl PeerLogin {
 }
 
 /// The fault of a credential of the wrong kind.
-pub fn wrong_kind(credential: &Credential, desired: &str) -> Fault {
-    let message = format!("the credential {:?} is not {desired}", credential.name);
+pub fn wrong_kind(name: &str, desired: &str) -> Fault {
+    let message = format!("the credential {name:?} is not {desired}");
     let fault = Fault::new(FaultCode::CredentialMissing, message);
-    fault.with(|facts| facts.credential = Some(credential.name.clone()))
+    fault.with(|facts| facts.credential = Some(name.into()))
 }
 
 /// The fault of a peer without a pinned identity when the policy is `pinned`.

@@ -221,6 +221,12 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Whether the next boot of the machine is from its disk; changes nothing. None: the provider
+    /// does not know.
+    async fn boots_from_disk(&self, _target: &Target) -> Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely
     /// called. The evidence is about `Degraded`; None: there is no BMC to read.
     async fn probe_hardware(&self, _target: &Target) -> Result<Option<ConditionObservation>> {

@@ -7,12 +7,13 @@
 //!
 //! `hardware` is the state of a machine, `node` its role in a cluster, `stage` its role in MAAS,
 //! `job` the progress of an effect, `script` its log, `fault` the fault rules, `effect_log` the
-//! counts, `store` and `dir` the storage.
+//! counts, `feed` the power that the shelves give, `store` and `dir` the storage.
 
 mod device;
 mod dir;
 mod effect_log;
 mod fault;
+mod feed;
 mod hardware;
 mod inspect;
 mod job;
@@ -33,12 +34,13 @@ use crate::port::{Journal, Provider, SiteNode, SiteObservation, Target, Upstream
 use async_trait::async_trait;
 use effect_log::EffectRecord;
 use fault::FaultSubject;
-use hardware::{Hardware, Power, probe_unfed};
-use job::Job;
+use feed::probe_unfed;
+use hardware::Hardware;
+use job::{FailsAt, Job};
 use model::condition::ConditionObservation;
 use model::effect::{
-    CallResult, CallVerb, Capability, DeviceFacts, DrainOptions, Effect, ProviderAnswer,
-    ProviderCall,
+    CallResult, CallVerb, Capability, DeviceFacts, DrainOptions, Effect, NetbootMode,
+    ProviderAnswer, ProviderCall,
 };
 use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::filter::Filter;
@@ -140,12 +142,17 @@ impl Sim {
     }
 
     /// Starts the effect unless its key was started before. Returns the job.
-    fn begin(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<JobSnapshot>> {
+    fn begin(
+        &self,
+        machine: &MachineId,
+        call: &ProviderCall,
+        fails: Option<FailsAt>,
+    ) -> Result<Option<JobSnapshot>> {
         let now = (self.clock)();
         let takes_ms = self.speed.takes_ms(machine.as_str(), &call.effect);
         self.store.change(machine, now, |hardware, ledger| {
             hardware.apply_due_jobs(machine, now, ledger);
-            hardware.begin(&call.key, &call.effect, takes_ms, now);
+            hardware.begin(&call.key, &call.effect, (takes_ms, fails), now);
             // A job of zero duration is due at once.
             hardware.apply_due_jobs(machine, now, ledger);
             job_snapshot(hardware, call, now)
@@ -164,15 +171,7 @@ impl Sim {
         let machine = &target.machine_id();
         let ProviderCall { key, effect, .. } = call;
         match call.verb {
-            CallVerb::Perform if !self.is_fed(target)? => {
-                let message =
-                    format!("the BMC of {machine} has no power: its power shelves are off");
-                Err(Fault::new(FaultCode::BmcUnreachable, message))
-            }
-            CallVerb::Perform => {
-                let begun = self.begin(machine, call)?;
-                self.follow_job(machine, call, begun, journal).await
-            }
+            CallVerb::Perform => self.perform(target, call, None, journal).await,
             CallVerb::Follow => {
                 let found = self.find(machine, call)?;
                 self.follow_job(machine, call, found, journal).await
@@ -191,6 +190,20 @@ impl Sim {
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
             }
         }
+    }
+
+    /// Starts the effect and follows it. `fails`: a fault rule lets it fail before it is done.
+    async fn perform(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        fails: Option<FailsAt>,
+        journal: &Journal,
+    ) -> CallResult {
+        let machine = &target.machine_id();
+        self.check_fed(target)?;
+        let begun = self.begin(machine, call, fails)?;
+        self.follow_job(machine, call, begun, journal).await
     }
 
     /// The job of the key. If it cannot be read, the fault says that the effect may have happened.
@@ -244,18 +257,6 @@ impl Sim {
         })
     }
 
-    /// False if every power shelf that is known to feed the machine is off.
-    fn is_fed(&self, target: &Target) -> Result<bool> {
-        let feeds = &target.spec.feeds;
-        for shelf in feeds {
-            let shelf = MachineId::trusted(shelf.as_str());
-            if self.with_hardware(&shelf, |shelf, _| shelf.power == Power::On)? {
-                return Ok(true);
-            }
-        }
-        Ok(feeds.is_empty())
-    }
-
     /// Fails a probe if a fault rule matches it.
     async fn apply_probe_fault(&self, machine: &MachineId) -> Result<()> {
         if let Some(rule) = self.store.match_fault_rule(machine, FaultSubject::Probe)? {
@@ -265,7 +266,7 @@ impl Sim {
                     return Err(Fault::new(code, rule.fault_message()));
                 }
                 Action::Hang => pending().await,
-                Action::Drop | Action::Garbage => return Err(lost_answer_fault(&rule)),
+                Action::Drop | Action::Garbage => return Err(rule.lost_answer()),
                 Action::Slow => tokio::time::sleep(rule.delay()).await,
                 Action::Twice => {}
             }
@@ -348,15 +349,18 @@ impl Provider for Sim {
         let Some(rule) = rule else { return self.execute(target, call, journal).await };
         tracing::debug!(%machine, key = %call.key, rule = rule.id, "fault rule applies");
         match rule.action {
-            Action::Fail => {
-                self.report_disk(machine, call, journal)?;
-                self.fail(target, call, &rule)
-            }
+            Action::Fail => match rule.fails_at() {
+                Some(fails) => self.perform(target, call, Some(fails), journal).await,
+                None => {
+                    self.report_disk(machine, call, journal)?;
+                    self.fail(target, call, &rule)
+                }
+            },
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {
                 // The result is dropped.
                 let _unheard = self.execute(target, call, journal).await;
-                Err(lost_answer_fault(&rule))
+                Err(rule.lost_answer())
             }
             Action::Slow => {
                 let answer = self.execute(target, call, journal).await;
@@ -379,9 +383,15 @@ impl Provider for Sim {
         }
     }
 
+    async fn boots_from_disk(&self, target: &Target) -> Result<Option<bool>> {
+        let from_disk = |hardware: &mut Hardware, _| hardware.netboot == NetbootMode::Disk;
+        self.with_hardware(&target.machine_id(), from_disk).map(Some)
+    }
+
     async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {
         let machine = &target.machine_id();
         self.apply_probe_fault(machine).await?;
+        self.check_fed(target)?;
         self.with_hardware(machine, |hardware, _| hardware.facts(machine))
     }
 
@@ -474,16 +484,6 @@ fn may_have_happened(fault: Fault) -> Fault {
         EffectOutcome::Unknown => fault,
         EffectOutcome::NotApplied => Fault::new(FaultCode::AnswerLost, fault.message),
     }
-}
-
-fn lost_answer_fault(rule: &FaultRule) -> Fault {
-    let code = match rule.action {
-        Action::Garbage => FaultCode::AnswerGarbled,
-        Action::Drop | Action::Fail | Action::Hang | Action::Slow | Action::Twice => {
-            FaultCode::AnswerLost
-        }
-    };
-    Fault::new(code, rule.fault_message())
 }
 
 fn store_refusal(fault: Fault) -> Refusal {

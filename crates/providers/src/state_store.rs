@@ -4,7 +4,11 @@
 //! [`ProviderStateStore`]: credentials, pinned certificates and host keys, refused logins, and one
 //! checkpoint per effect key. The engine implements it on the database, which no provider sees.
 
+use crate::peer_login::wrong_kind;
+use crate::secret_mask::SecretMask;
+use crate::ssh;
 use async_trait::async_trait;
+use model::credential::{AllowedAddresses, CredentialPolicy, Network, Peer, PeerBinding};
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
 use model::fault::{Fault, FaultCode, Result};
@@ -43,6 +47,81 @@ pub struct Credential {
     /// Raised by every change; a refused login is retried with a new version only.
     pub version: i64,
     pub secret: Secret,
+    /// The addresses that the peer's name may resolve to.
+    pub allowed: AllowedAddresses,
+}
+
+impl Credential {
+    /// Hands a secret out for one peer, if its policy allows that. This is the only way by which a
+    /// secret that logs in leaves a state store; a kubeconfig names its own peer.
+    pub fn release(stored: StoredCredential, peer: &Peer) -> Result<Self> {
+        let StoredCredential { name, version, secret, policy } = stored;
+        let allowed = policy.allows(peer).map_err(|refusal| policy.fault(&name, peer, refusal))?;
+        Ok(Self { name, version, secret, allowed })
+    }
+}
+
+/// A credential as a state store has it.
+#[derive(Debug, Clone)]
+pub struct StoredCredential {
+    pub name: String,
+    pub version: i64,
+    pub secret: Secret,
+    pub policy: CredentialPolicy,
+}
+
+impl StoredCredential {
+    /// The kubeconfig of a cluster, which names the server that it is sent to.
+    pub fn kubeconfig(self) -> Result<SecretString> {
+        match self.secret {
+            Secret::Kubeconfig { text } => Ok(text),
+            Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
+                Err(wrong_kind(&self.name, "a kubeconfig, which a cluster wants"))
+            }
+        }
+    }
+}
+
+/// A credential for uses that send nothing: its kind, its public half, and a mask for its secret.
+#[derive(Debug, Clone)]
+pub struct CredentialFacts(StoredCredential);
+
+impl CredentialFacts {
+    pub fn new(stored: StoredCredential) -> Self {
+        Self(stored)
+    }
+
+    pub fn is_password(&self) -> bool {
+        matches!(self.0.secret, Secret::Password { .. })
+    }
+
+    /// Masks the password. A credential of another kind has none.
+    pub(crate) fn password_mask(&self) -> SecretMask {
+        match &self.0.secret {
+            Secret::Password { password, .. } => SecretMask::of([password]),
+            Secret::Key { .. } | Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
+                SecretMask::default()
+            }
+        }
+    }
+
+    /// The user of a login to hosts, and its public key if it is a key.
+    pub fn host_user(&self) -> Result<(String, Option<String>)> {
+        let name = &self.0.name;
+        match &self.0.secret {
+            Secret::Password { user, .. } => Ok((user.clone(), None)),
+            Secret::Key { user, pem, passphrase } => {
+                let key = ssh::public_key(pem, passphrase.as_ref()).map_err(|why| {
+                    let message = format!("the credential {name:?} cannot be used: {why}");
+                    Fault::new(FaultCode::CredentialMissing, message)
+                })?;
+                Ok((user.clone(), Some(key)))
+            }
+            Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
+                Err(wrong_kind(name, "a password or a key, which a host wants"))
+            }
+        }
+    }
 }
 
 /// A login that was refused.
@@ -63,8 +142,13 @@ pub enum Checkpoint {
 
 #[async_trait]
 pub trait ProviderStateStore: Send + Sync {
-    /// The credential of this name, or the fault `credential-missing`.
-    async fn credential(&self, name: &str) -> Result<Credential>;
+    /// The credential of this name, to be sent to this peer. The fault is `credential-missing`, or
+    /// `credential-not-allowed` if the credential is not bound to the peer.
+    async fn credential(&self, name: &str, peer: &Peer) -> Result<Credential>;
+    /// The kubeconfig of this name.
+    async fn kubeconfig(&self, name: &str) -> Result<SecretString>;
+    /// The credential of this name, for uses that send nothing.
+    async fn credential_facts(&self, name: &str) -> Result<CredentialFacts>;
 
     /// The pinned identity of an address.
     async fn identity(&self, peer: &str) -> Result<Option<String>>;
@@ -121,7 +205,7 @@ pub struct InMemoryStateStore(Mutex<InMemoryState>);
 
 #[derive(Default)]
 struct InMemoryState {
-    credentials: BTreeMap<String, Credential>,
+    credentials: BTreeMap<String, StoredCredential>,
     identities: BTreeMap<String, String>,
     lockouts: BTreeMap<String, Lockout>,
     checkpoints: BTreeMap<EffectKey, Checkpoint>,
@@ -136,11 +220,21 @@ impl InMemoryStateStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a secret; replaces the one of the same name.
+    /// Stores a secret that may be sent to this computer only; replaces the one of the same name.
     pub fn set_credential(&self, name: &str, secret: Secret) {
+        self.bind_credential(name, secret, loopback_policy());
+    }
+
+    /// Stores a secret with its policy; replaces the one of the same name.
+    pub fn bind_credential(&self, name: &str, secret: Secret, policy: CredentialPolicy) {
         let mut claimed = self.state();
         let version = claimed.credentials.get(name).map_or(1, |known| known.version + 1);
-        claimed.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
+        let stored = StoredCredential { name: name.into(), version, secret, policy };
+        claimed.credentials.insert(name.into(), stored);
+    }
+
+    fn stored_credential(&self, name: &str) -> Result<StoredCredential> {
+        self.state().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
     }
 
     pub fn add_image(&self, image: Image) {
@@ -167,8 +261,16 @@ impl InMemoryStateStore {
 
 #[async_trait]
 impl ProviderStateStore for InMemoryStateStore {
-    async fn credential(&self, name: &str) -> Result<Credential> {
-        self.state().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
+    async fn credential(&self, name: &str, peer: &Peer) -> Result<Credential> {
+        Credential::release(self.stored_credential(name)?, peer)
+    }
+
+    async fn kubeconfig(&self, name: &str) -> Result<SecretString> {
+        self.stored_credential(name)?.kubeconfig()
+    }
+
+    async fn credential_facts(&self, name: &str) -> Result<CredentialFacts> {
+        self.stored_credential(name).map(CredentialFacts::new)
     }
 
     async fn identity(&self, peer: &str) -> Result<Option<String>> {
@@ -278,6 +380,11 @@ impl ProviderStateStore for InMemoryStateStore {
     async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString> {
         Ok(format!("token-of-{id}").into())
     }
+}
+
+fn loopback_policy() -> CredentialPolicy {
+    let own = ["127.0.0.0/8", "::1/128"].map(Network::parse).into_iter().flatten();
+    CredentialPolicy { peers: own.map(PeerBinding::Network).collect(), plain_http: true }
 }
 
 pub fn no_credential(name: &str) -> Fault {

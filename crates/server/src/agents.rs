@@ -10,9 +10,12 @@ mod convert;
 
 use crate::config::Nodes;
 use crate::netboot::{send, session};
+use crate::rate_limit::{RequestLimits, limit_anonymous, limit_logins};
+use crate::summed_log::SummedLog;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -41,13 +44,18 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         heartbeat_seconds: settings.heartbeat_seconds,
         binary: Arc::new(settings.agent_binary.clone()),
     };
-    Router::new()
+    let limits = RequestLimits::new(SummedLog::new("agents"));
+    let logins = Router::new()
         .route(node::ENROLL, post(enroll))
         .route(node::HEARTBEAT, post(heartbeat))
         .route(node::TAKE, post(take))
         .route(node::RENEW, post(renew))
         .route(node::REPORT, post(report))
+        .layer(middleware::from_fn_with_state(limits.clone(), limit_logins));
+    Router::new()
         .route("/agent/v1/binary", get(binary))
+        .layer(middleware::from_fn_with_state(limits, limit_anonymous))
+        .merge(logins)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
@@ -123,7 +131,7 @@ async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
             Ok(Json(EnrollReply { heartbeat_seconds, node: node.to_string() }).into_response())
         }
         Err(denied) => {
-            tracing::warn!(hostname, why = denied.as_str(), "enrollment denied");
+            tracing::debug!(hostname, why = denied.as_str(), "enrollment denied");
             Err(AgentError::TokenDenied(denied))
         }
     }

@@ -2,15 +2,24 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
+mod connections;
+mod database_url;
 mod datacenter;
+mod exposure;
 mod netboot;
 mod nodes;
 mod racks;
+mod tls;
 
+use crate::listener::ListenerName;
+use crate::listener::limits::{DescriptorPlan, ListenerLimits};
+pub use connections::Connections;
+pub use database_url::{DatabaseUrl, PASSWORD_VARIABLE};
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
 use model::condition::hysteresis::HysteresisLimits;
 use model::condition::poll_state::PollIntervals;
+use model::password_mask::mask_passwords;
 use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
@@ -19,10 +28,12 @@ pub use nodes::Nodes;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
 pub use racks::Racks;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+pub use tls::Tls;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -32,21 +43,36 @@ pub struct Config {
     /// The names under which clients and browsers reach this server, beside its IP addresses,
     /// `localhost` and the name of its host. Requests for other names are refused.
     pub allowed_hosts: Vec<String>,
+    /// Whether listeners without TLS may be reached from other hosts. Every client on the way can
+    /// then read and change what is sent.
+    pub insecure: bool,
     /// Where SQLite and the simulated fleet keep their files.
     pub data_dir: PathBuf,
     /// A PostgreSQL URL, `postgres://user@host:5432/name`. Empty: SQLite in `data_dir`.
-    pub database_url: String,
+    pub database_url: DatabaseUrl,
+    /// The file whose first line is the password of the database. Empty: the password is in the
+    /// variable FARRIER_DATABASE_PASSWORD or in the URL, or there is none.
+    pub database_password_file: PathBuf,
     /// How many PostgreSQL connections this replica may open, at least 3: one listens for
     /// notifications, the others run transactions.
     pub database_connections: usize,
     /// The name of this replica, stable over restarts. Empty: the host's name and the port, or
     /// `farrier` on SQLite.
     pub replica_name: String,
-    /// The file with the key that seals secrets; created when it is missing. Empty: `seal.key` in
-    /// `data_dir`. All replicas must have the same key.
+    /// The file with the master key that protects secrets; created when it is missing beside an
+    /// empty database. Empty: `seal.key` in `data_dir`. All replicas must have the same key.
     pub seal_key_file: PathBuf,
+    /// A file with the administrator's first API token, at least 32 characters. Empty: a token is
+    /// made at the first start, into `admin.token` in `data_dir`.
+    pub admin_token_file: PathBuf,
+    /// The program and its arguments that print the master key, in place of the file. The variable
+    /// FARRIER_SEAL_KEY comes before both.
+    pub seal_key_command: Vec<String>,
     /// Files with plans to load at start, as JSON or TOML.
     pub plan_files: Vec<PathBuf>,
+    pub tls: Tls,
+    pub agent_tls: Tls,
+    pub connections: Connections,
     pub log: Log,
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
@@ -171,12 +197,19 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7411)),
             allowed_hosts: Vec::new(),
+            insecure: false,
             data_dir: "farrier-data".into(),
-            database_url: String::new(),
+            database_url: DatabaseUrl::default(),
+            database_password_file: PathBuf::new(),
             database_connections: 16,
             replica_name: String::new(),
             seal_key_file: PathBuf::new(),
+            admin_token_file: PathBuf::new(),
+            seal_key_command: Vec::new(),
             plan_files: Vec::new(),
+            tls: Tls::default(),
+            agent_tls: Tls::default(),
+            connections: Connections::default(),
             log: Log::default(),
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
@@ -255,6 +288,8 @@ const MOST_DAYS: u32 = 36_500;
 const DAY: Duration = Duration::from_secs(86_400);
 /// With fewer PostgreSQL connections a replica could not renew its lease under load.
 const LEAST_CONNECTIONS: usize = 3;
+/// Open files beside the connections: the database, logs, the runtime, images that are sent.
+const OTHER_DESCRIPTORS: usize = 64;
 /// A smaller limit would not hold the log of one run.
 const LEAST_LOG_BYTES: u64 = 1_048_576;
 
@@ -338,6 +373,8 @@ impl Config {
             format!("cannot read the configuration {}: {error}", path.display())
         })?;
         let config: Self = toml::from_str(&text)
+            // The error quotes the line.
+            .map_err(|error| mask_passwords(&error.to_string()))
             .map_err(|error| format!("the configuration {} is wrong: {error}", path.display()))?;
         config.check()?;
         Ok(config)
@@ -385,21 +422,24 @@ impl Config {
         self.datacenter.check()?;
         self.netboot.check()?;
         self.racks.check()?;
-        self.nodes.check()?;
+        self.tls.check("tls")?;
+        self.agent_tls.check_own_key("agent_tls")?;
+        self.agent_tls().check("agent_tls")?;
+        self.connections.check()?;
+        self.nodes.check(self.agent_tls().is_on())?;
         self.retention.check()
     }
 
     /// A copy without the password of the database URL.
     #[must_use]
     pub fn redacted(&self) -> Self {
-        let mut shown = self.clone();
-        if let Some((scheme, rest)) = self.database_url.split_once("://")
-            && let Some((login, position)) = rest.rsplit_once('@')
-            && let Some((user, _)) = login.split_once(':')
-        {
-            shown.database_url = format!("{scheme}://{user}:***@{position}");
-        }
-        shown
+        Self { database_url: self.database_url.masked().into(), ..self.clone() }
+    }
+
+    /// The URL of the database with its password.
+    pub(crate) fn database_url_with_password(&self) -> Result<SecretString, String> {
+        let variable = std::env::var(PASSWORD_VARIABLE).ok();
+        self.database_url.with_password(variable, &self.database_password_file)
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -461,9 +501,65 @@ impl Config {
         format!("{host}:{}", self.listen.port())
     }
 
+    /// The URL of the address that serves gRPC and HTTP.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_on() { "https" } else { "http" };
+        format!("{scheme}://{}", self.listen)
+    }
+
     /// The names in requests that this server answers, beside addresses and `localhost`.
     pub(crate) fn host_names(&self) -> Vec<String> {
         self.allowed_hosts.iter().cloned().chain(host_name()).collect()
+    }
+
+    /// The operator's own file with the administrator's first token.
+    pub(crate) fn admin_token(&self) -> Option<&Path> {
+        Some(self.admin_token_file.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// The certificates of the listener for agents.
+    pub(crate) fn agent_tls(&self) -> Tls {
+        self.agent_tls.or_certificate_of(&self.tls)
+    }
+
+    /// The URLs under which agents reach this server, separated by commas.
+    pub(crate) fn agents_url(&self) -> String {
+        self.nodes.urls(self.agent_tls().is_on())
+    }
+
+    /// The addresses of the listeners that are on.
+    pub(crate) fn listeners(&self) -> Vec<(ListenerName, SocketAddr)> {
+        let others = [
+            (ListenerName::Agents, self.nodes.listen),
+            (ListenerName::Netboot, self.netboot.listen),
+        ];
+        let others = others.into_iter().filter_map(|(name, address)| Some((name, address?)));
+        std::iter::once((ListenerName::Api, self.listen)).chain(others).collect()
+    }
+
+    /// Divides the descriptors of this process among the listeners that are on.
+    pub(crate) fn descriptor_plan(&self, limit: u64) -> Result<DescriptorPlan, String> {
+        let wanted: Vec<_> = self
+            .listeners()
+            .into_iter()
+            .map(|(name, _)| (name, self.connections.wanted(name)))
+            .collect();
+        DescriptorPlan::new(limit, self.reserved_descriptors(), &wanted)
+    }
+
+    pub(crate) fn limits(&self, name: ListenerName, plan: &DescriptorPlan) -> ListenerLimits {
+        self.connections.limits(name, plan)
+    }
+
+    /// Descriptors for the database, concurrent calls to devices and files.
+    fn reserved_descriptors(&self) -> usize {
+        match self.connections.reserved_descriptors {
+            0 => {
+                let calls = self.datacenter.calls_at_once.saturating_add(self.probes.at_once);
+                calls.saturating_add(self.database_connections).saturating_add(OTHER_DESCRIPTORS)
+            }
+            reserved => reserved,
+        }
     }
 
     pub(crate) fn seal_key(&self) -> PathBuf {
@@ -509,11 +605,13 @@ mod tests {
     fn a_password_is_not_shown() {
         let shown = |url: &str| {
             let config = Config { database_url: url.into(), ..Config::default() };
-            config.redacted().database_url
+            assert!(!format!("{config:?}").contains("s3"), "{url}");
+            config.redacted().database_url.to_string()
         };
         assert_eq!(shown("postgres://ada:s3:c@ret@db/x"), "postgres://ada:***@db/x");
         assert_eq!(shown("postgres://ada@db/x"), "postgres://ada@db/x");
         assert_eq!(shown(""), "");
+        assert_eq!(shown("host=db password='s3 cret' user=ada"), "host=db password=*** user=ada");
     }
 
     #[test]

@@ -22,10 +22,13 @@ mod node;
 mod queries;
 mod rack;
 mod run;
+mod sign_in;
 mod stream;
 mod summary;
 mod text;
 mod why;
+
+pub(crate) use sign_in::sign_in_page;
 
 use axum::Router;
 use axum::http::header::{self, HeaderName, HeaderValue};
@@ -83,7 +86,7 @@ pub(crate) fn router(engine: Engine, secrets: Option<SecretStore>) -> Router {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-async fn with_headers(mut response: Response) -> Response {
+pub(crate) async fn with_headers(mut response: Response) -> Response {
     let rules: [(HeaderName, &'static str); 4] = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

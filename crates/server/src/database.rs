@@ -2,11 +2,14 @@
 
 use crate::grpc::status::{OrStatus, refusal_status};
 use crate::grpc::time;
+use engine::access::{AccessControl, new_secret};
 use engine::database::{self, RowRequest};
+use model::access::TokenKind;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
 use proto::{v1, words};
+use secrecy::{ExposeSecret, SecretString};
 use std::path::Path;
 use store::{Options, RowKind, SetAsideRow, Store};
 use tonic::Status;
@@ -20,6 +23,20 @@ pub struct OfflineDatabase {
     actor: String,
 }
 
+/// A new administrator's token.
+pub struct RecoveredToken {
+    pub token_id: String,
+    pub user: String,
+    secret: SecretString,
+}
+
+impl RecoveredToken {
+    /// The secret, for the file of its owner.
+    pub fn expose(&self) -> &str {
+        self.secret.expose_secret()
+    }
+}
+
 impl OfflineDatabase {
     /// Opens a data directory, or a `postgres://` URL.
     pub async fn open(location: &str, actor: String) -> Result<Self, Status> {
@@ -27,10 +44,19 @@ impl OfflineDatabase {
             let (url, name) = (location.to_string(), "farrier/db".to_string());
             Options::Postgres { url, connections: CONNECTIONS, name }
         } else {
-            Options::Sqlite { path: Path::new(location).join(crate::serve::DATABASE_FILE) }
+            Options::Sqlite { path: Path::new(location).join(crate::data_dir::DATABASE_FILE) }
         };
         let store = Store::open_unmigrated(&options).await.or_status()?;
         Ok(Self { store, actor })
+    }
+
+    /// Adds an administrator's token, for an installation whose tokens are lost.
+    pub async fn recover_administrator(&self) -> Result<RecoveredToken, Status> {
+        let (clock, random) = (engine::clock::system(), engine::random::system());
+        let access = AccessControl::open(self.store.clone(), clock, random).await.or_status()?;
+        let secret = new_secret(TokenKind::Api);
+        let token = access.recover(&secret).await.or_status()?;
+        Ok(RecoveredToken { token_id: token.id, user: token.user, secret })
     }
 
     pub async fn check(&self) -> Result<v1::CheckDatabaseResponse, Status> {

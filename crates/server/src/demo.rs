@@ -2,7 +2,7 @@
 //! racks, switches and power shelves, and a site where some of the machines are nodes.
 
 use crate::config::Sim;
-use crate::netboot::artifacts::{Artifacts, UploadError};
+use crate::netboot::artifacts::Artifacts;
 use engine::node::Onboard;
 use engine::rack::RackDescription;
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, SiteDescription};
@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
 use model::firmware::{DEVICES, Firmware, FirmwareComponent};
 use model::gate::Overrides;
-use model::id::{FirmwareId, MachineId, RackId, SiteId};
+use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, SiteId};
 use model::image::{DiskFormat, Image, ImageContent};
 use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
@@ -21,7 +21,6 @@ use model::run::actions::Requester;
 use model::site::SiteSpec;
 use model::switch::Switch;
 use model::time::Timestamp;
-use std::convert::Infallible;
 use std::time::Duration;
 use store::{Result, StoreError};
 
@@ -42,29 +41,32 @@ const ONBOARDING_INTERVAL: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 64;
 
 /// Two racks of eighteen machines each. From the bottom: a shelf, nine machines, the switches, nine
-/// machines, a shelf.
+/// machines, a shelf. Both shelves of a rack feed all of its other devices.
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
     create_firmware(engine).await?;
     for rack in 1..=RACKS {
         let env = if rack == 1 { "prod" } else { "stage" };
         let position = create_rack(engine, rack, env).await?;
-        for slot in 1..=PER_RACK {
-            let id = format!("r{rack}-m{slot:02}");
-            let above = if slot > PER_RACK / 2 { SWITCHES } else { 0 };
-            let at = (position.clone(), (1 + slot + above) as u32);
-            register(engine, &id, (rack, slot), env, Some(at)).await?;
-        }
-        for number in 1..=SWITCHES {
-            let at = (position.clone(), (1 + PER_RACK / 2 + number) as u32);
-            let id = format!("sw-r{rack}-{number}");
-            register_device::<Switch>(engine, &id, (rack, 100 + number), env, at).await?;
-        }
+        let mut feeds = Vec::new();
         for number in 1..=SHELVES {
             let bottom = number == 1;
             let slot = if bottom { 1 } else { 1 + PER_RACK + SWITCHES + 1 };
-            let at = (position.clone(), slot as u32);
+            let at = Place { rack: position.clone(), slot: slot as u32, feeds: Vec::new() };
             let id = format!("ps-r{rack}-{number}");
             register_device::<PowerShelf>(engine, &id, (rack, 200 + number), env, at).await?;
+            feeds.push(PowerShelfId::trusted(id));
+        }
+        let place =
+            |slot: usize| Place { rack: position.clone(), slot: slot as u32, feeds: feeds.clone() };
+        for slot in 1..=PER_RACK {
+            let id = format!("r{rack}-m{slot:02}");
+            let above = if slot > PER_RACK / 2 { SWITCHES } else { 0 };
+            register(engine, &id, (rack, slot), env, Some(place(1 + slot + above))).await?;
+        }
+        for number in 1..=SWITCHES {
+            let at = place(1 + PER_RACK / 2 + number);
+            let id = format!("sw-r{rack}-{number}");
+            register_device::<Switch>(engine, &id, (rack, 100 + number), env, at).await?;
         }
     }
     create_site(engine).await
@@ -86,12 +88,7 @@ pub(crate) async fn create_images(
 ) -> Result<()> {
     for name in names {
         let content = format!("Simulated image {name}: only simulated machines install it.\n");
-        let pieces = stream::iter([Ok::<_, Infallible>(content.into_bytes())]);
-        let file = match artifacts.receive("", pieces).await {
-            Ok(file) => file,
-            Err(UploadError::Refused(refusal)) => return Err(refusal.into()),
-            Err(UploadError::Disconnected(never)) => match never {},
-        };
+        let file = artifacts.store_own(content.into_bytes()).await?;
         let body = ImageContent::Disk { format: DiskFormat::Raw, file };
         let image = Image { name: name.clone(), body, created_at: Timestamp::default() };
         let requester = Requester { by: "demo".into(), reason: String::new() };
@@ -228,13 +225,20 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
     Ok(id)
 }
 
+/// Where a device of a rack stands, and the power shelves that feed it.
+struct Place {
+    rack: RackId,
+    slot: u32,
+    feeds: Vec<PowerShelfId>,
+}
+
 /// Registers a device unless it exists.
 async fn register_device<D: Device>(
     engine: &Engine,
     id: &str,
     (rack, number): (usize, usize),
     env: &str,
-    (position, slot): (RackId, u32),
+    at: Place,
 ) -> Result<()> {
     match engine.devices().get::<D>(id).await {
         // An unreadable row exists too.
@@ -245,10 +249,11 @@ async fn register_device<D: Device>(
     let spec = DeviceSpec {
         provider: providers::sim::Sim::NAME.into(),
         bmc_endpoint: format!("10.128.{rack}.{number}"),
+        feeds: at.feeds,
         ..DeviceSpec::default()
     };
     let labels = Labels::from([("env".to_string(), env.to_string())]);
-    let spec = Some(PlacedSpec { spec, rack: Some(position), slot: Some(slot) });
+    let spec = Some(PlacedSpec { spec, rack: Some(at.rack), slot: Some(at.slot) });
     let described = DescribedDevice { id: id.into(), spec, labels };
     engine.devices().register::<D>(described, "demo".into()).await.map(drop)
 }
@@ -269,7 +274,7 @@ async fn register(
     id: &str,
     (rack, slot): (usize, usize),
     env: &str,
-    at: Option<(RackId, u32)>,
+    at: Option<Place>,
 ) -> Result<()> {
     let machine_id = MachineId::trusted(id);
     match engine.machines().get(&machine_id).await {
@@ -294,8 +299,9 @@ async fn register(
         mac_addresses: vec![format!("02:00:00:{:02x}:{high:02x}:{low:02x}", rack / 256)],
         provider: providers::sim::Sim::NAME.into(),
         serial: format!("SIM{rack:03}{slot:03}"),
-        rack: at.as_ref().map(|(rack, _)| rack.clone()),
-        slot: at.map(|(_, slot)| slot),
+        rack: at.as_ref().map(|at| at.rack.clone()),
+        slot: at.as_ref().map(|at| at.slot),
+        feeds: at.map(|at| at.feeds).unwrap_or_default(),
         ..MachineSpec::default()
     };
     let machine = DescribedMachine { id: Some(machine_id), spec: Some(spec), labels };
@@ -305,7 +311,10 @@ async fn register(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::effect::DesiredPower;
     use model::filter::{Filter, FilterSubject};
+    use model::gate::Gate;
+    use model::power_shelf::maintenance::PowerChangeRequest;
     use providers::Providers;
     use providers::clock::tokio_clock;
     use providers::sim::{Sim, Speed};
@@ -336,6 +345,46 @@ mod tests {
             }
         }
         true
+    }
+
+    /// Both shelves of a rack feed its machines and switches: without them, these are off, and the
+    /// explanation names the shelves. In simulated time.
+    #[tokio::test(start_paused = true)]
+    async fn a_rack_without_its_shelves_is_off() {
+        let engine = demo().await;
+        while !in_service(&engine).await {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let request = |ids: &[&str], operation| PowerChangeRequest {
+            ids: ids.iter().map(|id| PowerShelfId::trusted(*id)).collect(),
+            operation,
+            initiator: "ada".into(),
+            overrides: Overrides::of(&[Gate::InService], "a test"),
+            request_id: None,
+        };
+        let started = engine.now();
+        let until = async |reached: fn(&str) -> bool, id: &str| loop {
+            let told = engine.explain(id).await.unwrap().explanation;
+            if reached(&told.headline) {
+                return told;
+            }
+            let waited = engine.now().since(started);
+            assert!(waited < Duration::from_secs(3_600), "{told:?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        let shelves = engine.power_shelves();
+        shelves.maintain(request(&["ps-r1-1"], DesiredPower::Off)).await.unwrap();
+        until(|told| told.contains("switched off"), "ps-r1-1").await;
+        shelves.maintain(request(&["ps-r1-2"], DesiredPower::Off)).await.unwrap();
+        for device in ["r1-m07", "sw-r1-2"] {
+            let told = until(|told| told.contains("no power shelf that feeds"), device).await;
+            assert!(told.headline.contains("ps-r1-1, ps-r1-2 are off"), "{told:?}");
+            let on = "farrier power-shelf maintenance power-on --id ps-r1-1 --id ps-r1-2";
+            assert_eq!(told.next_commands[0], on, "{told:?}");
+        }
+        let both = request(&["ps-r1-1", "ps-r1-2"], DesiredPower::On);
+        shelves.maintain(both).await.unwrap();
+        until(|told| told.contains("ready for work"), "r1-m07").await;
     }
 
     /// In simulated time, at the speed of the demo.

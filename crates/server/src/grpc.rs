@@ -1,7 +1,10 @@
 //! The gRPC services: each call parses its request, calls the engine and converts the result. One
 //! file for each service.
 
+mod access;
 mod admin;
+mod audit;
+mod call;
 mod cluster;
 mod component;
 mod convert;
@@ -28,66 +31,41 @@ mod stream;
 mod switch;
 mod update;
 
-pub(crate) use convert::{plan_from, time};
+pub(crate) use call::{Call, GrpcServices};
+pub(crate) use convert::{INITIATOR, plan_from, time};
 pub(crate) use node::workflow_kind;
 
-use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
-use engine::node::Agents;
-use engine::secret::SecretStore;
 use proto::v1;
-use providers::sim::Sim;
-use std::path::PathBuf;
 use tonic::service::Routes;
 use tonic::{Response, Status};
 
 /// The response of a service, or its gRPC status.
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The state that the gRPC services share. Every service is implemented on this type.
-#[derive(Clone)]
-pub(crate) struct GrpcServices {
-    pub engine: Engine,
-    /// The simulated hardware; None: this server has none.
-    pub sim: Option<Sim>,
-    pub secrets: SecretStore,
-    pub artifacts: Artifacts,
-    /// The base URL under which machines reach the netboot service; none: it is off.
-    pub netboot_url: Option<String>,
-    pub agents: Agents,
-    /// The URLs under which agents reach this server, separated by commas; empty: they cannot.
-    pub agents_url: String,
-    /// The folder of tokens that kubeconfigs may name; None: they may name no file.
-    pub token_folder: Option<PathBuf>,
-}
-
-impl GrpcServices {
-    /// The same services for a request that may be a dry run; see [`Engine::with_dry_run`].
-    fn with_dry_run(&self, dry_run: bool) -> Self {
-        Self {
-            engine: self.engine.with_dry_run(dry_run),
-            secrets: self.secrets.with_dry_run(dry_run),
-            agents: self.agents.with_dry_run(dry_run),
-            ..self.clone()
-        }
-    }
-}
-
 /// All services, with reflection and health.
 pub(crate) async fn routes(
     services: GrpcServices,
+    engine: Engine,
 ) -> Result<Routes, tonic_reflection::server::Error> {
+    let simulates = services.simulates();
+    let descriptors = match simulates {
+        true => proto::DESCRIPTORS.to_vec(),
+        false => proto::descriptors_without_simulator(),
+    };
     let reflection = || {
         tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(&descriptors)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    tokio::spawn(run_health(services.engine.clone(), health));
+    tokio::spawn(run_health(engine, health, simulates));
 
     let mut routes = Routes::builder();
     routes
+        .add_service(v1::access_service_server::AccessServiceServer::new(services.clone()))
+        .add_service(v1::audit_service_server::AuditServiceServer::new(services.clone()))
         .add_service(v1::machine_service_server::MachineServiceServer::new(services.clone()))
         .add_service(v1::operation_service_server::OperationServiceServer::new(services.clone()))
         .add_service(v1::plan_service_server::PlanServiceServer::new(services.clone()))
@@ -107,15 +85,22 @@ pub(crate) async fn routes(
         .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
         .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
-        .add_service(v1::simulator_service_server::SimulatorServiceServer::new(services))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
+    if simulates {
+        routes.add_service(v1::simulator_service_server::SimulatorServiceServer::new(services));
+    }
     Ok(routes.routes())
 }
 
+/// Offered only by a server with simulated hardware.
+const SIMULATOR: &str = "farrier.v1.SimulatorService";
+
 /// The services whose health is reported by name.
-const SERVICES: [&str; 20] = [
+const SERVICES: [&str; 22] = [
+    "farrier.v1.AccessService",
+    "farrier.v1.AuditService",
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -131,7 +116,7 @@ const SERVICES: [&str; 20] = [
     "farrier.v1.HostService",
     "farrier.v1.HardwareService",
     "farrier.v1.HealthService",
-    "farrier.v1.SimulatorService",
+    SIMULATOR,
     "farrier.v1.SwitchService",
     "farrier.v1.PowerShelfService",
     "farrier.v1.NodeService",
@@ -139,13 +124,14 @@ const SERVICES: [&str; 20] = [
 ];
 
 /// Reports every service as serving while the database answers.
-async fn run_health(engine: Engine, health: tonic_health::server::HealthReporter) {
+async fn run_health(engine: Engine, health: tonic_health::server::HealthReporter, simulates: bool) {
     loop {
         let status = match engine.healthy().await {
             Ok(()) => tonic_health::ServingStatus::Serving,
             Err(_) => tonic_health::ServingStatus::NotServing,
         };
-        for service in SERVICES.iter().chain([&""]) {
+        let offered = SERVICES.iter().filter(|name| simulates || **name != SIMULATOR);
+        for service in offered.chain([&""]) {
             health.set_service_status(service, status).await;
         }
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;

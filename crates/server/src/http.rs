@@ -1,5 +1,6 @@
 //! The endpoints beside gRPC and the console: metrics and health.
 
+use crate::auth;
 use crate::request_guard::{self, ListenerApi};
 use crate::telemetry;
 use axum::Router;
@@ -9,6 +10,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use engine::Engine;
+use engine::access::AccessControl;
+use engine::audit::AuditLog;
 use metrics_exporter_prometheus::PrometheusHandle;
 use proto::calls::Calls;
 use std::collections::BTreeSet;
@@ -30,21 +33,33 @@ struct HttpState {
     metrics: Option<PrometheusHandle>,
 }
 
+/// The console, and the access to it.
+pub(crate) struct ConsolePages {
+    pub console: Router,
+    pub access: AccessControl,
+    pub audit: AuditLog,
+    /// Whether the listener has TLS.
+    pub secure: bool,
+}
+
 /// gRPC and HTTP on one router.
 pub(crate) fn router(
     engine: Engine,
     grpc: Routes,
     metrics: Option<PrometheusHandle>,
-    console: Router,
+    pages: ConsolePages,
     host_names: &[String],
 ) -> Router {
     let shared = HttpState { engine, metrics };
+    let ConsolePages { console, access, audit, secure } = pages;
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
         .with_state(shared);
-    let routes = grpc.into_axum_router().merge(pages).merge(console);
-    let guarded = request_guard::guarded(routes, ListenerApi::Grpc, host_names);
+    let sign_in = auth::sign_in_router(access.clone(), secure);
+    let routes = grpc.into_axum_router().merge(pages).merge(sign_in).merge(console);
+    let protected = auth::protected(routes, access, audit);
+    let guarded = request_guard::guarded(protected, ListenerApi::Grpc, host_names);
     guarded.layer(middleware::from_fn_with_state(PathLabels::new(), count))
 }
 

@@ -6,16 +6,25 @@
 //! hardware or decides anything about a machine.
 
 mod agents;
+mod auth;
 pub mod config;
 mod console;
+mod data_dir;
 mod database;
 mod demo;
 mod grpc;
 mod http;
+mod listener;
 mod netboot;
+mod private_files;
+mod process_limits;
+mod rate_limit;
 mod request_guard;
+mod seal_key;
 mod serve;
+mod summed_log;
 mod telemetry;
 
-pub use database::OfflineDatabase;
-pub use serve::{ServeError, serve};
+pub use database::{OfflineDatabase, RecoveredToken};
+pub use listener::{PeerAddress, PeerCertificates};
+pub use serve::{Listening, ServeError, serve};

@@ -5,18 +5,24 @@
 //! is identified by its MAC address while a deployment is pending for it, then by the token in its
 //! boot script, then by the session that claimed the deployment. `script` makes the iPXE scripts,
 //! `dhcp` the configuration of the DHCP server, `artifacts` stores the files, `convert` reads and
-//! writes the messages of the deploy environment.
+//! writes the messages of the deploy environment, `manifest` signs them.
 
 pub mod artifacts;
 mod convert;
 pub mod dhcp;
+mod manifest;
 mod script;
 
+pub use manifest::ManifestKey;
+
 use crate::config::Netboot;
+use crate::rate_limit::{RequestLimits, limit_anonymous, limit_logins};
+use crate::summed_log::SummedLog;
 use artifacts::Artifacts;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -39,17 +45,29 @@ struct NetbootApi {
     secrets: SecretStore,
     artifacts: Artifacts,
     settings: Arc<Netboot>,
+    key: Arc<ManifestKey>,
 }
 
-pub fn router(secrets: SecretStore, artifacts: Artifacts, settings: Netboot) -> Router {
-    let shared = NetbootApi { secrets, artifacts, settings: Arc::new(settings) };
-    Router::new()
-        .route("/netboot/boot.ipxe", get(first_script))
-        .route("/netboot/by-mac/{mac}", get(script_of))
+pub fn router(
+    secrets: SecretStore,
+    artifacts: Artifacts,
+    settings: Netboot,
+    key: ManifestKey,
+) -> Router {
+    let (settings, key) = (Arc::new(settings), Arc::new(key));
+    let shared = NetbootApi { secrets, artifacts, settings, key };
+    let limits = RequestLimits::new(SummedLog::new("netboot"));
+    let logins = Router::new()
         .route("/netboot/{token}/{file}", get(boot_file))
         .route(deploy::CLAIM, post(claim))
         .route(deploy::REPORT, post(report))
         .route(deploy::IMAGE, get(image))
+        .layer(middleware::from_fn_with_state(limits.clone(), limit_logins));
+    Router::new()
+        .route("/netboot/boot.ipxe", get(first_script))
+        .route("/netboot/by-mac/{mac}", get(script_of))
+        .layer(middleware::from_fn_with_state(limits, limit_anonymous))
+        .merge(logins)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
@@ -66,8 +84,17 @@ async fn script_of(State(shared): State<NetbootApi>, Path(mac): Path<String>) ->
     };
     match shared.secrets.boot_offer(&mac).await {
         Ok(Some(boot)) => {
-            tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
-            script::machine_script(&shared.settings, &boot, &mac).into_response()
+            let machine = &boot.deployment.machine_id;
+            match script::machine_script(&shared.settings, &boot, &mac, &shared.key.public()) {
+                Ok(script) => {
+                    tracing::info!(%machine, %mac, "boot script sent");
+                    script.into_response()
+                }
+                Err(refusal) => {
+                    tracing::error!(%machine, %mac, %refusal, "no boot script can be made");
+                    (StatusCode::CONFLICT, refusal.message + "\n").into_response()
+                }
+            }
         }
         Ok(None) => {
             let message = format!("no operation wants {mac} to boot from here\n");
@@ -122,10 +149,17 @@ async fn claim(State(shared): State<NetbootApi>, Json(claim): Json<Claim>) -> Re
     match shared.secrets.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
             tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "deployment claimed");
-            Json(convert::assignment(&deployment)).into_response()
+            let assignment = convert::assignment(&deployment);
+            match shared.key.sign(assignment, &claim.session, &deployment.macs) {
+                Ok(reply) => Json(reply).into_response(),
+                Err(error) => {
+                    tracing::error!(%error, "cannot write a manifest");
+                    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+                }
+            }
         }
         Ok(Err(denied)) => {
-            tracing::warn!(mac = %claim.mac, why = denied.as_str(), "claim of a deployment denied");
+            tracing::debug!(mac = %claim.mac, why = denied.as_str(), "claim of a deployment denied");
             forbidden(denied)
         }
         Err(error) => unavailable(&error),

@@ -7,8 +7,10 @@
 //!   pointed at this address (DNS rebinding) sends another one.
 //! - `Origin` and `Sec-Fetch-Site` name no other site. A link to a page of the console is allowed.
 //! - A request that is not a plain read has the content type of the API. A page cannot send that
-//!   type to another site without permission, and none is given.
+//!   type to another site without permission, and none is given. The forms of the console are an
+//!   exception: the browser must say that they come from this server.
 
+use crate::auth;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -23,6 +25,9 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const GRPC: &str = "application/grpc";
+const FORM: &str = "application/x-www-form-urlencoded";
+/// The paths that take the forms of the console.
+const FORM_PATHS: [&str; 2] = [auth::SIGN_IN, auth::SIGN_OUT];
 
 /// What the requests of a listener look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +94,17 @@ impl RequestGuard {
         let reads = matches!(*method, Method::GET | Method::HEAD);
         let typed = text(headers, &header::CONTENT_TYPE)
             .is_some_and(|found| has_type(found, self.api.content_type()));
-        if reads || typed { Ok(()) } else { Err(GuardRefusal::ContentType) }
+        if reads || typed || self.is_own_form(uri, headers) {
+            return Ok(());
+        }
+        Err(GuardRefusal::ContentType)
+    }
+
+    /// Whether a page of this server has sent a form. It is known not to be cross-site.
+    fn is_own_form(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let form = text(headers, &header::CONTENT_TYPE).is_some_and(|found| has_type(found, FORM));
+        let proven = headers.contains_key(header::ORIGIN) || headers.contains_key(&SEC_FETCH_SITE);
+        self.api == ListenerApi::Grpc && FORM_PATHS.contains(&uri.path()) && form && proven
     }
 
     fn is_own(&self, authority: &str) -> bool {
@@ -242,6 +257,23 @@ mod tests {
             let linked = lines.contains(&link[1]) && lines[0] == "sec-fetch-site: cross-site";
             let expected = if linked { Err(CrossSite) } else { expected };
             assert_eq!(check(&call), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_accepted_from_a_page_of_this_server_only() {
+        let form = "content-type: application/x-www-form-urlencoded";
+        let own = "origin: http://127.0.0.1:7411";
+        for (lines, expected) in [
+            (["POST /sign-in", HERE, form, own], Ok(())),
+            (["POST /sign-out", HERE, form, "sec-fetch-site: same-origin"], Ok(())),
+            (["POST /sign-in", HERE, form, "accept: */*"], Err(ContentType)),
+            (["POST /sign-in", HERE, form, "origin: https://evil.example"], Err(CrossSite)),
+            (["POST /machines", HERE, form, own], Err(ContentType)),
+            ([CALL, HERE, form, own], Err(ContentType)),
+            (["POST /sign-in", HERE, "content-type: text/plain", own], Err(ContentType)),
+        ] {
+            assert_eq!(check(&lines), expected, "{lines:?}");
         }
     }
 

@@ -1,28 +1,35 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
-use crate::config::Config;
-use crate::grpc::{self, GrpcServices};
-use crate::netboot::{self, artifacts::Artifacts};
+use crate::auth::{self, AdminToken};
+use crate::config::{Config, Tls};
+use crate::grpc::{self, Call, GrpcServices};
+use crate::http::ConsolePages;
+use crate::listener::limits::{self, DescriptorPlan};
+use crate::listener::tls::ServerTls;
+use crate::listener::{Listener, ListenerName, StopSignal};
+use crate::netboot::{self, ManifestKey, artifacts::Artifacts};
 use crate::request_guard::{self, ListenerApi};
-use crate::{agents, console, demo, http, telemetry};
-use axum::serve::ListenerExt;
+use crate::{agents, console, data_dir, demo, http, seal_key, telemetry};
+use engine::access::AccessControl;
+use engine::audit::AuditLog;
 use engine::node::Agents;
-use engine::secret::{Cipher, SecretStore};
+use engine::secret::{BoundCredential, DefaultCredentials, SecretStore, has_sealed_values};
 use engine::{Engine, clock, random};
 use futures_util::future::BoxFuture;
+use model::access::TokenKind;
 use proto::json_form::FromJson;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
 use providers::{Provider, Providers};
+use secrecy::ExposeSecret;
 use std::fmt;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Options, Store, StoreError};
-use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 /// Why a server could not start or continue. The text says what to do.
@@ -48,6 +55,15 @@ impl From<StoreError> for ServeError {
     }
 }
 
+/// A server that answers requests.
+pub struct Listening {
+    pub config: Config,
+    /// The file of the administrator's token; None: another replica has made it.
+    pub admin_token: Option<PathBuf>,
+    /// The path and query that sign a browser in once.
+    pub sign_in: Option<String>,
+}
+
 /// The time for connections to close after the engine has released its claims.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -57,7 +73,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 pub fn serve<'a>(
     config: Config,
     demo: bool,
-    ready: &'a (dyn Fn(&Config) + Sync),
+    ready: &'a (dyn Fn(&Listening) + Sync),
 ) -> BoxFuture<'a, Result<(), ServeError>> {
     Box::pin(run_server(config, demo, ready))
 }
@@ -65,38 +81,29 @@ pub fn serve<'a>(
 async fn run_server(
     config: Config,
     demo: bool,
-    ready: &(dyn Fn(&Config) + Sync),
+    ready: &(dyn Fn(&Listening) + Sync),
 ) -> Result<(), ServeError> {
-    config.check().map_err(ServeError::Refused)?;
+    config.check().and_then(|()| config.check_exposure()).map_err(ServeError::Refused)?;
     telemetry::start_logging(&config.log).map_err(ServeError::Refused)?;
     let metrics = telemetry::start_metrics();
-    let _lock = prepare_data_dir(&config)?;
-    let listener = TcpListener::bind(config.listen).await.map_err(|error| {
-        let message =
-            format!("cannot listen on {}: {error}; choose another --listen", config.listen);
-        ServeError::Refused(message)
-    })?;
-    let listening = listener.local_addr().unwrap_or(config.listen);
+    let _lock = data_dir::prepare(&config)?;
+    let listeners = Listeners::open(&config)?;
+    let listener = listeners.bind(ListenerName::Api, config.listen, "--listen").await?;
+    let listening = listener.local_address().unwrap_or(config.listen);
     let config = Config { listen: listening, ..config };
-    if !listening.ip().is_loopback() {
-        tracing::warn!(%listening, "no authentication: every client that can reach this port has full access");
+    for warning in config.exposure_warnings() {
+        tracing::warn!("{warning}");
     }
 
     let sim = open_sim(&config)?;
-    let store = Store::open(&options(&config)).await?;
-    let secrets = open_secrets(&config, &store)?;
-    let datacenter = config.datacenter().map_err(ServeError::Refused)?;
-    let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
-    let maas = MaasProvider::new(Arc::new(secrets.clone()), maas_settings(&config, &datacenter));
-    let datacenter = Arc::new(Datacenter::new(Arc::new(secrets.clone()), datacenter));
-    let maas = maas.with_hosts(Arc::clone(&datacenter) as Arc<dyn Provider>);
-    let mut providers = Providers::default()
-        .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
-        .with(Arc::new(IpmiOnly(datacenter)))
-        .with(Arc::new(maas));
-    if let Some(sim) = &sim {
-        providers = providers.with(Arc::new(sim.clone()));
-    }
+    let store = Store::open(&options(&config)?).await?;
+    let access = AccessControl::open(store.clone(), clock::system(), random::system()).await?;
+    tokio::spawn(access.clone().run_refresh());
+    let admin = auth::ensure_administrator(&access, &config.data_dir, config.admin_token()).await?;
+    let secrets = open_secrets(&config, &store).await?;
+    let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
+    tokio::spawn(audit.clone().run_sealing());
+    let providers = open_providers(&config, &secrets, sim.as_ref())?;
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
             .await?;
@@ -110,55 +117,166 @@ async fn run_server(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let services = GrpcServices {
+    let services = Call {
+        access: access.clone(),
+        audit: audit.clone(),
         artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),
         engine: engine.clone(),
         sim,
         secrets,
         netboot_url: config.netboot.listen.map(|_| config.netboot.url()),
-        agents_url: config.nodes.urls(),
+        agents_url: config.agents_url(),
         token_folder: config.datacenter.token_folder(),
+        binding_required: !config.simulates(),
     };
     let others = [
-        listen_for_machines(&config, services.secrets.clone(), services.artifacts.clone()).await?,
-        listen_for_agents(&config, services.agents.clone()).await?,
+        listeners
+            .serve_machines(&config, services.secrets.clone(), services.artifacts.clone())
+            .await?,
+        listeners.serve_agents(&config, services.agents.clone()).await?,
     ];
     let console = console::router(engine.clone(), Some(services.secrets.clone()));
-    let grpc = grpc::routes(services)
+    let grpc = grpc::routes(GrpcServices::new(services), engine.clone())
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let router = http::router(engine.clone(), grpc, metrics, console, &config.host_names());
-    ready(&config);
+    let secure = config.tls.is_on();
+    let pages = ConsolePages { console, access: access.clone(), audit, secure };
+    let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
+    // Before anybody is told that the server is ready: a signal from then on is a request to stop.
+    let signals = StopRequests::listen();
+    ready(&describe_start(config.clone(), &access, admin).await?);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
-    let ended = run(listener, router, engine).await;
+    let ended = run(listener, router, engine, signals).await;
     for other in others.into_iter().flatten() {
         other.abort();
     }
     ended
 }
 
-/// Serves the agents of nodes, on a separate port.
-async fn listen_for_agents(
+fn open_providers(
     config: &Config,
-    agents: Agents,
-) -> Result<Option<JoinHandle<()>>, ServeError> {
-    let Some(address) = config.nodes.listen else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        let message = format!("cannot listen on {address}: {error}; choose another nodes.listen");
-        ServeError::Refused(message)
-    })?;
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "agents are served over plain HTTP without TLS, so their sessions can be read in transit; keep this address in a private network or a tunnel");
+    secrets: &SecretStore,
+    sim: Option<&Sim>,
+) -> Result<Providers, ServeError> {
+    let datacenter = config.datacenter().map_err(ServeError::Refused)?;
+    let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
+    let maas = MaasProvider::new(Arc::new(secrets.clone()), maas_settings(config, &datacenter));
+    let datacenter = Arc::new(Datacenter::new(Arc::new(secrets.clone()), datacenter));
+    let maas = maas.with_hosts(Arc::clone(&datacenter) as Arc<dyn Provider>);
+    let providers = Providers::default()
+        .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
+        .with(Arc::new(IpmiOnly(datacenter)))
+        .with(Arc::new(maas));
+    Ok(match sim {
+        Some(sim) => providers.with(Arc::new(sim.clone())),
+        None => providers,
+    })
+}
+
+/// A restart makes another sign-in link: the one before may have been used.
+async fn describe_start(
+    config: Config,
+    access: &AccessControl,
+    admin: Option<AdminToken>,
+) -> Result<Listening, ServeError> {
+    let Some(AdminToken { path, secret }) = admin else {
+        return Ok(Listening { config, admin_token: None, sign_in: None });
+    };
+    let caller = access.authenticate(secret.expose_secret(), TokenKind::Api).await;
+    let caller = caller.map_err(|refusal| ServeError::Refused(refusal.message))?;
+    let code = access.create_sign_in_code(&caller).await?;
+    let sign_in = Some(auth::sign_in_path(&code));
+    Ok(Listening { config, admin_token: Some(path), sign_in })
+}
+
+/// The limits and certificates of the listeners.
+struct Listeners {
+    plan: DescriptorPlan,
+    config: Config,
+    tls: Option<ServerTls>,
+    agent_tls: Option<ServerTls>,
+}
+
+impl Listeners {
+    /// Reads the certificates, and divides the descriptors of this process.
+    fn open(config: &Config) -> Result<Self, ServeError> {
+        let limit = limits::raise_descriptor_limit();
+        let plan = config.descriptor_plan(limit).map_err(ServeError::Refused)?;
+        let connections: Vec<String> = config
+            .listeners()
+            .into_iter()
+            .map(|(name, _)| format!("{} {}", name.as_str(), plan.connections(name)))
+            .collect();
+        let (reserve, connections) = (plan.reserve, connections.join(", "));
+        tracing::info!(limit, reserve, connections, "descriptors divided");
+        let open = |section: &'static str, files: Tls| match files.is_on() {
+            true => ServerTls::open(section, files).map(Some).map_err(ServeError::Refused),
+            false => Ok(None),
+        };
+        let tls = open("tls", config.tls.clone())?;
+        let agent_tls = match config.nodes.listen {
+            Some(_) => open("agent_tls", config.agent_tls())?,
+            None => None,
+        };
+        Ok(Self { plan, config: config.clone(), tls, agent_tls })
     }
-    let router = agents::router(agents, &config.nodes);
-    let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
-    tracing::info!(%address, url = config.nodes.urls(), "serving agents");
-    Ok(Some(tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the agent listener ended");
-        }
-    })))
+
+    /// `field` is where the address comes from.
+    async fn bind(
+        &self,
+        name: ListenerName,
+        address: SocketAddr,
+        field: &str,
+    ) -> Result<Listener, ServeError> {
+        let tls = match name {
+            ListenerName::Api => self.tls.clone(),
+            ListenerName::Agents => self.agent_tls.clone(),
+            ListenerName::Netboot => None,
+        };
+        let limits = self.config.limits(name, &self.plan);
+        Listener::bind(name, address, limits, tls).await.map_err(|error| {
+            let message = format!("cannot listen on {address}: {error}; choose another {field}");
+            ServeError::Refused(message)
+        })
+    }
+
+    /// Serves the agents of nodes, on a separate port.
+    async fn serve_agents(
+        &self,
+        config: &Config,
+        agents: Agents,
+    ) -> Result<Option<JoinHandle<()>>, ServeError> {
+        let Some(address) = config.nodes.listen else { return Ok(None) };
+        let listener = self.bind(ListenerName::Agents, address, "nodes.listen").await?;
+        let router = agents::router(agents, &config.nodes);
+        let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
+        tracing::info!(%address, url = config.agents_url(), "serving agents");
+        Ok(Some(spawn_listener(listener, router)))
+    }
+
+    /// Serves machines that boot over the network, on a separate port.
+    async fn serve_machines(
+        &self,
+        config: &Config,
+        secrets: SecretStore,
+        artifacts: Artifacts,
+    ) -> Result<Option<JoinHandle<()>>, ServeError> {
+        let Some(address) = config.netboot.listen else { return Ok(None) };
+        let listener = self.bind(ListenerName::Netboot, address, "netboot.listen").await?;
+        let path = config.netboot.manifest_key(&config.data_dir);
+        let key = ManifestKey::open(&path).map_err(ServeError::Refused)?;
+        tracing::info!(key = key.public(), "boot manifests are signed");
+        let router = netboot::router(secrets, artifacts, config.netboot.clone(), key);
+        let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
+        tracing::info!(%address, url = config.netboot.url(), "serving netboot");
+        Ok(Some(spawn_listener(listener, router)))
+    }
+}
+
+/// Serves until the task is aborted.
+fn spawn_listener(listener: Listener, router: axum::Router) -> JoinHandle<()> {
+    tokio::spawn(async move { listener.serve(router, &StopSignal::new()).await })
 }
 
 /// MAAS is verified by the same trust policy as BMCs, and gets the same BMC credential.
@@ -166,146 +284,122 @@ fn maas_settings(config: &Config, datacenter: &Settings) -> MaasSettings {
     MaasSettings {
         bmc_credential: datacenter.bmc_credential.clone(),
         agent_binary: config.nodes.agent_binary.clone(),
-        ..MaasSettings::new(config.nodes.urls(), datacenter.trust.clone())
+        ..MaasSettings::new(config.agents_url(), datacenter.trust.clone())
     }
-}
-
-/// Serves machines that boot over the network, on a separate port.
-async fn listen_for_machines(
-    config: &Config,
-    secrets: SecretStore,
-    artifacts: Artifacts,
-) -> Result<Option<JoinHandle<()>>, ServeError> {
-    let Some(address) = config.netboot.listen else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        let message = format!("cannot listen on {address}: {error}; choose another netboot.listen");
-        ServeError::Refused(message)
-    })?;
-    let router = netboot::router(secrets, artifacts, config.netboot.clone());
-    let router = request_guard::guarded(router, ListenerApi::Json, &config.host_names());
-    tracing::info!(%address, url = config.netboot.url(), "serving netboot");
-    Ok(Some(tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the netboot listener ended");
-        }
-    })))
 }
 
 fn open_artifacts(config: &Config) -> Result<Artifacts, ServeError> {
     let dir = config.netboot.images_dir(&config.data_dir);
-    Artifacts::open(dir.clone()).map_err(|error| {
+    Artifacts::open(dir.clone(), config.netboot.space_limits()).map_err(|error| {
         ServeError::Refused(format!("the images folder {}: {error}", dir.display()))
     })
 }
 
 /// Serves until a stop signal; then the engine releases its claims and the connections close.
 async fn run(
-    listener: TcpListener,
+    listener: Listener,
     router: axum::Router,
     engine: Engine,
+    signals: StopRequests,
 ) -> Result<(), ServeError> {
-    let stopping = Arc::new(tokio::sync::Notify::new());
-    let stopped = Arc::clone(&stopping);
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY on a connection");
-        }
-    });
-    let serving = tokio::spawn(async move {
-        let graceful = async move { stopped.notified().await };
-        axum::serve(listener, router).with_graceful_shutdown(graceful).await
-    });
-    wait_for_stop_signal().await;
+    let stop = StopSignal::new();
+    let stopping = stop.clone();
+    let serving = tokio::spawn(async move { listener.serve(router, &stopping).await });
+    signals.wait().await;
     tracing::info!("stopping; active runs continue after the next start or on another replica");
-    stopping.notify_one();
+    stop.stop();
     engine.shut_down().await;
-    match tokio::time::timeout(CLOSE_TIMEOUT, serving).await {
-        Ok(Ok(Err(error))) => tracing::warn!(%error, "the API listener ended with an error"),
-        Ok(_) => {}
-        Err(_) => tracing::debug!("some connections did not close in time"),
+    if tokio::time::timeout(CLOSE_TIMEOUT, serving).await.is_err() {
+        tracing::debug!("some connections did not close in time");
     }
     Ok(())
 }
 
-/// Waits for SIGTERM or Ctrl-C.
-async fn wait_for_stop_signal() {
-    let interrupted = tokio::signal::ctrl_c();
-    match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(mut terminated) => tokio::select! {
-            _ = interrupted => {}
-            _ = terminated.recv() => {}
-        },
-        Err(error) => {
-            tracing::warn!(%error, "cannot listen for SIGTERM");
-            let _ = interrupted.await;
+/// SIGTERM and Ctrl-C, which end the process only when nobody listens for them.
+struct StopRequests {
+    terminated: Option<Signal>,
+    interrupted: Option<Signal>,
+}
+
+impl StopRequests {
+    fn listen() -> Self {
+        let listen = |kind: SignalKind| {
+            let listening = signal(kind);
+            listening.inspect_err(|error| tracing::warn!(%error, "cannot listen for signals")).ok()
+        };
+        Self {
+            terminated: listen(SignalKind::terminate()),
+            interrupted: listen(SignalKind::interrupt()),
+        }
+    }
+
+    async fn wait(mut self) {
+        tokio::select! {
+            () = received(self.terminated.as_mut()) => {}
+            () = received(self.interrupted.as_mut()) => {}
         }
     }
 }
 
-/// The database in the data directory.
-pub(crate) const DATABASE_FILE: &str = "farrier.db";
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
 
-fn options(config: &Config) -> Options {
+fn options(config: &Config) -> Result<Options, ServeError> {
     if config.database_url.is_empty() {
-        Options::Sqlite { path: config.data_dir.join(DATABASE_FILE) }
-    } else {
-        let url = config.database_url.clone();
-        let name = format!("farrier/{}", config.replica());
-        Options::Postgres { url, connections: config.database_connections, name }
+        return Ok(Options::Sqlite { path: config.data_dir.join(data_dir::DATABASE_FILE) });
     }
+    let url = config.database_url_with_password().map_err(ServeError::Refused)?;
+    let url = url.expose_secret().to_string();
+    let name = format!("farrier/{}", config.replica());
+    Ok(Options::Postgres { url, connections: config.database_connections, name })
 }
 
-/// Creates the data directory and, for SQLite, locks it against other servers.
-fn prepare_data_dir(config: &Config) -> Result<Option<File>, ServeError> {
-    let dir = &config.data_dir;
-    let refused = |what: &str, error: std::io::Error| {
-        ServeError::Refused(format!("{what} {}: {error}; choose another --data-dir", dir.display()))
+async fn open_secrets(config: &Config, store: &Store) -> Result<SecretStore, ServeError> {
+    let sealed = has_sealed_values(store).await?;
+    let (cipher, tokens) = seal_key::load(config, sealed)?;
+    let secrets = SecretStore::new(store.clone(), cipher, clock::system());
+    secrets.open_keys(&config.replica(), tokens).await.map_err(|error| match error {
+        // A wrong master key: another start does not help.
+        StoreError::Corrupt(message) => ServeError::Refused(message),
+        other @ (StoreError::Unavailable(_) | StoreError::Conflict | StoreError::Refused(_)) => {
+            other.into()
+        }
+    })?;
+    if let Some(rotation) = secrets.resume_rotation().await? {
+        tracing::info!(
+            key = rotation.key_id,
+            resealed = rotation.resealed,
+            "a rotation of the seal key was continued"
+        );
+    }
+    bind_credentials(config, &secrets).await?;
+    Ok(secrets)
+}
+
+/// Binds the credentials of an older farrier to the peers that records name, and lists them.
+async fn bind_credentials(config: &Config, secrets: &SecretStore) -> Result<(), ServeError> {
+    let datacenter = &config.datacenter;
+    let defaults = DefaultCredentials {
+        bmc: datacenter.bmc_credential.clone(),
+        ssh: datacenter.ssh_credential.clone(),
+        jump: datacenter.jump_credential.clone(),
+        jump_hosts: datacenter.jump_hosts.clone(),
     };
-    std::fs::create_dir_all(dir).map_err(|error| refused("cannot make", error))?;
-    if !config.database_url.is_empty() {
-        return Ok(None);
+    for BoundCredential { name, policy } in secrets.bind_unbound(&defaults).await? {
+        let peers: Vec<String> = policy.peers.iter().map(ToString::to_string).collect();
+        let (peers, plain_http) = (peers.join(" "), policy.plain_http);
+        tracing::warn!(
+            credential = name,
+            peers,
+            plain_http,
+            "the credential had no binding; it may now be sent to the peers that records name and to no other; change that with farrier credential set --for"
+        );
     }
-    lock(dir).map(Some).map_err(|error| match error {
-        LockError::AlreadyLocked(holder) => ServeError::Refused(format!(
-            "another farrier serve{holder} uses {}; stop it, or choose another --data-dir",
-            dir.display()
-        )),
-        LockError::Io(error) => refused("cannot write to", error),
-    })
-}
-
-enum LockError {
-    AlreadyLocked(String),
-    Io(std::io::Error),
-}
-
-fn lock(dir: &Path) -> Result<File, LockError> {
-    let path = dir.join("lock");
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&path).map_err(LockError::Io)?;
-    match file.try_lock() {
-        Ok(()) => {
-            // The pid helps an operator who finds the lock; a failed write does no harm.
-            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
-            Ok(file)
-        }
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let pid = std::fs::read_to_string(&path).unwrap_or_default();
-            let pid = pid.trim();
-            Err(LockError::AlreadyLocked(if pid.is_empty() {
-                String::new()
-            } else {
-                format!(" (pid {pid})")
-            }))
-        }
-        Err(std::fs::TryLockError::Error(error)) => Err(LockError::Io(error)),
-    }
-}
-
-fn open_secrets(config: &Config, store: &Store) -> Result<SecretStore, ServeError> {
-    let cipher = Cipher::from_file(&config.seal_key()).map_err(ServeError::Refused)?;
-    Ok(SecretStore::new(store.clone(), cipher, clock::system()))
+    Ok(())
 }
 
 /// The simulated hardware; None: this server has none.

@@ -1,6 +1,8 @@
 //! Structured logs and Prometheus metrics, for the operators of Farrier itself.
 
 use crate::config::{Log, LogFormat};
+use crate::listener::{EndReason, ListenerName};
+use crate::summed_log::DeniedRequest;
 use engine::Engine;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use model::health::{AlertClass, AlertCounts};
@@ -129,13 +131,44 @@ fn describe() {
         "Time from the acceptance of a run to its start."
     );
     describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
+    describe_connections();
     describe_nodes();
+}
+
+fn describe_connections() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_gauge!("farrier_connections_open", "Open connections, by listener.");
+    describe_counter!(
+        "farrier_connections_refused_total",
+        "Connections that were refused or ended by a limit, by listener and reason."
+    );
+    for listener in ListenerName::ALL.map(ListenerName::as_str) {
+        metrics::gauge!("farrier_connections_open", "listener" => listener).set(0.0);
+        for reason in EndReason::ALL.map(EndReason::as_str) {
+            metrics::counter!(
+                "farrier_connections_refused_total", "listener" => listener, "reason" => reason
+            )
+            .increment(0);
+        }
+    }
 }
 
 fn describe_nodes() {
     use metrics::{describe_counter, describe_histogram};
     describe_counter!("farrier_heartbeats_total", "Heartbeats of agents.");
     metrics::counter!("farrier_heartbeats_total").increment(0);
+    describe_counter!(
+        "farrier_denied_requests_total",
+        "Requests of agents and booting machines that were denied, by listener and reason."
+    );
+    for listener in ["agents", "netboot"] {
+        for why in DeniedRequest::ALL {
+            metrics::counter!(
+                "farrier_denied_requests_total", "listener" => listener, "why" => why.as_str()
+            )
+            .increment(0);
+        }
+    }
     describe_counter!(
         "farrier_node_tasks_total",
         "Tasks that agents have completed, by kind and result."

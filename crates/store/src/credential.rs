@@ -7,6 +7,7 @@ use crate::signal::Signal;
 use crate::unreadable::{Listed, RowKind, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::credential::CredentialPolicy;
 use model::filter::{Filter, FilterValues};
 use model::time::Timestamp;
 
@@ -20,6 +21,10 @@ pub struct CredentialRow {
     /// Raised by every change.
     pub version: i64,
     pub updated_at: Timestamp,
+    /// The key that the secret is sealed with. None: a master key itself, by an older farrier.
+    pub key_id: Option<String>,
+    /// Where the secret may be sent. None: an older farrier wrote it.
+    pub policy: Option<CredentialPolicy>,
 }
 
 impl FilterValues for CredentialRow {
@@ -38,7 +43,7 @@ fn object(name: &str) -> String {
     format!("credential/{name}")
 }
 
-pub(crate) const COLUMNS: &str = "name, kind, login, sealed, version, updated_at";
+pub(crate) const COLUMNS: &str = "name, kind, login, sealed, version, updated_at, policy, key_id";
 
 impl Tx {
     pub async fn credential(&mut self, name: &str) -> Result<Option<CredentialRow>> {
@@ -82,17 +87,19 @@ impl Tx {
             row.sealed.clone(),
             row.version,
             row.updated_at,
+            row.policy.as_ref().map(serde_json::to_string).transpose()?,
+            row.key_id.clone(),
         ]
         .to_vec();
         let sql = match read_at {
             None => {
-                "INSERT INTO credentials (name, kind, login, sealed, version, updated_at) \
-                 VALUES ($1, $2, $3, $4, $5, $6)"
+                "INSERT INTO credentials (name, kind, login, sealed, version, updated_at, policy, \
+                 key_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
             }
             Some(version) => {
                 values.push(version.into());
                 "UPDATE credentials SET kind = $2, login = $3, sealed = $4, version = $5, \
-                 updated_at = $6 WHERE name = $1 AND version = $7"
+                 updated_at = $6, policy = $7, key_id = $8 WHERE name = $1 AND version = $9"
             }
         };
         self.queue_write(Statement { sql: sql.into(), values }, ExpectedRows::One)?;
@@ -137,5 +144,7 @@ pub(crate) fn credential(row: &Row) -> Result<CredentialRow> {
         sealed: row.bytes(3)?,
         version: row.int(4)?,
         updated_at: row.time(5)?,
+        policy: row.opt_text(6)?.map(serde_json::from_str).transpose()?,
+        key_id: row.opt_text(7)?.map(str::to_string),
     })
 }

@@ -7,9 +7,10 @@ pub(crate) mod sqlite;
 mod transaction;
 
 use schema::{SchemaPolicy, StoredSchema};
-use transaction::{Job, ReadConsistency, Transaction, TransactionEnd};
+use transaction::{AuditedJob, Job, ReadConsistency, Transaction, TransactionEnd};
 pub use transaction::{TxBody, TxFuture, TxInput, TxOutput};
 
+use crate::audit::AuditDraft;
 use crate::hook::{TransactionHook, TransactionPoint};
 use crate::signal::{Signal, SignalBus};
 use crate::unreadable::UnreadableRows;
@@ -23,8 +24,8 @@ use std::sync::{Arc, OnceLock};
 /// The number of conflicts after which [`Store::retry_write`] gives up.
 const MAX_CONFLICTS: u32 = 20;
 
-/// Selects and configures the database.
-#[derive(Debug, Clone)]
+/// Selects and configures the database. Has no `Debug`: a URL may have a password in it.
+#[derive(Clone)]
 pub enum Options {
     Sqlite {
         path: PathBuf,
@@ -48,6 +49,8 @@ pub struct Store {
     /// `Rollback` for a [`Store::dry_run`].
     ending: TransactionEnd,
     unreadable: UnreadableRows,
+    /// The entry of the audit log that the next commit writes.
+    audit: Option<Arc<AuditDraft>>,
     /// Set once a write has failed because this farrier is too old for the schema.
     outdated: Arc<OnceLock<String>>,
 }
@@ -85,7 +88,8 @@ impl Store {
         };
         let unreadable = UnreadableRows::default();
         let ending = TransactionEnd::Commit;
-        Ok(Self { driver, bus, hook: None, ending, unreadable, outdated: Arc::default() })
+        let (hook, audit, outdated) = (None, None, Arc::default());
+        Ok(Self { driver, bus, hook, ending, unreadable, audit, outdated })
     }
 
     /// Returns the same store with a transaction hook.
@@ -101,6 +105,13 @@ impl Store {
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
         let ending = if dry_run { TransactionEnd::Rollback } else { self.ending };
         Self { ending, ..self.clone() }
+    }
+
+    /// Returns the same store for a request whose first commit writes this entry of the audit log.
+    /// None: for work that no request has asked for.
+    #[must_use]
+    pub fn with_audit(&self, audit: Option<Arc<AuditDraft>>) -> Self {
+        Self { audit, ..self.clone() }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -218,7 +229,14 @@ impl Store {
             }
             TransactionEnd::Commit => {
                 self.call_hook(TransactionPoint::BeforeCommit(name)).await?;
-                self.run_write(job).await?;
+                match self.audit.as_ref().filter(|draft| !draft.is_written()) {
+                    Some(draft) => {
+                        let audited = AuditedJob { job, draft: Arc::clone(draft) };
+                        self.run_write(Arc::new(audited)).await?;
+                        draft.mark_written();
+                    }
+                    None => self.run_write(job).await?,
+                }
                 self.call_hook(TransactionPoint::AfterCommit(name)).await
             }
         }
@@ -279,6 +297,8 @@ pub struct Tx {
     signals: Vec<Signal>,
     /// Statements of [`Tx::queue_write`] that were not sent yet.
     pending: Vec<(Statement, ExpectedRows)>,
+    /// The first run that the transaction has created, for the audit log.
+    pub(crate) created_run: Option<String>,
 }
 
 /// The number of rows that a statement must change.
@@ -303,7 +323,7 @@ pub(crate) enum Dialect {
 
 impl Tx {
     fn new(conn: Conn) -> Self {
-        Self { conn, signals: Vec::new(), pending: Vec::new() }
+        Self { conn, signals: Vec::new(), pending: Vec::new(), created_run: None }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {

@@ -4,6 +4,8 @@
 //! caller. One set of statements serves both databases; the differences are in `driver/sqlite.rs`
 //! and `driver/postgres.rs`. The store decides nothing: it writes all of a transaction or nothing.
 
+mod access;
+mod audit;
 mod checkpoint;
 mod credential;
 mod deployment;
@@ -30,6 +32,7 @@ mod record;
 mod replica;
 mod retention;
 mod run;
+mod seal_key;
 mod set_aside;
 mod side_facts;
 mod signal;
@@ -38,6 +41,8 @@ mod symptom;
 mod unreadable;
 mod value;
 
+pub use access::{AccessState, StoredToken};
+pub use audit::{AuditDraft, AuditQuery};
 pub use checkpoint::CheckpointRow;
 pub use credential::CredentialRow;
 pub use deployment::{DeploymentLookup, DeploymentRow};
@@ -62,6 +67,7 @@ pub use retention::{
     RemovedRows,
 };
 pub use run::{ClaimedRun, RunPage};
+pub use seal_key::{KeyPurpose, SealKeyRow};
 pub use set_aside::SetAsideRow;
 pub use side_facts::StepDuration;
 pub use signal::{Signal, SignalBus};

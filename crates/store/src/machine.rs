@@ -11,7 +11,7 @@ use model::condition::Conditions;
 use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
-use model::machine::{DiskWrite, Labels, Machine, MachineSpec, NetworkBoot, Phase};
+use model::machine::{DiskWrite, FailedImaging, Labels, Machine, MachineSpec, NetworkBoot, Phase};
 use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ struct MachineBody {
     open_disk_write: Option<DiskWrite>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     network_boot: Option<NetworkBoot>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed_imaging: Option<FailedImaging>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,6 +244,7 @@ fn body(machine: &Machine) -> Result<Value> {
         health: machine.health.clone(),
         open_disk_write: machine.open_disk_write.clone(),
         network_boot: machine.network_boot.clone(),
+        failed_imaging: machine.failed_imaging.clone(),
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
@@ -270,7 +273,9 @@ fn machine_by_id(row: &Row) -> Result<(MachineId, Result<Machine>)> {
 pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
-    let MachineBody { spec, conditions, health, open_disk_write, network_boot } = row.json(5)?;
+    let body = row.json(5)?;
+    let MachineBody { spec, conditions, health, open_disk_write, network_boot, failed_imaging } =
+        body;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,
@@ -283,6 +288,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         health,
         open_disk_write,
         network_boot,
+        failed_imaging,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

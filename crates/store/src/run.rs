@@ -163,6 +163,7 @@ impl Tx {
     /// another request won the race.
     pub fn insert_run(&mut self, run: &Run, enqueue: Enqueue<'_>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
+        self.created_run.get_or_insert_with(|| spec.id.to_string());
         let row = Statement {
             sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at, \
                   part_of, reports_to) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"

@@ -16,6 +16,8 @@ pub enum Signal {
     Event,
     /// The log of this run has grown or ended.
     Log(RunId),
+    /// Tokens, roles or role bindings have changed.
+    Access,
 }
 
 /// The number of signals that a slow receiver may lag behind before it misses some.
@@ -53,6 +55,7 @@ impl Signal {
         match self {
             Self::Work => "work".into(),
             Self::Event => "event".into(),
+            Self::Access => "access".into(),
             Self::Wake(id) => format!("wake {id}"),
             Self::Log(id) => format!("log {id}"),
         }
@@ -62,6 +65,7 @@ impl Signal {
         match text.split_once(' ') {
             None if text == "work" => Some(Self::Work),
             None if text == "event" => Some(Self::Event),
+            None if text == "access" => Some(Self::Access),
             Some(("wake", id)) => Some(Self::Wake(ObjectId::trusted(id))),
             Some(("log", id)) => Some(Self::Log(RunId::trusted(id))),
             Some(_) | None => None,

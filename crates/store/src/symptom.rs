@@ -19,6 +19,10 @@ pub enum MachineSymptom {
     OpenDiskWrite,
     /// A boot from the network was left armed.
     NetworkBoot,
+    /// The last operation that was to install a system failed.
+    FailedImaging,
+    /// Meant to be in service, at rest, and its system was removed.
+    NoSystem,
     /// Probed and not reachable, at rest and not in maintenance.
     Unreachable,
     /// Like `Unreachable`, for its BMC.
@@ -33,18 +37,25 @@ impl MachineSymptom {
             }
             Self::OpenDiskWrite => "body LIKE '%\"open_disk_write\":%'".into(),
             Self::NetworkBoot => "body LIKE '%\"network_boot\":%'".into(),
-            Self::Unreachable => observed_as_lost(ConditionType::Reachable),
-            Self::BmcUnreachable => observed_as_lost(ConditionType::BmcReachable),
+            Self::FailedImaging => "body LIKE '%\"failed_imaging\":%'".into(),
+            Self::NoSystem => {
+                let ready = Phase::Ready.as_str();
+                format!("phase = '{ready}' AND {}", observed_as_lost(ConditionType::Provisioned))
+            }
+            Self::Unreachable => lost_in_use(ConditionType::Reachable),
+            Self::BmcUnreachable => lost_in_use(ConditionType::BmcReachable),
         }
     }
 }
 
+fn lost_in_use(condition: ConditionType) -> String {
+    format!("phase <> '{}' AND {}", Phase::Maintenance.as_str(), observed_as_lost(condition))
+}
+
 fn observed_as_lost(condition: ConditionType) -> String {
     format!(
-        "(holds & {}) = 0 AND active_run IS NULL AND phase <> '{}' \
-         AND body LIKE '%\"{}\":{{\"status\":false%'",
+        "(holds & {}) = 0 AND active_run IS NULL AND body LIKE '%\"{}\":{{\"status\":false%'",
         condition.bit(),
-        Phase::Maintenance.as_str(),
         condition.as_str()
     )
 }

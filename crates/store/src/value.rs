@@ -107,15 +107,19 @@ impl Row {
         }
     }
 
+    pub fn opt_int(&self, index: usize) -> Result<Option<i64>> {
+        match self.at(index)? {
+            Value::Null => Ok(None),
+            Value::Int(_) | Value::Text(_) | Value::Bytes(_) => self.int(index).map(Some),
+        }
+    }
+
     pub fn time(&self, index: usize) -> Result<Timestamp> {
         self.int(index).map(Timestamp::from_micros)
     }
 
     pub fn opt_time(&self, index: usize) -> Result<Option<Timestamp>> {
-        match self.at(index)? {
-            Value::Null => Ok(None),
-            Value::Int(_) | Value::Text(_) | Value::Bytes(_) => self.time(index).map(Some),
-        }
+        Ok(self.opt_int(index)?.map(Timestamp::from_micros))
     }
 
     pub fn text(&self, index: usize) -> Result<&str> {

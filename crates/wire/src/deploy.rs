@@ -1,7 +1,8 @@
 //! The messages of the deploy environment.
 //!
-//! A claim trades the one-time token of the kernel's command line for an assignment. The image is
-//! fetched by ranges. Reports carry the progress, and their replies say what to do next.
+//! A claim trades the one-time token of the kernel's command line for an assignment, in a manifest
+//! that Farrier has signed. The image is fetched by ranges. Reports carry the progress, and their
+//! replies say what to do next.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -54,6 +55,38 @@ pub struct Assignment<I = Image> {
     /// The answer of the new system to the question which image it is.
     #[serde(default)]
     pub stamp: String,
+}
+
+/// Begins what is signed, so that a signature of a manifest is valid for nothing else.
+pub const MANIFEST_CONTEXT: &str = "farrier deploy manifest 1\n";
+
+/// The reply to a claim. The fields of the assignment are beside the manifest for installers that
+/// do not verify it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimReply<I = Image> {
+    #[serde(flatten)]
+    pub assignment: Assignment<I>,
+    #[serde(flatten)]
+    pub signed: SignedManifest,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SignedManifest {
+    /// A [`Manifest`] as JSON.
+    pub manifest: String,
+    /// Ed25519 over [`MANIFEST_CONTEXT`] and the bytes of the manifest, in hexadecimal.
+    pub signature: String,
+}
+
+/// All that decides what becomes of a machine, and for whom it was signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest<I = Image> {
+    pub assignment: Assignment<I>,
+    /// The SHA-256 of the session of the claim, in hexadecimal: an older manifest is of no use.
+    pub session: String,
+    /// The network cards of the machine.
+    pub macs: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

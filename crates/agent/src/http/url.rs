@@ -1,28 +1,45 @@
-//! A URL with plain HTTP and an IP address. The deploy environment has no name resolution.
+//! A URL with an IP address: neither the deploy environment nor a static binary resolves names.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 const DEFAULT_PORT: u16 = 80;
+const DEFAULT_TLS_PORT: u16 = 443;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
+    tls: bool,
     address: SocketAddr,
     /// Empty, or begins with a slash.
     path: String,
 }
 
 impl Url {
+    /// Parses a URL without TLS. The deploy environment has no certificate of an authority.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| format!("{text:?} {what}; write it like http://10.0.0.1:8080");
         let rest =
             text.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
+        Self::parse_rest(false, rest).map_err(wrong)
+    }
+
+    /// Parses a URL with or without TLS.
+    pub fn parse_web(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("https://") {
+            None => Self::parse(text),
+            Some(rest) => Self::parse_rest(true, rest)
+                .map_err(|what| format!("{text:?} {what}; write it like https://10.0.0.1:8080")),
+        }
+    }
+
+    fn parse_rest(tls: bool, rest: &str) -> Result<Self, &'static str> {
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if path.bytes().any(|byte| byte.is_ascii_control() || byte == b' ') {
-            return Err(wrong("has a path with spaces or control characters"));
+            return Err("has a path with spaces or control characters");
         }
-        let address = address_of(host).ok_or_else(|| wrong("does not name an IP address"))?;
-        Ok(Self { address, path: path.to_owned() })
+        let port = if tls { DEFAULT_TLS_PORT } else { DEFAULT_PORT };
+        let address = address_of(host, port).ok_or("does not name an IP address")?;
+        Ok(Self { tls, address, path: path.to_owned() })
     }
 
     /// Resolves a reference: an absolute URL stays as it is, a path is appended to this one.
@@ -31,7 +48,16 @@ impl Url {
             return Self::parse(reference);
         }
         let base = self.path.trim_end_matches('/');
-        Self::parse(&format!("http://{}{base}/{}", self.address, reference.trim_start_matches('/')))
+        let (scheme, path) = (self.scheme(), reference.trim_start_matches('/'));
+        Self::parse_web(&format!("{scheme}://{}{base}/{path}", self.address))
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -43,17 +69,17 @@ impl Url {
     }
 }
 
-fn address_of(host: &str) -> Option<SocketAddr> {
+fn address_of(host: &str, port: u16) -> Option<SocketAddr> {
     if let Ok(address) = host.parse() {
         return Some(address);
     }
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DEFAULT_PORT))
+    bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port))
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.address, self.path)
+        write!(f, "{}://{}{}", self.scheme(), self.address, self.path)
     }
 }
 
@@ -82,6 +108,15 @@ mod tests {
         ] {
             assert!(Url::parse(text).is_err(), "{text}");
         }
+        for (text, shown) in [
+            ("https://10.0.0.1", "https://10.0.0.1:443"),
+            ("https://10.0.0.1:8481/f", "https://10.0.0.1:8481/f"),
+            ("http://10.0.0.1", "http://10.0.0.1:80"),
+        ] {
+            assert_eq!(Url::parse_web(text).unwrap().to_string(), shown);
+        }
+        let named = Url::parse_web("https://farrier.example").unwrap_err();
+        assert!(named.contains("https://10.0.0.1"), "{named}");
     }
 
     #[test]
@@ -95,5 +130,7 @@ mod tests {
             assert_eq!(Url::parse(base).unwrap().join(reference).unwrap().to_string(), complete);
         }
         assert!(Url::parse("http://10.0.0.1").unwrap().join("https://10.0.0.2/i").is_err());
+        let tls = Url::parse_web("https://10.0.0.1:8481").unwrap();
+        assert_eq!(tls.join("/a").unwrap().to_string(), "https://10.0.0.1:8481/a");
     }
 }

@@ -4,7 +4,7 @@
 //! refused here, and not after a task has begun. Every refusal names the key and says what to write
 //! instead.
 
-use crate::http::Url;
+use crate::http::{TlsFiles, Url};
 use secrecy::SecretString;
 use serde::Deserialize;
 use std::fs;
@@ -37,6 +37,8 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub struct Config {
     /// Tried in turn.
     pub controllers: Vec<Url>,
+    /// For controllers with `https://`.
+    pub tls: Option<TlsFiles>,
     pub token: Token,
     pub state_dir: PathBuf,
     pub hooks_dir: PathBuf,
@@ -78,8 +80,11 @@ impl Token {
 }
 
 /// The known keys.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 13] = [
     "controllers",
+    "ca_file",
+    "client_certificate",
+    "client_key",
     "token",
     "token_file",
     "state_dir",
@@ -96,6 +101,9 @@ const KEYS: [&str; 10] = [
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     controllers: Vec<String>,
+    ca_file: Option<PathBuf>,
+    client_certificate: Option<PathBuf>,
+    client_key: Option<PathBuf>,
     token: Option<String>,
     token_file: Option<PathBuf>,
     #[serde(default = "state_dir")]
@@ -164,8 +172,11 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let written: ConfigFile =
             toml::from_str(text).map_err(|error| describe_toml_error(text, &error))?;
+        let controllers = controllers(&written.controllers)?;
+        let identity = (written.client_certificate, written.client_key);
         let config = Self {
-            controllers: controllers(&written.controllers)?,
+            tls: tls_files(&controllers, written.ca_file, identity)?,
+            controllers,
             token: token(written.token, written.token_file)?,
             state_dir: own_dir("state_dir", written.state_dir)?,
             hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
@@ -209,8 +220,33 @@ fn controllers(written: &[String]) -> Result<Vec<Url>, String> {
             written.len()
         ));
     }
-    let parsed = written.iter().map(|text| Url::parse(text));
+    let parsed = written.iter().map(|text| Url::parse_web(text));
     parsed.collect::<Result<_, _>>().map_err(|message| format!("controllers: {message}"))
+}
+
+fn tls_files(
+    controllers: &[Url],
+    ca_file: Option<PathBuf>,
+    identity: (Option<PathBuf>, Option<PathBuf>),
+) -> Result<Option<TlsFiles>, String> {
+    let identity = match identity {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => {
+            Some((absolute("client_certificate", certificate)?, absolute("client_key", key)?))
+        }
+        (Some(_), None) => return Err("client_key is missing beside client_certificate".into()),
+        (None, Some(_)) => return Err("client_certificate is missing beside client_key".into()),
+    };
+    match (ca_file, controllers.iter().find(|url| url.is_tls())) {
+        (Some(file), _) => Ok(Some(TlsFiles { ca_file: absolute("ca_file", file)?, identity })),
+        (None, Some(url)) => Err(format!(
+            "ca_file is missing and {url} has TLS; name the file with the certificate of Farrier's authority, like \"/etc/farrier/ca.pem\""
+        )),
+        (None, None) if identity.is_some() => {
+            Err("client_certificate needs ca_file and controllers with https://".into())
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 fn token(token: Option<String>, file: Option<PathBuf>) -> Result<Token, String> {

@@ -7,6 +7,7 @@
 
 use super::timing::Timing;
 use crate::http::{Client, Request, Timeouts, Url};
+use rustls::ClientConfig;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,14 +74,20 @@ enum Sender<'a> {
 }
 
 impl Controller {
-    pub fn new(urls: Vec<Url>, timing: &Timing, stop_flag: &Arc<AtomicBool>) -> Self {
+    pub fn new(
+        urls: Vec<Url>,
+        tls: Option<Arc<ClientConfig>>,
+        timing: &Timing,
+        stop_flag: &Arc<AtomicBool>,
+    ) -> Self {
         let timeouts = timing.timeouts;
         let idle = timeouts.idle + timing.take_wait;
         Self {
             urls,
             at: AtomicUsize::new(0),
-            client: Client::new(timeouts, stop_flag.clone()),
-            long_poll_client: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
+            client: Client::new(timeouts, stop_flag.clone()).with_tls(tls.clone()),
+            long_poll_client: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone())
+                .with_tls(tls),
             timing: *timing,
         }
     }

@@ -1,6 +1,6 @@
 //! The program itself, as the deploy environment starts it.
 
-use crate::environment::{MAC, MIB, TOKEN, TestMachine, image, successful_script};
+use crate::environment::{KEY, MAC, MIB, TOKEN, TestMachine, image, successful_script};
 use crate::server::Server;
 use std::process::{Command, Output};
 
@@ -16,8 +16,9 @@ fn program_prints_the_final_action() {
         script.then = [("failed", reported)].into();
         let server = Server::start(script);
         let address = server.address;
-        let cmdline =
-            format!("quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
+        let cmdline = format!(
+            "quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC} farrier.key={KEY}"
+        );
         let root = machine.folder.path().to_str().unwrap();
         let output = agent(&["--cmdline", &cmdline, "--root", root, "--stay"]);
         let message = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub const MIB: usize = 1024 * 1024;
 pub const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 pub const MAC: &str = "aa:bb:cc:dd:ee:01";
+/// The public half of the key that the test server signs with.
+pub const KEY: &str = "ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c";
 /// The old content of the disk.
 pub const OLD: u8 = 0xAA;
 
@@ -34,6 +36,8 @@ impl TestMachine {
         let machine = Self { folder: tempfile::tempdir().unwrap(), tools: Mutex::default() };
         machine.write("sys/class/net/eth0/type", "1\n");
         machine.write("sys/class/net/eth0/address", format!("{MAC}\n"));
+        // Enough memory for every image, so that it is fetched once.
+        machine.write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    4000000 kB\n");
         machine.add_disk("vda", disk_bytes);
         machine.add_system();
         machine
@@ -76,8 +80,9 @@ impl TestMachine {
     }
 
     pub fn run_at(&self, address: SocketAddr, platform: &dyn Platform) -> FinalAction {
-        let cmdline =
-            format!("farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
+        let cmdline = format!(
+            "farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC} farrier.key={KEY}"
+        );
         let boot = BootParameters::parse(&cmdline).unwrap();
         let config =
             DeployConfig { boot, root: self.folder.path().into(), timing: Timing::for_tests() };

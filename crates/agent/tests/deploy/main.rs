@@ -23,6 +23,7 @@ mod http;
 mod image;
 mod inventory;
 mod loop_devices;
+mod manifest;
 mod outcomes;
 mod platform;
 mod qcow2;

@@ -2,6 +2,7 @@
 
 use crate::environment::wait_until;
 use crate::wire::{head, read_request};
+use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
@@ -38,11 +39,11 @@ pub struct Script {
     pub report_faults: VecDeque<Fault>,
     /// The answer to a report, by its stage. Default: `go-on`.
     pub then: BTreeMap<&'static str, &'static str>,
-    /// Answers `stop` once so many bytes of the image have been reported.
-    pub stop_after: Option<u64>,
     /// Bytes per chunk and the pause after each, so that a test can act meanwhile.
     pub slow: Option<(usize, Duration)>,
     pub chunked: bool,
+    /// Changes the signed reply to a claim on its way.
+    pub alter: Option<fn(&mut Value)>,
 }
 
 /// The recorded requests.
@@ -144,16 +145,18 @@ fn answer(
     let mut script = script.lock().unwrap();
     match (request.method.as_str(), request.path.as_str()) {
         ("POST", "/deploy/claim") => {
-            heartbeat.claims.push(request.body);
             let fault = script.claim_faults.pop_front();
-            let (granted, refusal) = (script.granted.clone(), script.refusal.clone());
+            let mut reply = sign(&script.granted, &request.body);
+            if let Some(alter) = script.alter {
+                alter(&mut reply);
+            }
+            let refusal = script.refusal.clone();
+            heartbeat.claims.push(request.body);
             drop((heartbeat, script));
-            json_answer(stream, fault, &granted, &refusal)
+            json_answer(stream, fault, &reply, &refusal)
         }
         ("POST", "/deploy/report") => {
             let stage = request.body["stage"].as_str().unwrap_or_default().to_owned();
-            let stop =
-                script.stop_after.is_some_and(|bytes| request.body["done"].as_u64() >= Some(bytes));
             heartbeat.bearers.push(request.bearer);
             let fault = script.report_faults.pop_front();
             if !matches!(fault, Some(Fault::Close | Fault::Status(_) | Fault::Hang(_))) {
@@ -162,7 +165,6 @@ fn answer(
             let then = script.then.get(stage.as_str()).copied().unwrap_or("go-on");
             let refusal = script.refusal.clone();
             drop((heartbeat, script));
-            let then = if stop { "stop" } else { then };
             json_answer(stream, fault, &json!({ "then": then }), &refusal)
         }
         ("GET", "/deploy/image") => {
@@ -182,6 +184,21 @@ fn answer(
         }
         _ => head(stream, 404, "", 0),
     }
+}
+
+/// The reply to a claim, signed as Farrier signs it.
+pub fn sign(granted: &Value, claim: &Value) -> Value {
+    let key = SigningKey::from_bytes(&[7; 32]);
+    let session = crate::environment::sha256(claim["session"].as_str().unwrap().as_bytes());
+    let macs = json!([claim["mac"]]);
+    let manifest = json!({ "assignment": granted, "session": session, "macs": macs }).to_string();
+    let message = format!("{}{manifest}", ::wire::deploy::MANIFEST_CONTEXT);
+    let signature: String =
+        key.sign(message.as_bytes()).to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut reply = granted.clone();
+    reply["manifest"] = json!(manifest);
+    reply["signature"] = json!(signature);
+    reply
 }
 
 fn json_answer(

@@ -253,11 +253,11 @@ fn failed_tar_images_do_not_boot() {
 }
 
 #[test]
-fn stop_interrupts_unpacking() {
+fn stop_interrupts_the_download_of_a_tar() {
     let partitioned = PartitionedMachine::new();
     let mut script = successful_script("tar", tar(&partitioned.machine, true, 16 * MIB));
     script.slow = Some((64 * 1024, std::time::Duration::from_millis(10)));
-    script.stop_after = Some(2 * MIB as u64);
+    script.then = [("writing", "stop")].into();
     let (end, report) = partitioned.run(script);
     assert_eq!((end, report["stage"].as_str()), (FinalAction::PowerOff, Some("writing")));
     assert!(!partitioned.firmware("vmlinuz").exists());

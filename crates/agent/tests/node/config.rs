@@ -45,6 +45,9 @@ fn errors_name_the_key() {
         ("systemctl = \"./systemctl\"", "systemctl:"),
         ("unit = \"--all\"", "unit:"),
         ("unit = \"agent\"", "unit:"),
+        ("client_key = \"/k\"", "client_certificate is missing"),
+        ("client_certificate = \"/c\"", "client_key is missing"),
+        ("client_certificate = \"/c\"\nclient_key = \"/k\"", "ca_file"),
     ] {
         let message = with(line).unwrap_err();
         assert!(message.contains(key), "{line}: {message}");
@@ -52,7 +55,9 @@ fn errors_name_the_key() {
     for (text, name) in [
         ("", "controllers"),
         ("controllers = []", "between 1 and 16"),
-        ("controllers = [\"https://10.0.0.1\"]", "controllers: "),
+        ("controllers = [\"https://farrier.example\"]", "controllers: "),
+        ("controllers = [\"https://10.0.0.1\"]", "ca_file is missing"),
+        ("controllers = [\"https://10.0.0.1\"]\nca_file = \"ca.pem\"", "ca_file:"),
         ("controllers = 1", "controllers"),
     ] {
         let message = Config::parse(text).unwrap_err();

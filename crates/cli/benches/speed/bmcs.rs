@@ -88,6 +88,8 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     let request = v1::CreateCredentialRequest {
         name: "bmc".into(),
         secret: Some(secret),
+        peers: vec!["127.0.0.0/8".into()],
+        allow_plain_http: true,
         ..Default::default()
     };
     CredentialServiceClient::new(channel.clone()).create_credential(request).await?;

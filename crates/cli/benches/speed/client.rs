@@ -1,6 +1,7 @@
 //! Clients. Each [`Hand`] has one request in flight. A crew of them shares a few connections and
 //! one watch that reports the end of each run, as a program that drives a fleet would do.
 
+use crate::fleet::Channel;
 use crate::wire::{self, Run};
 use crate::{Outcome, Wrong};
 use proto::v1;
@@ -10,7 +11,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tonic::transport::Channel;
 
 pub struct ClientPool {
     pub clients: Vec<BenchClient>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{NamedService, ServerStreamingService, UnaryService};
-use tonic::transport::{Channel, Server};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
@@ -146,7 +146,7 @@ impl Drop for EmptyServer {
     }
 }
 
-async fn call(channel: Channel) -> Outcome<()> {
+async fn call(channel: fleet::Channel) -> Outcome<()> {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let path = http::uri::PathAndQuery::from_static(CALL);

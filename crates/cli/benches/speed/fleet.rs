@@ -6,7 +6,29 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tonic::transport::Channel;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Endpoint;
+use tonic::{Request, Status};
+
+/// The administrator's token of every server in the benchmark.
+pub const TOKEN: &str = "farrier_pat_of_the_benchmark_0123456789abcdef";
+
+/// A connection with the administrator's token.
+pub type Channel = InterceptedService<tonic::transport::Channel, BenchToken>;
+
+/// Adds the token to every request.
+#[derive(Clone, Copy)]
+pub struct BenchToken;
+
+impl Interceptor for BenchToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let value = format!("Bearer {TOKEN}").parse();
+        let value = value.map_err(|_| Status::internal("the token is no header"))?;
+        request.metadata_mut().insert("authorization", value);
+        Ok(request)
+    }
+}
 
 /// The maximum number of connections; more clients share them.
 const MAX_CHANNELS: usize = 8;
@@ -101,9 +123,10 @@ impl Setup {
             RunSlots::One => "max_in_flight = 1\neager_in_flight = 0",
         };
         let machines = self.machines;
+        let token = dir.with_file_name("bench.token");
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
+             replica_name = \"bench\"\nadmin_token_file = {token:?}\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
              [probes]\n{interval}\n[sim]\nenabled = true\nmachines = {machines}\nimages = [\"ubuntu-2204\"]\n{hardware}\n\
              [nodes]\nsilence_seconds = {SELDOM_SECONDS}\nreconcile_seconds = {SELDOM_SECONDS}\n"
         )
@@ -179,7 +202,10 @@ impl Fleet {
     pub fn metric(&self, name: &str) -> Outcome<f64> {
         let address = self.url.trim_start_matches("http://");
         let mut stream = std::net::TcpStream::connect(address)?;
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        )?;
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -219,7 +245,8 @@ pub async fn channels(url: &str, clients: usize) -> Outcome<Vec<Channel>> {
 }
 
 async fn connect(url: &str) -> Outcome<Channel> {
-    Ok(Channel::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?)
+    let connected = Endpoint::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?;
+    Ok(InterceptedService::new(connected, BenchToken))
 }
 
 /// Fills a database with past runs before the server opens it.
@@ -244,9 +271,11 @@ fn add_past_runs(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Ou
 fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)> {
     let file = dir.join("farrier.toml");
     std::fs::write(&file, setup.config(&dir.join("data"), database))?;
+    std::fs::write(dir.join("bench.token"), TOKEN)?;
     let log = std::fs::File::options().create(true).append(true).open(dir.join("server.log"))?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     command.args(["serve", "--config"]).arg(&file).stderr(log);
+    command.env("FARRIER_CONTEXTS", dir.join("contexts.toml"));
     let launched = first_line(command)?;
     launched.ok_or_else(|| {
         let message = std::fs::read_to_string(dir.join("server.log")).unwrap_or_default();

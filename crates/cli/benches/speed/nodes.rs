@@ -3,7 +3,7 @@
 //! with changes on a tenth of the nodes.
 
 use crate::client::ClientPool;
-use crate::fleet::{Fleet, Setup};
+use crate::fleet::{Channel, Fleet, Setup};
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, Outcome, Store, Wrong};
 use proto::v1;
@@ -13,7 +13,6 @@ use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::site_service_client::SiteServiceClient;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
 const AT_ONCE: usize = 2_000;
 const FLEET: usize = 10_000;

@@ -3,7 +3,7 @@
 //! devices per second. With slow hardware it shows that a hundred racks take no longer than one.
 
 use crate::client::ClientPool;
-use crate::fleet::{Fleet, Hardware, Setup};
+use crate::fleet::{Channel, Fleet, Hardware, Setup};
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, Outcome, Store, Wrong};
 use proto::v1;
@@ -15,7 +15,6 @@ use proto::v1::switch_service_client::SwitchServiceClient;
 use proto::words;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
 const RACKS: usize = 100;
 const MACHINES: usize = 18;

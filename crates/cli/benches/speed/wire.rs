@@ -5,10 +5,10 @@
 //! possible.
 
 use crate::Outcome;
+use crate::fleet::Channel;
 use proto::{Timestamp, v1};
 use std::time::Duration;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 
 #[derive(Clone, PartialEq, prost::Message)]

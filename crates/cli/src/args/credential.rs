@@ -47,13 +47,14 @@ const CREDENTIAL_HELP: &str = "\
 A password is read from a file or from standard input, never from the command line.
 
 Examples:
-  farrier credential create bmc --user root --password-file bmc.txt
-  pass show bmc | farrier credential set bmc --user root
-  farrier credential create hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
+  farrier credential create bmc --user root --password-file bmc.txt --for 10.1.0.0/24
+  pass show bmc | farrier credential set bmc --user root --for bmc-7.lan --for 10.1.0.0/24
+  farrier credential create hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519 --for 10.2.0.0/16
   farrier credential update cluster-a --kubeconfig admin.conf
-  farrier credential set maas --maas-key maas.key
+  farrier credential set maas --maas-key maas.key --for site:site-a
 
-`create` refuses a name that exists, `update` one that does not; `set` takes both.";
+`create` refuses a name that exists, `update` one that does not; `set` takes both. The secret is
+sent to the peers of --for and to no other; without --for, `update` and `set` keep the stored ones.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CREDENTIAL_HELP)]
@@ -78,6 +79,12 @@ pub struct CredentialSecretArgs {
     /// File whose first line is the API key of a MAAS, consumer:token:secret
     #[arg(long, value_name = "FILE")]
     pub maas_key: Option<PathBuf>,
+    /// Peer that may get the secret: network, address, host name or site:ID
+    #[arg(long = "for", value_name = "PEER", conflicts_with = "kubeconfig")]
+    pub peers: Vec<String>,
+    /// Send the secret over plain http:// too
+    #[arg(long, conflicts_with = "kubeconfig")]
+    pub allow_plain_http: bool,
 }
 
 #[derive(Debug, Subcommand)]

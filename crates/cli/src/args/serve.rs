@@ -7,6 +7,7 @@ Examples:
   farrier serve --demo
   farrier serve --listen 127.0.0.1:7411 --data-dir /var/lib/farrier
   farrier serve --database-url postgres://farrier@db/farrier --replica-name a
+  farrier tls init tls && farrier serve --listen 10.0.0.7:7411 --config farrier.toml
 
 Options override the settings of the config file.";
 
@@ -19,6 +20,9 @@ pub struct ServeArgs {
     /// Address to listen on, for gRPC and HTTP
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
+    /// Serve other hosts without TLS: others can read and change what is sent
+    #[arg(long)]
+    pub insecure: bool,
     /// Directory for the files of SQLite and of the simulated fleet
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,

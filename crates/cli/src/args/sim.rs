@@ -31,7 +31,7 @@ pub enum SimFaultCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farrier sim fault create --machine 'machine-*' --effect repave --action fail --times 1\n  farrier sim fault create --effect configure_storage --action fail --code boot-disk-missing"
+    after_help = "Examples:\n  farrier sim fault create --machine 'machine-*' --effect repave --action fail --times 1\n  farrier sim fault create --effect configure_storage --action fail --code boot-disk-missing\n  farrier sim fault create --machine machine-3 --effect repave --action fail --at-percent 44"
 )]
 pub struct SimFaultArgs {
     /// Machine ID; * matches any characters (default: every machine)
@@ -55,6 +55,9 @@ pub struct SimFaultArgs {
     /// For fail: error message of the hardware
     #[arg(long, default_value = "", hide_default_value = true)]
     pub message: String,
+    /// For fail of repave: percentage written when it fails (default: none)
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(i32).range(1..100))]
+    pub at_percent: Option<i32>,
     /// For fail: fault code, e.g. boot-disk-missing (default: one that fits the effect)
     #[arg(long, default_value = "", hide_default_value = true)]
     pub code: String,

@@ -297,9 +297,10 @@ pub fn is_terminal(phase: Phase) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::ClientTlsArgs;
 
     fn events(cursor: &str) -> RunEventSource {
-        let client = Client::new("127.0.0.1:1").unwrap();
+        let client = Client::new("127.0.0.1:1", &ClientTlsArgs::default()).unwrap();
         RunEventSource {
             client,
             request: WatchRunsRequest { cursor: cursor.into(), ..Default::default() },
@@ -339,7 +340,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_remembers_the_byte_behind_its_last() {
-        let client = Client::new("127.0.0.1:1").unwrap();
+        let client = Client::new("127.0.0.1:1", &ClientTlsArgs::default()).unwrap();
         let mut log = RunLogSource { client, run_id: "op-1".into(), offset: 0, follow: true };
         log.advance(&LogChunk { offset: 40, data: b"12345".to_vec(), ..Default::default() });
         assert_eq!(log.offset, 45);

@@ -193,7 +193,7 @@ mod tests {
             let run = Run { r#type: "REPAVE".into(), preview, ..Default::default() };
             let text = format_preview(&run, Execute);
             assert!(text.lines().next().unwrap().ends_with(expected), "{text}");
-            assert!(text.contains("m-1 would be asked") && text.contains("time: at most 2h"));
+            assert!(text.contains("m-1 would be asked") && text.contains("the limit is 2h"));
         }
         for (request, steps, expected) in [
             (Execute, 1, "would execute these steps:"),

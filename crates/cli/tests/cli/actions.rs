@@ -463,7 +463,7 @@ async fn flagging(_world: &TestServer, mut api: Clients) {
         let by_admin = |event: &&v1::HistoryEntry| event.cause().word() == "admin";
         let history = api.history("m-1").await;
         let reported = history.iter().rfind(by_admin).unwrap();
-        assert_eq!(reported.actor, "anonymous");
+        assert_eq!(reported.actor, "admin");
         assert!(reported.message.contains("it burns"), "{reported:?}");
         let cleared = flag(&mut api, &format!("clear-{name}"), ("m-1", "repaired")).await.unwrap();
         assert!(!is(&cleared, condition));

@@ -2,7 +2,7 @@
 //! machine; tasks are claimed, renewed and reported; and the server is killed while an agent
 //! executes a task.
 
-use crate::fleet::{DatabaseKind, Server, TEST_TIMEOUT, new_database, postgres};
+use crate::fleet::{DatabaseKind, Server, TEST_TIMEOUT, TEST_TOKEN, new_database, postgres};
 use crate::nodes::{Api, decommission, drain, state, with_agents};
 use proto::v1;
 use proto::words::WireEnum;
@@ -221,6 +221,8 @@ async fn a_token_works_once_and_for_its_own_machine() {
         let elsewhere = claimant.application(&bundle.token, serial, mac);
         assert_eq!(claimant.expect_refusal("enroll", &elsewhere, 403), "identity-differs");
     }
+    let silent = json!({ "token": bundle.token, "session": claimant.session, "hostname": "gpu-1" });
+    assert_eq!(claimant.expect_refusal("enroll", &silent, 403), "identity-missing");
     let node = agent.enroll(&bundle.token);
     assert_eq!(node, bundle.node.as_ref().unwrap().node_id);
     // The response was lost: the same session gets the same response again.
@@ -245,6 +247,41 @@ async fn a_token_works_once_and_for_its_own_machine() {
     let detail = env.api.node(&node).await;
     assert!(detail.agent.unwrap().heard_at.is_some());
     assert_eq!(detail.workflow.unwrap().steps.len(), 1);
+}
+
+/// An attacker in the nodes' network guesses tokens and sessions, as fast as it can.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_guesses_are_limited_and_stay_one_log_line() {
+    const GUESSES: usize = 1_200;
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let (agent, _) = env.active().await;
+    let mut statuses = std::collections::BTreeMap::new();
+    for guess in 0..GUESSES {
+        let attacker = TestAgent::new(env.port);
+        let (status, answer) = match guess % 2 {
+            0 => attacker.post("enroll", &attacker.application("made-up", SERIAL, MAC)),
+            _ => attacker.post("heartbeat", &json!({ "healthy": true })),
+        };
+        assert!(answer["said"].is_string(), "{answer}");
+        *statuses.entry(status).or_insert(0) += 1;
+    }
+    // The burst of one address, and what is refilled meanwhile.
+    let checked = statuses[&401] + statuses[&403];
+    let refused = statuses[&429];
+    assert!(checked >= 500 && refused > 0 && checked + refused == GUESSES, "{statuses:?}");
+    // The agent behind the same address is not locked out.
+    agent.send_heartbeat();
+    let lines: Vec<String> =
+        env.server.log().lines().filter(|line| line.contains("denied")).map(String::from).collect();
+    assert!(matches!(lines.len(), 1 | 2), "{lines:?}");
+    assert!(lines[0].contains("requests denied") && lines[0].contains("agents"), "{lines:?}");
+    let operator = TestAgent { port: env.server.setup.port, ..agent };
+    let (_, page) = operator.raw("GET", "/metrics", "");
+    let count = |why: &str| {
+        let series = format!("farrier_denied_requests_total{{listener=\"agents\",why=\"{why}\"}} ");
+        page.lines().find_map(|line| line.strip_prefix(&series)?.parse::<usize>().ok())
+    };
+    assert_eq!((count("identity"), count("too-many")), (Some(checked), Some(refused)), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -353,7 +390,8 @@ async fn tasks_are_done(home: DatabaseKind) {
         agent.expect_refusal("heartbeat", &json!({ "healthy": true }), 401),
         "session-unknown"
     );
-    let operator = TestAgent { port: env.server.setup.port, ..agent };
+    let session = TEST_TOKEN.to_string();
+    let operator = TestAgent { port: env.server.setup.port, session };
     let (_, page) = operator.raw("GET", "/metrics", "");
     for series in [
         "farrier_node_tasks_total{kind=\"node.drain\",end=\"done\"} 1",

@@ -1,6 +1,7 @@
 //! The command line against a real server: every command of the help, every format, every exit
 //! code.
 
+mod access;
 mod catalogue;
 mod hardware;
 mod stored;
@@ -358,6 +359,7 @@ async fn every_command_works_against_a_real_server() {
         crate::node_commands::typed(&person, dir.path());
         health(&person);
         stored::check_database(&person);
+        access::typed(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
     });

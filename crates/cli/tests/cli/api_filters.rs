@@ -168,7 +168,7 @@ async fn runs(_world: &TestServer, mut api: Clients) {
         ("target_id", "served", of("served")),
         ("target_kind", "machine", select(&|_| true)),
         ("target_kind", "rack", String::new()),
-        ("initiator", "anonymous", select(&|_| true)),
+        ("initiator", "admin", select(&|_| true)),
         ("initiator", "ada", String::new()),
         ("part_of", "op-none", String::new()),
         ("rack_id", "rack-none", String::new()),

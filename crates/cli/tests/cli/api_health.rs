@@ -65,9 +65,9 @@ async fn continued(api: &mut Clients) {
         .await
         .unwrap();
     assert_eq!(api.finished(&id).await.phase(), v1::run::Phase::Succeeded);
-    let note = format!("; gate health overridden by anonymous as in {id}: the water is off");
+    let note = format!("; gate health overridden by admin as in {id}: the water is off");
     for (object, message) in [
-        (id.as_str(), format!("retry-step by anonymous: mended{note}")),
+        (id.as_str(), format!("retry-step by admin: mended{note}")),
         ("m-1", format!("held by {id} again{note}")),
     ] {
         let history = api.history(object).await;
@@ -146,7 +146,7 @@ async fn passing(api: &mut Clients) {
     assert_eq!(again.run_id, passed.run_id);
     let other = api.try_run(named("health", "another reason")).await;
     refused(other, Code::AlreadyExists, &["named"]);
-    let note = "; gate health overridden by anonymous: the water is off";
+    let note = "; gate health overridden by admin: the water is off";
     for id in ["m-1", passed.run_id.as_str()] {
         let history = api.history(id).await;
         assert!(history.iter().any(|one| one.message.ends_with(note)), "{id}: {history:#?}");
@@ -162,7 +162,7 @@ async fn passing(api: &mut Clients) {
     let history = api.history(&rerun.run_id).await;
     let id = &passed.run_id;
     let note = format!(
-        "REBOOT accepted, rerun of {id} by anonymous: once more; gate health overridden by anonymous as in {id}: the water is off"
+        "REBOOT accepted, rerun of {id} by admin: once more; gate health overridden by admin as in {id}: the water is off"
     );
     assert!(history.iter().any(|one| one.message == note), "{history:#?}");
     api.finished(&rerun.run_id).await;

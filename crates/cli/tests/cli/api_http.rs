@@ -1,7 +1,7 @@
 //! The plain HTTP endpoints: health for load balancers, metrics for Prometheus.
 
 use crate::api::{TestServer, fault};
-use crate::fleet::TEST_TIMEOUT;
+use crate::fleet::{TEST_TIMEOUT, TEST_TOKEN};
 use crate::stage::{farrier, finish};
 use proto::v1;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,19 @@ pub fn http(env: &TestServer, method: &str, path: &str) -> (String, String) {
     http_with(env, &format!("{method} {path}"), &headers, &[])
 }
 
-/// Sends a raw request with these headers. Returns the status line with the headers, and the body.
+/// Like `http_as`, with the administrator's token.
 pub fn http_with(
     env: &TestServer,
     request: &str,
     headers: &[&str],
     body: &[u8],
 ) -> (String, String) {
+    let token = format!("Authorization: Bearer {TEST_TOKEN}");
+    http_as(env, request, &[headers, &[token.as_str()]].concat(), body)
+}
+
+/// Sends a raw request with these headers. Returns the status line with the headers, and the body.
+pub fn http_as(env: &TestServer, request: &str, headers: &[&str], body: &[u8]) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", env.server.setup.port)).unwrap();
     let (headers, length) = (headers.join("\r\n"), body.len());
     let head = format!(

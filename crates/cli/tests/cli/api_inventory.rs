@@ -5,10 +5,17 @@ use crate::api::{
     reboot, refused, states, step,
 };
 use crate::fleet::{Clients, Server, Setup};
+use crate::stage::{farrier, finish};
 use proto::v1;
 use std::collections::BTreeSet;
 use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Response;
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_registered_and_updated() {
@@ -402,6 +409,30 @@ async fn an_update_undoes_nothing_that_it_did_not_see() {
     assert_eq!(api.machine("m-1").await.labels["env"], "stage");
 }
 
+/// The simulator's service is neither in the health service nor in what reflection describes.
+async fn check_simulator_is_hidden(url: &str) {
+    const SIMULATOR: &str = "farrier.v1.SimulatorService";
+    let channel = Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel.clone());
+    let request = HealthCheckRequest { service: SIMULATOR.into() };
+    assert_eq!(health.check(request).await.unwrap_err().code(), tonic::Code::NotFound);
+    let mut reflection = ServerReflectionClient::new(channel);
+    let mut ask = async |request| {
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        let answer = reflection.server_reflection_info(tokio_stream::iter([request])).await;
+        let answer = answer.unwrap().into_inner().message().await;
+        answer.map(|message| format!("{:?}", message.unwrap())).map_err(|status| status.code())
+    };
+    let services = ask(MessageRequest::ListServices(String::new())).await.unwrap();
+    assert!(services.contains("farrier.v1.SiteService"), "{services}");
+    assert!(!services.contains(SIMULATOR), "{services}");
+    let known = ask(MessageRequest::FileContainingSymbol("farrier.v1.SiteService".into())).await;
+    assert!(known.is_ok());
+    let hidden = ask(MessageRequest::FileContainingSymbol(SIMULATOR.into())).await;
+    assert_eq!(hidden, Err(tonic::Code::NotFound));
+}
+
 /// A real machine never becomes a simulated one because its owner names no provider.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_is_simulated_only_on_request() {
@@ -412,7 +443,14 @@ async fn a_machine_is_simulated_only_on_request() {
     let refusal = refused(api.try_put(machine("m-1")).await, InvalidArgument, &["--simulate"]);
     assert_eq!(field_of(&refusal), "machine.spec.provider");
     let faults = api.sim.list_faults(v1::ListFaultsRequest::default()).await;
-    refused(faults, FailedPrecondition, &["no simulated hardware", "--simulate"]);
+    assert_eq!(faults.unwrap_err().code(), tonic::Code::Unimplemented);
+    let (code, _, message) = finish(farrier(&server.url(), &["sim", "fault", "list"]));
+    assert_eq!(code, 2, "{message}");
+    assert!(
+        message.contains("has no simulated hardware") && message.contains("--simulate"),
+        "{message}"
+    );
+    check_simulator_is_hidden(&server.url()).await;
     check_default_provider(&mut api).await;
 
     let (_world, mut api) = TestServer::open("zero").await;

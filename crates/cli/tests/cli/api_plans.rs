@@ -311,11 +311,12 @@ async fn recording(_world: &TestServer, mut api: Clients) {
         image_ref: "rhel-9".into(),
         ..Default::default()
     });
+    // A client cannot choose its name.
     request.metadata_mut().insert("farrier-initiator", "ada".parse().unwrap());
     let operation = api.machines.reimage_machine(request).await.unwrap().into_inner();
-    assert_eq!(operation.initiator, "ada");
+    assert_eq!(operation.initiator, "admin");
     let run = api.finished(&operation.operation_id).await;
-    assert_eq!(run.initiator, "ada");
+    assert_eq!(run.initiator, "admin");
     let machine = api.machine("m-1").await;
     for (id, last) in [("m-1", machine.status.unwrap().version), (&run.run_id, run.version)] {
         let history = api.history(id).await;
@@ -332,7 +333,7 @@ async fn recording(_world: &TestServer, mut api: Clients) {
             }
             assert!(entry.decided_by.contains(':'), "a line: {entry:?}");
         }
-        assert!(history.iter().any(|entry| entry.actor == "ada"), "{history:#?}");
+        assert!(history.iter().any(|entry| entry.actor == "admin"), "{history:#?}");
     }
     let message: Vec<String> =
         api.history(&run.run_id).await.into_iter().map(|entry| entry.message).collect();

@@ -57,7 +57,7 @@ class Caller:
                 method.output_type
             ).FromString,
         )
-        return stub(iter([request(data=data)]), timeout=TIMEOUT_SECONDS)
+        return stub(iter([request(data=data, size=len(data))]), timeout=TIMEOUT_SECONDS)
 
     def end(self, operation_id):
         ended = finished(self.server, operation_id)
@@ -156,6 +156,7 @@ def administration(caller):
     caller.ok("Credential.ListCredentials", filter="kind=password")
     version = {"expected_version": created.version}
     caller.ok("Credential.UpdateCredential", name="bmc", secret=secret, **version)
+    assert caller.ok("Admin.RotateSecrets").resealed == 1
     caller.refused("Credential.UpdateCredential", "NOT_FOUND", name="host", secret=secret)
     caller.ok("Credential.UpdateCredential", name="host", secret=secret, allow_missing=True)
     caller.refused("Credential.DeleteCredential", "FAILED_PRECONDITION", name="bmc", **version)
@@ -328,10 +329,30 @@ def simulator(caller):
     caller.ok("Simulator.ListEffects", filter="machine=m-1", page_size=1)
 
 
+def access(caller):
+    assert caller.ok("Access.GetCaller").user == "admin"
+    assert "code=" in caller.ok("Access.CreateSignInLink").path
+    made = caller.ok("Access.CreateToken", user="eve", roles=["viewer"])
+    assert made.secret.startswith("farrier_pat_"), made.token
+    caller.ok("Access.ListTokens", page_size=1)
+    caller.ok("Access.RevokeToken", token_id=made.token.token_id)
+    caller.ok("Access.CreateRole", name="night", permissions=[1, 2])
+    binding = caller.ok("Access.CreateRoleBinding", subject="user:eve", role="night")
+    caller.refused("Access.DeleteRole", "FAILED_PRECONDITION", name="night")
+    caller.ok("Access.ListRoleBindings")
+    caller.ok("Access.DeleteRoleBinding", role_binding_id=binding.role_binding_id)
+    caller.ok("Access.DeleteRole", name="night")
+    caller.ok("Access.ListRoles")
+    entries = caller.ok("Audit.ListAuditEntries", user="admin", page_size=5).entries
+    assert entries[0].call == "farrier.v1.AccessService/DeleteRole", entries[0]
+    assert not caller.ok("Audit.GetAuditStatus").problems
+
+
 def main(address):
     caller = Caller(address)
     for part in (
         machines, operations, administration, hardware, clusters, images, racks, nodes, simulator,
+        access,
     ):
         part(caller)
         print(f"ok {part.__name__}")

@@ -19,7 +19,47 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tonic::transport::Channel;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Endpoint;
+use tonic::{Request, Status};
+
+/// The administrator's token of every server in the tests.
+pub const TEST_TOKEN: &str = "farrier_pat_of_the_tests_0123456789abcdef";
+
+/// A connection with the administrator's token.
+pub type Channel = InterceptedService<tonic::transport::Channel, TestToken>;
+
+/// Adds a token to every request.
+#[derive(Clone)]
+pub struct TestToken(pub String);
+
+impl Interceptor for TestToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let value = format!("Bearer {}", self.0).parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+        Ok(request)
+    }
+}
+
+/// Connects to a server with the administrator's token.
+pub async fn channel(url: &str) -> Channel {
+    channel_with(url, TEST_TOKEN).await
+}
+
+/// Connects to a server with another token.
+pub async fn channel_with(url: &str, token: &str) -> Channel {
+    let connected = Endpoint::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+    InterceptedService::new(connected, TestToken(token.into()))
+}
+
+/// A file of contexts that does not exist and cannot be made.
+pub const NO_CONTEXTS: &str = "/proc/farrier/contexts.toml";
+
+/// Environment variables of a test's commands: the token, and no contexts of the user.
+pub fn as_administrator(command: &mut Command) -> &mut Command {
+    command.env("FARRIER_TOKEN", TEST_TOKEN).env("FARRIER_CONTEXTS", NO_CONTEXTS)
+}
 
 /// Time limit of every wait; a test that reaches it has failed.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,11 +88,14 @@ pub struct Setup {
     /// Whether the server has the provider `sim`.
     pub simulates: bool,
     pub demo: bool,
+    pub log_level: &'static str,
     pub name: String,
     pub port: u16,
     /// More lines for the configuration file: `top` before its sections, `config` after them.
     pub top: String,
     pub config: String,
+    /// How many files the server may open; None: as many as the test.
+    pub descriptors: Option<u32>,
 }
 
 impl Setup {
@@ -64,10 +107,12 @@ impl Setup {
             speed,
             simulates: true,
             demo: false,
+            log_level: "warn",
             name: "one".into(),
             port: free_port(),
             top: String::new(),
             config: String::new(),
+            descriptors: None,
         }
     }
 
@@ -116,6 +161,15 @@ pub fn provided(variable: &str) -> Option<String> {
     value
 }
 
+/// The binary, with a limit of open files that it cannot raise.
+fn program(descriptors: Option<u32>) -> Command {
+    let binary = env!("CARGO_BIN_EXE_farrier");
+    let Some(limit) = descriptors else { return Command::new(binary) };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string(), binary]);
+    shell
+}
+
 pub struct Server {
     pub setup: Setup,
     child: Child,
@@ -123,36 +177,55 @@ pub struct Server {
 
 impl Server {
     pub fn start(setup: Setup) -> Self {
-        let Setup { home, dir, sim_dir, speed, simulates, demo, name, port, top, config } = &setup;
-        std::fs::create_dir_all(dir).unwrap();
-        let database = match home {
-            DatabaseKind::Sqlite => String::new(),
-            DatabaseKind::Postgres(url) => url.clone(),
-        };
-        let file = dir.join("farrier.toml");
-        let text = format!(
-            "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\n\
-             enabled = {simulates}\nspeed = {speed:?}\ndir = {sim_dir:?}\n\
-             images = {IMAGES:?}\n{config}\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let mut options = std::fs::File::options();
-        let log = options.create(true).append(true).open(dir.join("server.log")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
-            .args(["serve", "--config"])
-            .arg(&file)
-            .args(demo.then_some("--demo"))
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let mut child = Self::spawn(&setup);
         let stdout = child.stdout.take().unwrap();
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let server = Self { setup, child };
         assert!(line.contains("serves gRPC"), "{line}\n{}", server.log());
         server
+    }
+
+    /// Starts a server that refuses to run. Returns its messages.
+    pub fn refused_start(setup: &Setup) -> String {
+        let before = std::fs::read_to_string(setup.dir.join("server.log")).unwrap_or_default();
+        let status = Self::spawn(setup).wait().unwrap();
+        let log = std::fs::read_to_string(setup.dir.join("server.log")).unwrap();
+        let log = log[before.len()..].to_string();
+        assert_eq!(status.code(), Some(2), "{log}");
+        log
+    }
+
+    fn spawn(setup: &Setup) -> Child {
+        let Setup { home, dir, sim_dir, speed, simulates, demo, log_level, .. } = setup;
+        let Setup { name, port, top, config, .. } = setup;
+        std::fs::create_dir_all(dir).unwrap();
+        let database = match home {
+            DatabaseKind::Sqlite => String::new(),
+            DatabaseKind::Postgres(url) => url.clone(),
+        };
+        let file = dir.join("farrier.toml");
+        let token = dir.join("test.token");
+        std::fs::write(&token, TEST_TOKEN).unwrap();
+        let text = format!(
+            "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
+             replica_name = {name:?}\nadmin_token_file = {token:?}\n{top}\n[log]\n\
+             level = {log_level:?}\n[sim]\n\
+             enabled = {simulates}\nspeed = {speed:?}\ndir = {sim_dir:?}\n\
+             images = {IMAGES:?}\n{config}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut options = std::fs::File::options();
+        let messages = options.create(true).append(true).open(dir.join("server.log")).unwrap();
+        program(setup.descriptors)
+            .args(["serve", "--config"])
+            .arg(&file)
+            .args(demo.then_some("--demo"))
+            .env("FARRIER_CONTEXTS", dir.join("contexts.toml"))
+            .stdout(Stdio::piped())
+            .stderr(messages)
+            .spawn()
+            .unwrap()
     }
 
     pub fn url(&self) -> String {
@@ -251,15 +324,16 @@ pub struct Clients {
 
 impl Clients {
     pub async fn connect(url: &str) -> Self {
-        Self::on(Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap())
+        Self::on(channel(url).await)
     }
 
     /// Connects on first use, and reconnects whenever the connection has broken.
     pub fn lazy(url: &str) -> Self {
-        Self::on(Channel::from_shared(url.to_string()).unwrap().connect_lazy())
+        let lazy = Endpoint::from_shared(url.to_string()).unwrap().connect_lazy();
+        Self::on(InterceptedService::new(lazy, TestToken(TEST_TOKEN.into())))
     }
 
-    fn on(channel: Channel) -> Self {
+    pub fn on(channel: Channel) -> Self {
         Self {
             machines: MachineServiceClient::new(channel.clone()),
             operations: OperationServiceClient::new(channel.clone()),

@@ -23,7 +23,11 @@ async fn run_client(script: &str) {
     let script = format!("{}/tests/cli/{script}", env!("CARGO_MANIFEST_DIR"));
     let address = format!("127.0.0.1:{}", world.server.setup.port);
     let client = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([&script, &address]).env("PYTHONDONTWRITEBYTECODE", "1").output()
+        Command::new(python)
+            .args([&script, &address])
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("FARRIER_TOKEN", crate::fleet::TEST_TOKEN)
+            .output()
     });
     let output = client.await.unwrap().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);

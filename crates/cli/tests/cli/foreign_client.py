@@ -1,10 +1,11 @@
-"""A client that was given an address and nothing else.
+"""A client that was given an address, a token and nothing else.
 
 It learns every service and message from server reflection, and does what a customer does: registers a
 machine, takes it into maintenance, reimages it, watches that to its end and reads the log. Prints one
 line for each thing it has checked; any difference ends it with an exception.
 """
 
+import os
 import sys
 import time
 
@@ -17,7 +18,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 TIMEOUT_SECONDS = 60
 SERVICES = {
+    "farrier.v1.AccessService",
     "farrier.v1.AdminService",
+    "farrier.v1.AuditService",
     "farrier.v1.ExplainService",
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
@@ -28,11 +31,32 @@ SERVICES = {
 }
 
 
+class Token(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds the API token of the environment to every call."""
+
+    def __init__(self):
+        self.value = f"Bearer {os.environ['FARRIER_TOKEN']}"
+
+    def intercept(self, continuation, details, request):
+        metadata = [*(details.metadata or []), ("authorization", self.value)]
+        return continuation(details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = intercept
+    intercept_unary_stream = intercept
+    intercept_stream_unary = intercept
+    intercept_stream_stream = intercept
+
+
 class Server:
     """Calls methods by name, with messages built from what the server says of itself."""
 
     def __init__(self, address):
-        self.channel = grpc.insecure_channel(address)
+        self.channel = grpc.intercept_channel(grpc.insecure_channel(address), Token())
         self.database = ProtoReflectionDescriptorDatabase(self.channel)
         self.pool = DescriptorPool(self.database)
 

@@ -97,11 +97,14 @@ pub fn host(program: &Path, dir: &Path, more: &str) -> Peer {
 }
 
 pub async fn set(server: &Server, name: &str, secret: Secret) {
-    let url = server.url();
-    let mut api =
-        v1::credential_service_client::CredentialServiceClient::connect(url).await.unwrap();
+    let channel = crate::fleet::channel(&server.url()).await;
+    let mut api = v1::credential_service_client::CredentialServiceClient::new(channel);
+    // The peers of the tests are on this computer.
+    let peers = ["127.0.0.0/8", "::1/128"].map(String::from).to_vec();
     let request = v1::UpdateCredentialRequest {
         name: name.into(),
+        peers,
+        allow_plain_http: true,
         secret: Some(v1::CredentialSecret { kind: Some(secret) }),
         expected_version: 0,
         allow_missing: true,

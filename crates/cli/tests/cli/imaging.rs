@@ -155,6 +155,10 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(netboot.get("/netboot/boot.ipxe").0, 200);
     let run = api.start_plan("m-1", "image-only", "r").await.run_id;
     let token = netboot.token();
+    let (_, script) = netboot.script(MAC);
+    let key = script.split_once("farrier.key=").unwrap().1.split(' ').next().unwrap().to_string();
+    let public = std::fs::read_to_string(dir.path().join("data/manifest.pub")).unwrap();
+    assert_eq!(public.trim(), key);
     assert_eq!(netboot.script(OTHER_MAC).0, 404);
     // A page in a browser is refused here too.
     let foreign = "Origin: https://evil.example\r\n";
@@ -169,6 +173,13 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!((status, &message["code"]), (403, &json!("mac-refused")));
     let (status, call) = netboot.claim(&token, &session, MAC);
     assert_eq!(status, 200, "{call}");
+    // The deploy environment believes the signed manifest, for this claim of this machine.
+    let signed = serde_json::from_value(call.clone()).unwrap();
+    let key = agent::manifest::ManifestKey::parse(&key).unwrap();
+    let granted = key.verify(&signed, &session, &[MAC.into()]).unwrap();
+    assert_eq!((granted.machine.as_str(), granted.image.size), ("m-1", IMAGE.len() as u64));
+    assert!(key.verify(&signed, &other, &[MAC.into()]).is_err());
+    assert!(key.verify(&signed, &session, &[OTHER_MAC.into()]).is_err());
     let (status, message) = netboot.claim(&token, &other, MAC);
     assert_eq!((status, &message["code"]), (403, &json!("token-used")));
     assert_eq!(netboot.claim(&token, &session, MAC), (200, call.clone()), "an answer may be lost");
@@ -215,6 +226,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     let (code, message, _) = type_in(&server, "image delete tiny");
     assert_eq!((code, message.as_str()), (0, "image tiny deleted\n"));
     // The files of the simulated fleet's images stay.
-    let files = std::fs::read_dir(dir.path().join("data/images")).unwrap();
+    let files = std::fs::read_dir(dir.path().join("data/images")).unwrap().flatten();
+    let files = files.filter(|file| file.file_name() != ".lock");
     assert_eq!(files.count(), crate::fleet::IMAGES.len());
 }

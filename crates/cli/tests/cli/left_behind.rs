@@ -30,10 +30,16 @@ fn an_armed_network_boot_is_told_on_the_way_into_service() {
     assert!(listed.contains(words) && listed.contains(disarm), "{listed}");
     person.line(disarm, 0);
     assert!(!person.line("get m-1", 0).contains(words));
-    person.line("why", 0);
-    // The reimage that failed is still told, with what it was.
+    // The reimage that failed is told by both until it is repaired, or an operator decides.
     let told = person.line("why m-1", 0);
-    assert!(told.contains("REIMAGE op-"), "{told}");
+    let cause = told.lines().next().expect("a headline");
+    assert!(cause.contains("but REIMAGE op-"), "{told}");
+    let listed = person.run(&["why"], 1);
+    assert!(listed.contains(cause) && listed.contains("farrier enter-maintenance m-1"), "{listed}");
+    assert!(person.line("list", 0).contains("⚠IDLE"), "it is marked");
+    person.line("admin clear-needs-intervention m-1 --reason decided", 0);
+    person.line("why", 0);
+    assert!(person.line("why m-1", 0).contains("nothing wrong"));
 }
 
 #[test]

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, and its tables are long"
 )]
 
+mod access;
 mod actions;
 mod agents;
 mod api;
@@ -20,9 +21,12 @@ mod api_inventory;
 mod api_plans;
 mod api_start;
 mod audit;
+mod audit_log;
 mod cluster;
+mod connection_limits;
 mod connections;
 mod crash;
+mod credentials;
 mod cross_site;
 mod deleting;
 mod demo;
@@ -40,6 +44,9 @@ mod node_commands;
 mod nodes;
 mod operator;
 mod outage;
+mod pki;
+mod planted;
+mod postgres_tls;
 mod power_shelves;
 mod racks;
 mod repairs;
@@ -48,10 +55,13 @@ mod restart;
 mod restore;
 mod scripted;
 mod simulator;
+mod sink;
 mod stage;
 mod steps;
+mod tls;
 mod transcripts;
 mod unreadable;
 mod updates;
+mod uploads;
 mod versions;
 mod watching;

@@ -93,6 +93,12 @@ fn onboarding(person: &Terminal) {
     let onboard = "node onboard gpu-1 --site site-lab";
     let words = ["would onboard gpu-1 at site-lab", "commission_node", "would run", "MAAS has no"];
     person.check_dry_run(onboard, "node list --machine gpu-1", &words);
+    let text = person.line(&format!("{onboard} --dry-run"), 0);
+    for (stage, destructive) in [("deploy_via_maas", "yes"), ("load_site_config", "-")] {
+        let row = text.lines().find(|line| line.starts_with(stage)).unwrap_or_default();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells.get(2), Some(&destructive), "{stage}:\n{text}");
+    }
     says(&person.line("node onboard gpu-1 --site site-none", 2), &["farrier site list"]);
     says(&person.line("node onboard gpu-none --site site-lab --dry-run", 2), &["gpu-none"]);
     let reported = person.line(&format!("{onboard} --request-id first"), 0);

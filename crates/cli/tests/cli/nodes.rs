@@ -2,14 +2,15 @@
 //! a server that is killed in the middle.
 
 use crate::api::{field_of, refused};
-use crate::fleet::{Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, free_port};
+use crate::fleet::{
+    Channel, Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, channel, free_port,
+};
 use proto::v1;
 use proto::v1::node_service_client::NodeServiceClient;
 use proto::v1::site_service_client::SiteServiceClient;
 use proto::words::{self, WireEnum};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 /// Frequent site polls and short retry delays, so that no test waits for them.
@@ -33,7 +34,7 @@ pub struct Api {
 
 impl Api {
     pub async fn of(server: &Server) -> Self {
-        let channel = Channel::from_shared(server.url()).unwrap().connect().await.unwrap();
+        let channel = channel(&server.url()).await;
         Self {
             all: server.clients().await,
             nodes: NodeServiceClient::new(channel.clone()),

@@ -209,3 +209,21 @@ async fn a_deletion_keeps_the_pin_of_an_address_that_a_switch_uses() {
     let pins = person.run("trust list", 0).await;
     assert!(pins.contains(shared) && !pins.contains(own), "{pins}");
 }
+
+/// One line for each operation that is accepted, ends or is refused; none for a dry run.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_leaves_its_lines_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Setup { log_level: "info", ..Setup::new(dir.path(), "zero") });
+    let person = Operator(server.url());
+    person.run("machine register m-1 --provider sim", 0).await;
+    person.run("enter-maintenance m-1 --dry-run", 0).await;
+    person.run("enter-maintenance m-1", 0).await;
+    person.run("machine register m-2 --provider sim", 0).await;
+    person.run("reimage m-2", 2).await;
+    let log = server.log();
+    for line in ["operation accepted", "operation ended", "operation refused"] {
+        let found = log.lines().filter(|one| one.contains(line) && one.contains("INFO")).count();
+        assert_eq!(found, 1, "{line}:\n{log}");
+    }
+}

@@ -79,7 +79,7 @@ async fn shelves_are_typed_as_in_the_document() {
     off("ps-2");
     off("ps-3");
     let (history, _) = typed(url, "history ps-2", 0);
-    assert!(history.contains("ada (https://tracker/MAINT-123)"), "{history}");
+    assert!(history.contains("admin (https://tracker/MAINT-123)"), "{history}");
     // JSON output shows the accepted request.
     let line = "power-shelf maintenance power-on --power-shelf-id ps-1 --power-shelf-id ps-2";
     let answer = json(url, &format!("{line} --reference T-1"));
@@ -209,8 +209,8 @@ async fn machines_in_service_keep_their_power_unless_overridden() {
     assert!(history.contains("power-off requested; gate in-service overridden by "), "{history}");
 }
 
-async fn shelves(env: &TestServer) -> PowerShelfServiceClient<tonic::transport::Channel> {
-    PowerShelfServiceClient::connect(env.server.url()).await.unwrap()
+async fn shelves(env: &TestServer) -> PowerShelfServiceClient<crate::fleet::Channel> {
+    PowerShelfServiceClient::new(crate::fleet::channel(&env.server.url()).await)
 }
 
 fn power_request(ids: &[&str], operation: Operation) -> v1::PowerShelfMaintenanceRequest {
@@ -269,14 +269,14 @@ async fn the_wire_refuses_what_the_document_refuses() {
         request_id: Some("r-1".into()),
         ..power_request(&["ps-1"], Operation::PowerOff)
     };
-    // The request has neither an initiator nor a reference.
+    // The request has no reference.
     let answer = api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
     assert_eq!(answer.metadata().get("farrier-request-id").unwrap(), "r-1");
     let shelf = json(url, "power-shelf get ps-1");
-    assert_eq!(shelf["maintenance_requested"]["initiator"], "admin-cli", "{shelf:#}");
+    assert_eq!(shelf["maintenance_requested"]["initiator"], "admin", "{shelf:#}");
     let answer =
         api.set_power_shelf_maintenance(power_request(&["ps-1"], Operation::PowerOn)).await;
-    refused(answer, Code::FailedPrecondition, &["power-off already", "admin-cli"]);
+    refused(answer, Code::FailedPrecondition, &["power-off already", "by admin"]);
     api.set_power_shelf_maintenance(named).await.unwrap();
 }
 

@@ -63,10 +63,12 @@ const fn injection(code: FaultCode) -> Injection {
     use FaultCode::*;
     match code {
         BmcUnreachable | BmcBusy | BmcGarbled | EffectFailed | ReadBackDiffers | LoginRefused
-        | IdentityChanged | IdentityUntrusted | CredentialMissing | SystemAmbiguous
-        | DatabaseUnreachable | CapabilityMissing | NotSupported | ProviderMissing
-        | MachineGone | ForeignEngine | RecordUnreadable | FirmwareUnfetched | FirmwareFailed
-        | FirmwareDiffers | FabricFailed => Injection::Step("reboot"),
+        | IdentityChanged | IdentityUntrusted | CredentialMissing | CredentialNotAllowed
+        | SystemAmbiguous | DatabaseUnreachable | LocalResources | CapabilityMissing
+        | NotSupported | ProviderMissing | MachineGone | ForeignEngine | RecordUnreadable
+        | FirmwareUnfetched | FirmwareFailed | FirmwareDiffers | FabricFailed => {
+            Injection::Step("reboot")
+        }
         CommandFailed | HostDiskFull => Injection::Step("ssh"),
         EvictionBlocked | ClusterUnreachable | NotInCluster => Injection::Step("drain"),
         ImageUnknown | NetbootSilent | DeploySilent | ChecksumWrong | DiskUnfit | InstallFailed
@@ -357,6 +359,8 @@ fn typed_in_shell(server: &str, command: &str) -> (i32, String) {
         .args(["-c", command])
         .env("PATH", path)
         .env("FARRIER_SERVER", server)
+        .env("FARRIER_TOKEN", crate::fleet::TEST_TOKEN)
+        .env("FARRIER_CONTEXTS", crate::fleet::NO_CONTEXTS)
         .env("USER", "ada")
         .output()
         .unwrap();

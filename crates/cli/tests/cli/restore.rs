@@ -27,8 +27,10 @@ async fn drill(env: &TestServer, mut api: Clients) {
     let done = api.done("m-1", "REBOOT", "before").await;
     let password = dir.path().join("password");
     std::fs::write(&password, "secret\n").unwrap();
-    let create =
-        format!("credential create bmc --user root --password-file {}", password.display());
+    let create = format!(
+        "credential create bmc --user root --for 127.0.0.1 --password-file {}",
+        password.display()
+    );
     assert_eq!(run(&server, &create).0, 0);
 
     let Some(restored) = back_up(env, dir.path()).await else { return };
@@ -43,10 +45,14 @@ async fn drill(env: &TestServer, mut api: Clients) {
     let (code, output) = run("http://127.0.0.1:1", &format!("db check --database {database}"));
     assert_eq!(code, 0, "{output}");
 
-    // Without the seal key everything is there but the secrets.
-    let started = Server::start(restored.clone());
-    assert!(run(&started.url(), NO_BMC).1.contains(WRONG_KEY));
-    let restored = started.terminate();
+    // Without its seal key, or with another one, the server does not start.
+    let own = restored.dir.join("seal.key");
+    let refused = Server::refused_start(&restored);
+    assert!(refused.contains("restore it from its backup"), "{refused}");
+    assert!(!own.exists(), "another key was made");
+    std::fs::write(&own, [7; 32]).unwrap();
+    let refused = Server::refused_start(&restored);
+    assert!(refused.contains("sealed under the master key"), "{refused}");
 
     std::fs::copy(seal_key, restored.dir.join("seal.key")).unwrap();
     let started = Server::start(restored);
@@ -92,7 +98,7 @@ async fn back_up(env: &TestServer, dir: &Path) -> Option<Setup> {
     Some(restored)
 }
 
-fn postgres_programs() -> Option<PathBuf> {
+pub fn postgres_programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir(POSTGRES_PROGRAMS).ok()?.flatten();
     let mut programs: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
     programs.sort();

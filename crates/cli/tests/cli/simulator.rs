@@ -35,6 +35,34 @@ async fn a_fault_names_a_machine_that_is_registered() {
     .unwrap();
 }
 
+/// A disk write that fails on its way: anyone can see what the record says then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_write_fails_where_the_rule_says() {
+    let (env, _) = TestServer::open("zero").await;
+    let person = Terminal::new(env.server.url());
+    tokio::task::spawn_blocking(move || {
+        person.line("machine register tray-1 --provider sim", 0);
+        person.line("enter-maintenance tray-1", 0);
+        let refused =
+            person.line("sim fault create --effect power --action fail --at-percent 44", 2);
+        for words in ["fault.at_percent", "the effect repave"] {
+            assert!(refused.contains(words), "{words:?} is not in\n{refused}");
+        }
+        let rule = "--effect repave --action fail --at-percent 44 --times 0";
+        person.line(&format!("sim fault create --machine tray-1 {rule}"), 0);
+        let listed = person.line("sim fault list", 0);
+        assert!(listed.contains("44%"), "{listed}");
+        person.line("reimage tray-1", 1);
+        let told = person.line("why tray-1", 0);
+        assert!(told.contains("its disk is half written"), "{told}");
+        assert!(told.contains("it stopped at 44 %"), "{told}");
+        let list = person.line("list", 0);
+        assert!(list.contains("tray-1"), "{list}");
+    })
+    .await
+    .unwrap();
+}
+
 /// The operation of a rack calls no hardware itself; the effects are those of its children.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_effects_of_a_rack_operation_are_those_of_its_children() {

@@ -1,6 +1,6 @@
 //! A scripted server whose state survives a restart.
 
-use crate::fleet::{TEST_TIMEOUT, free_port};
+use crate::fleet::{TEST_TIMEOUT, as_administrator, free_port};
 use proto::Timestamp;
 use proto::v1::machine_service_server::{MachineService, MachineServiceServer};
 use proto::v1::operation_service_server::{OperationService, OperationServiceServer};
@@ -247,7 +247,7 @@ impl Follower {
 }
 
 pub fn farrier(server: &str, args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_farrier"))
+    as_administrator(&mut Command::new(env!("CARGO_BIN_EXE_farrier")))
         .args(args)
         .env("FARRIER_SERVER", server)
         .env("USER", "ada")

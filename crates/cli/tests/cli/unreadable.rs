@@ -19,7 +19,7 @@ const RUN_SCRIPT: &str = "import sqlite3, sys\n\
     connection.executescript(sys.argv[2])\n\
     connection.commit()";
 
-async fn damage(env: &TestServer, sql: &str) {
+pub async fn damage(env: &TestServer, sql: &str) {
     match &env.server.setup.home {
         DatabaseKind::Postgres(url) => {
             let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
@@ -38,7 +38,7 @@ async fn damage(env: &TestServer, sql: &str) {
 
 /// Checks the exit code, and that both outputs together contain the words. Returns the outputs.
 #[track_caller]
-fn expect(server: &str, line: &str, code: i32, words: &[&str]) -> String {
+pub fn expect(server: &str, line: &str, code: i32, words: &[&str]) -> String {
     let (ended, stdout, stderr) = finish(farrier(server, &line.split(' ').collect::<Vec<_>>()));
     let text = stdout + &stderr;
     assert_eq!(ended, code, "{line}\n{text}");
@@ -129,10 +129,10 @@ async fn set_aside(server: &str) {
         expect(server, &dry_run, 0, &["would be set aside"]);
         expect(server, &format!("db set-aside {row} --reason damaged"), 0, &["set aside"]);
     }
-    let words = ["all can be read", "Set aside:", "bad-machine", "ada", "damaged", "EOF"];
+    let words = ["all can be read", "Set aside:", "bad-machine", "admin", "damaged", "EOF"];
     expect(server, "db check", 0, &words);
     assert!(!expect(server, "list", 0, &["m-2"]).contains("left out"));
-    expect(server, "why bad-machine", 0, &["was set aside by ada: damaged", "db put-back"]);
+    expect(server, "why bad-machine", 0, &["was set aside by admin: damaged", "db put-back"]);
     expect(server, "db put-back machine bad-machine --reason again", 0, &["put back"]);
     expect(server, "list", 0, &["1 row left out"]);
 }

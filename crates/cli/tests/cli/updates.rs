@@ -2,7 +2,7 @@
 //! mask nothing is cleared but labels.
 
 use crate::api::{TestServer, field_of, on_both, refused};
-use crate::fleet::Clients;
+use crate::fleet::{Clients, channel};
 use proto::FieldMask;
 use proto::v1;
 use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use tonic::Code::InvalidArgument;
 use tonic::Status;
-use tonic::transport::Channel;
 
 fn labels(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
@@ -66,7 +65,7 @@ async fn a_mask_names_what_changes() {
 async fn masks(world: &TestServer, mut api: Clients) {
     let two = labels(&[("a", "1"), ("b", "2")]);
     let three = labels(&[("c", "3")]);
-    let channel = Channel::from_shared(world.server.url()).unwrap().connect().await.unwrap();
+    let channel = channel(&world.server.url()).await;
 
     let spec = |serial: &str| {
         let (provider, serial) = ("sim".into(), serial.into());
@@ -176,7 +175,7 @@ async fn registering_again_clears_nothing_but_labels() {
 
 /// A client that does not know a field, or an old file of `farrier import`, does not erase it.
 async fn registered_again(world: &TestServer, mut api: Clients) {
-    let channel = Channel::from_shared(world.server.url()).unwrap().connect().await.unwrap();
+    let channel = channel(&world.server.url()).await;
     let two = labels(&[("a", "1"), ("b", "2")]);
     let spec = |serial: &str, node_name: &str| v1::MachineSpec {
         serial: serial.into(),

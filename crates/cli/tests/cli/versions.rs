@@ -2,7 +2,7 @@
 //! created again, an unknown one is not updated, and nothing is changed from an old version.
 
 use crate::api::{TestServer, field_of, machine, on_both, refused};
-use crate::fleet::Clients;
+use crate::fleet::{Channel, Clients, channel as connect};
 use proto::FieldMask;
 use proto::v1;
 use proto::v1::credential_secret::Kind;
@@ -12,7 +12,6 @@ use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
 use proto::v1::switch_service_client::SwitchServiceClient;
 use std::fmt::Debug;
 use tonic::Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound};
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 use tonic_types::StatusExt;
 
@@ -35,7 +34,7 @@ fn invalid<T: Debug>(answer: Result<Response<T>, Status>, field: &str) {
 }
 
 async fn channel(world: &TestServer) -> Channel {
-    Channel::from_shared(world.server.url()).unwrap().connect().await.unwrap()
+    connect(&world.server.url()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +225,7 @@ async fn written_identities(world: &TestServer, mut all: Clients) {
     let history = all.history(&format!("identity/{peer}")).await;
     let entries: Vec<_> = history.iter().map(|one| (one.version, one.state.as_str())).collect();
     assert_eq!(entries, [(1, "SET"), (2, "SET"), (3, "DELETED"), (4, "SET")]);
-    assert!(history[1].message.ends_with(&new) && history[1].actor == "anonymous", "{history:?}");
+    assert!(history[1].message.ends_with(&new) && history[1].actor == "admin", "{history:?}");
 }
 
 fn record(id: &str) -> v1::Firmware {

@@ -109,7 +109,7 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\nssh_credential = \"host\"\n\
-             [netboot]\nlisten = \"{}:{NETBOOT_PORT}\"\ndeploy_dir = {:?}\ncmdline = \"console=ttyS0\"\n\
+             [netboot]\nlisten = \"{}:{NETBOOT_PORT}\"\ninsecure = true\ndeploy_dir = {:?}\ncmdline = \"console=ttyS0\"\n\
              [probes]\ninterval_ms = 2000",
             variable("ADDRESS"),
             variable("DEPLOY"),
@@ -132,8 +132,11 @@ impl Site {
         keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"]).arg(file("key"));
         assert!(keygen.status().unwrap().success());
         let password = file("password");
-        self.run(&["credential", "set", "bmc", "--user", "root", "--password-file", &password]);
-        self.run(&["credential", "set", "host", "--user", "root", "--ssh-key", &file("key")]);
+        let any = ["--for", "0.0.0.0/0", "--allow-plain-http"];
+        let bmc = ["credential", "set", "bmc", "--user", "root", "--password-file", &password];
+        self.run(&[&bmc[..], &any].concat());
+        let host = ["credential", "set", "host", "--user", "root", "--ssh-key", &file("key")];
+        self.run(&[&host[..], &any].concat());
     }
 
     /// Runs dnsmasq with the configuration that Farrier prints; only the paths of its own files are

@@ -2,7 +2,7 @@
 
 use crate::run::RecordedDurations;
 use crate::scheduler::lifecycle::LoadContext;
-use crate::topology::{self, DeviceLocation};
+use crate::topology::{self, DeviceLocation, DeviceMove};
 use model::device::{Device, Prediction, predict_steps};
 use model::id::RunId;
 use model::lifecycle::DeviceContext;
@@ -26,7 +26,9 @@ pub(super) async fn follows<D: Device<TurnInput = DeviceContext> + LoadContext>(
     let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
     let before = before.map_or(DeviceLocation::NOWHERE, |one| DeviceLocation::of(one.head()));
     let after = if gone { DeviceLocation::NOWHERE } else { DeviceLocation::of(head) };
-    follows.extend(topology::predict_racks(tx, &before, &after).await?);
+    let device = TargetId::new(D::TARGET, head.id.clone());
+    let moved = DeviceMove { device, from: before, to: after };
+    follows.extend(topology::predict_racks(tx, &[moved]).await?);
     Ok(follows)
 }
 

@@ -1,12 +1,15 @@
 //! Everything that needs a person, of every kind, worst first.
 //!
 //! All candidates are ranked from their records; only the first ones of that order are explained,
-//! because an explanation asks the gates.
+//! because an explanation asks the gates. Of each, only the command that is shown is asked about.
 
 use super::Explained;
-use super::worked_on::nodes_worked_on;
+use super::offered::Offer;
+use super::worked_on::work_on_nodes;
 use crate::Engine;
 use crate::secret::{CredentialInfo, SecretStore};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
 use model::filter::Filter;
 use model::health::AlertClass;
@@ -23,7 +26,7 @@ use model::why::{
     Explanation, Rank, Urgency, explain_expiry, explain_unreadable, rank_alerts, rank_device,
     rank_expiry, rank_host, rank_machine, rank_node, rank_rack, rank_run, rank_site,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use store::{
     MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, UnreadableRow,
 };
@@ -31,9 +34,14 @@ use store::{
 /// The most objects that one search reads. The searches for the worst come first, and each has its
 /// own limit.
 const MAX_FOUND: usize = 2_000;
+/// How many objects are explained concurrently. More would keep other readers of the database
+/// waiting.
+const EXPLAINED_AT_ONCE: usize = 8;
 /// The state of racks, switches and power shelves that a person must resolve.
 const IN_ERROR: &[&str] = &["Error"];
 const QUARANTINED: &[&str] = &[NodeState::Quarantined.as_str()];
+/// A node waits for its onboarding, which may have stopped.
+const ONBOARDING: &[&str] = &[NodeState::BootstrapIssued.as_str(), NodeState::Enrolling.as_str()];
 const OFFLINE: &[&str] = &[NodeState::Offline.as_str()];
 /// The kind of an operation in the list.
 const OPERATION: &str = "operation";
@@ -55,6 +63,9 @@ pub struct AttentionItem {
     pub urgency: Urgency,
     pub explained: Explained,
 }
+
+/// An explained object, with its rank after the explanation.
+type RankedItem = (Rank, AttentionItem);
 
 #[derive(Debug, Clone, Default)]
 pub struct Attention {
@@ -124,24 +135,39 @@ impl Engine {
         let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
         ranked.sort();
         let rest = ranked.split_off(limit.min(ranked.len()));
-        let mut items = Vec::new();
+        let mut explanations: Vec<BoxFuture<'_, Result<Option<RankedItem>>>> = Vec::new();
         for (rank, key) in ranked {
-            let explanation = known.remove(&key);
-            let (kind, id) = key;
-            let explained = match explanation {
-                Some(explanation) => Explained { explanation, ..Explained::default() },
-                None => match self.explain(&id).await {
-                    // It was deleted since the list was read.
-                    Err(StoreError::Refused(gone)) if gone.reason == Reason::NotFound => continue,
-                    explained => explained?,
-                },
-            };
-            let urgency = rank.urgency.explained(&explained.explanation);
-            items.push((Rank { urgency, ..rank }, AttentionItem { id, kind, urgency, explained }));
+            let known = known.remove(&key);
+            explanations.push(Box::pin(self.explain_ranked(rank, known, key)));
         }
+        let explained = stream::iter(explanations).buffered(EXPLAINED_AT_ONCE);
+        let explained: Vec<Option<RankedItem>> = explained.try_collect().await?;
+        let mut items: Vec<RankedItem> = explained.into_iter().flatten().collect();
         items.sort_by_key(|(rank, _)| *rank);
         let items = items.into_iter().map(|(_, item)| item).collect();
         Ok(Attention { items, rest: rest.iter().map(|(rank, _)| rank.urgency).collect(), more })
+    }
+
+    /// Explains an object of the list, unless that is done already. None: it was deleted since the
+    /// list was read.
+    async fn explain_ranked(
+        &self,
+        rank: Rank,
+        known: Option<Explanation>,
+        (kind, id): (&'static str, String),
+    ) -> Result<Option<RankedItem>> {
+        let explained = match known {
+            Some(explanation) => Explained { explanation, ..Explained::default() },
+            None => match self.explain_offering(&id, Offer::First).await {
+                Err(StoreError::Refused(gone)) if gone.reason == Reason::NotFound => {
+                    return Ok(None);
+                }
+                explained => explained?,
+            },
+        };
+        let urgency = rank.urgency.explained(&explained.explanation);
+        let item = AttentionItem { id, kind, urgency, explained };
+        Ok(Some((Rank { urgency, ..rank }, item)))
     }
 
     async fn find_machines(&self, candidates: &mut Candidates) -> Result<()> {
@@ -149,9 +175,11 @@ impl Engine {
         for symptom in [
             MachineSymptom::NeedsIntervention,
             MachineSymptom::OpenDiskWrite,
+            MachineSymptom::NoSystem,
             MachineSymptom::Unreachable,
             MachineSymptom::BmcUnreachable,
             MachineSymptom::NetworkBoot,
+            MachineSymptom::FailedImaging,
         ] {
             let found = self.store().scan(symptom, |symptom, tx| {
                 Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))
@@ -209,20 +237,14 @@ impl Engine {
 
     async fn find_nodes(&self, candidates: &mut Candidates) -> Result<()> {
         let now = self.now();
-        for states in [QUARANTINED, OFFLINE, Node::WAITING] {
+        for states in [QUARANTINED, ONBOARDING, OFFLINE, Node::WAITING] {
             let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
-            let worked_on = self.find_worked_on(&nodes.records).await?;
-            candidates.add_records(&nodes, |node| {
-                rank_node(node, worked_on.contains(&node.head.id), now)
-            });
+            let input = nodes.records.clone();
+            let read = self.store().scan(input, |nodes, tx| Box::pin(work_on_nodes(tx, nodes)));
+            let work = read.await?;
+            candidates.add_records(&nodes, |node| rank_node(node, *work.get(&node.head.id)?, now));
         }
         Ok(())
-    }
-
-    /// The nodes that a running operation works on: it holds the machine, or has taken it down.
-    async fn find_worked_on(&self, nodes: &[Node]) -> Result<BTreeSet<String>> {
-        let input = nodes.to_vec();
-        self.store().scan(input, |nodes, tx| Box::pin(nodes_worked_on(tx, nodes))).await
     }
 
     /// The kubeconfigs whose token or client certificate has ended, or ends soon.

@@ -22,6 +22,14 @@ use store::StoreError;
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
 
+/// How many of the commands of an explanation are asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    All,
+    /// Only those up to the first that is offered as the one command; the others are left out.
+    First,
+}
+
 /// A command of an explanation that starts an operation on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ParsedStart {
@@ -79,34 +87,45 @@ impl Engine {
     /// Removes the commands that would be refused now, those that would fail unchanged, and the
     /// one that asks for this explanation. The actions on a run are asked as dry runs, so that
     /// every gate is the real one.
-    pub(super) async fn drop_refused(&self, id: &str, run: Option<&Run>, why: &mut Explanation) {
+    pub(super) async fn drop_refused(
+        &self,
+        (id, offer): (&str, Offer),
+        run: Option<&Run>,
+        why: &mut Explanation,
+    ) {
         let own = format!("farrier why {id}");
-        why.next_commands.retain(|command| *command != own);
+        let ended = run.filter(|run| run.ended());
         let mut offered: Vec<String> = Vec::new();
-        for command in std::mem::take(&mut why.next_commands) {
-            if self.would_be_accepted(&command, &offered).await {
-                offered.push(command);
+        let plain = std::mem::take(why).with_plain_commands();
+        for command in plain.next_commands.iter().filter(|command| **command != own) {
+            if !self.would_be_accepted(command, &offered, ended).await {
+                continue;
+            }
+            offered.push(command.clone());
+            if offer == Offer::First && Explanation::is_next_command(command) {
+                break;
             }
         }
-        why.next_commands = offered;
-        let Some(run) = run.filter(|run| run.ended()) else { return };
-        for action in Action::ALL {
-            let command = run.command(action.as_str());
-            if why.next_commands.contains(&command) && !self.would_act(run, action).await {
-                why.next_commands.retain(|one| *one != command);
-            }
-        }
-        for mode in RestartMode::ALL {
-            let command = run.command(mode.as_str());
-            if why.next_commands.contains(&command) && !self.would_restart(run, mode).await {
-                why.next_commands.retain(|one| *one != command);
-            }
-        }
+        *why = Explanation { next_commands: offered, ..plain };
     }
 
-    /// Asks the gates about a command that starts an operation. `before`: the commands that come
-    /// before it. Any other command is accepted.
-    async fn would_be_accepted(&self, command: &str, before: &[String]) -> bool {
+    /// Asks the gates about a command that starts an operation, or acts on the run that has
+    /// `ended`. `before`: the commands that come before it. Any other command is accepted.
+    async fn would_be_accepted(
+        &self,
+        command: &str,
+        before: &[String],
+        ended: Option<&Run>,
+    ) -> bool {
+        if let Some(run) = ended {
+            let asks_for = |word: &str| run.command(word) == command;
+            if let Some(action) = Action::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+                return self.would_act(run, action).await;
+            }
+            if let Some(mode) = RestartMode::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+                return self.would_restart(run, mode).await;
+            }
+        }
         if let Some(on) = RackPowerOn::parse(command) {
             return self.would_power_on(&on).await;
         }

@@ -1,7 +1,9 @@
-//! Which nodes a running operation works on, and which operation took a node's machine down.
+//! What the operations on nodes mean for their rank, and which operation took the machine of a node
+//! down.
 
 use super::readable;
-use model::node::Node;
+use model::id::RunId;
+use model::node::{Node, NodeWork};
 use model::run::Run;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Result, Tx};
@@ -18,18 +20,25 @@ pub(crate) async fn operation_down(tx: &mut Tx, node: &Node) -> Result<Option<Ru
     Ok(parent.filter(|parent| !parent.ended()).or(Some(run)))
 }
 
-/// The ids of the nodes that a running operation works on: it holds the machine, or has taken it
-/// down.
-pub(super) async fn nodes_worked_on(tx: &mut Tx, nodes: &[Node]) -> Result<BTreeSet<String>> {
+/// What the operations on each node mean for its rank, by the id of the node.
+pub(super) async fn work_on_nodes(
+    tx: &mut Tx,
+    nodes: &[Node],
+) -> Result<BTreeMap<String, NodeWork>> {
     let ids: Vec<&str> = nodes.iter().map(|node| node.machine.as_str()).collect();
     let machines = tx.machines_by_ids(&ids).await?.into_iter();
     let held: BTreeSet<_> = machines
         .filter(|(_, machine)| machine.as_ref().is_ok_and(|one| one.active_run.is_some()))
         .map(|(id, _)| id)
         .collect();
+    let ids: Vec<&str> =
+        nodes.iter().filter_map(|node| Some(node.workflow.as_ref()?.as_str())).collect();
+    let runs = tx.runs_with_claims(&ids).await?.into_iter();
+    let newest: BTreeMap<RunId, Run> =
+        runs.filter_map(|(id, claimed)| Some((id, claimed.ok()?.run))).collect();
     // One power shelf takes many machines down.
     let mut going = BTreeMap::new();
-    let mut found = BTreeSet::new();
+    let mut found = BTreeMap::new();
     for node in nodes {
         let is_down = match &node.down_by {
             Some(run) if !going.contains_key(run) => {
@@ -39,9 +48,9 @@ pub(super) async fn nodes_worked_on(tx: &mut Tx, nodes: &[Node]) -> Result<BTree
             Some(run) => going.get(run).copied().unwrap_or_default(),
             None => false,
         };
-        if is_down || held.contains(&node.machine) {
-            found.insert(node.head.id.clone());
-        }
+        let newest = node.workflow.as_ref().and_then(|run| newest.get(run));
+        let work = NodeWork::of(node, is_down || held.contains(&node.machine), newest);
+        found.insert(node.head.id.clone(), work);
     }
     Ok(found)
 }

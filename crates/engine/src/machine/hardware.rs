@@ -263,6 +263,10 @@ impl BmcTestResult {
                 format!("farrier trust forget {peer}   # if its certificate was changed on purpose")
             } else if fault.code == FaultCode::CredentialMissing {
                 "farrier credential list".into()
+            } else if let (FaultCode::CredentialNotAllowed, Some(name), Some(binding)) =
+                (fault.code, &fault.facts().credential, &fault.facts().binding)
+            {
+                format!("farrier credential set {name} {binding} …")
             } else {
                 format!("farrier fault {}", fault.code.as_str())
             };

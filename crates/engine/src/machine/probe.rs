@@ -11,10 +11,10 @@
 use crate::machine::Machines;
 use model::condition::poll_state::MachinePollState;
 use model::condition::{ConditionObservation, ConditionType};
-use model::fault::{Fault, FaultCode};
+use model::fault::Fault;
 use model::filter::Filter;
 use model::here;
-use model::id::MachineId;
+use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::retry::fnv1a;
 use model::target::TargetId;
@@ -170,12 +170,27 @@ impl Machines {
         let (now, rhythm) = (self.0.now(), self.0.settings().machine_polling);
         let read =
             |watched: &mut MachinePollState| watched.record_probe(&machine, observed, now, &rhythm);
-        let believed = self.0.observer().watched(id, now, read);
-        if !believed.is_empty() {
-            self.learn(Learn { id: id.clone(), version: machine.version, evidence: believed, now })
-                .await?;
+        let evidence = self.0.observer().watched(id, now, read);
+        let disarmed = self.find_disarmed(provider.as_ref(), &target, &machine).await;
+        if !evidence.is_empty() || disarmed.is_some() {
+            let (id, version) = (id.clone(), machine.version);
+            self.learn(Learn { id, version, evidence, disarmed, now }).await?;
         }
         Ok(())
+    }
+
+    /// The operation whose armed boot from the network is over: the machine has booted since, and
+    /// its next boot is from disk. Only a machine with such a record is asked.
+    async fn find_disarmed(
+        &self,
+        provider: &dyn Provider,
+        target: &Target,
+        machine: &Machine,
+    ) -> Option<RunId> {
+        let armed = machine.network_boot.as_ref().filter(|_| machine.active_run.is_none())?;
+        let asked = timeout(self.0.settings().probe_timeout, provider.boots_from_disk(target));
+        let from_disk = asked.await.is_ok_and(|answer| answer == Ok(Some(true)));
+        from_disk.then(|| armed.armed_by.clone())
     }
 
     /// Runs the health probe of a machine when it is due. A failure is retried in a later round.
@@ -224,10 +239,9 @@ impl Machines {
     }
 }
 
-/// The evidence of a failed probe. A failure of Farrier's own database says nothing about the
-/// machine.
+/// The evidence of a failed probe. A failure of Farrier itself says nothing about the machine.
 fn lost(fault: Fault) -> Vec<ConditionObservation> {
-    if fault.code == FaultCode::DatabaseUnreachable {
+    if fault.code.is_local() {
         return Vec::new();
     }
     vec![ConditionObservation::new(ConditionType::BmcReachable, false, fault.message)]
@@ -238,6 +252,8 @@ struct Learn {
     /// The version of the machine that was probed.
     version: i64,
     evidence: Vec<ConditionObservation>,
+    /// The operation whose armed boot from the network is over.
+    disarmed: Option<RunId>,
     now: Timestamp,
 }
 
@@ -258,9 +274,15 @@ impl Learn {
             return Ok(Learned::Outdated);
         }
         let before = machine.conditions.clone();
-        if !machine.learn(&self.evidence, self.now) {
+        let disarmed = self.disarmed.as_ref().filter(|run| machine.forget_network_boot(run));
+        if !machine.learn(&self.evidence, self.now) && disarmed.is_none() {
             return Ok(Learned::At(machine.version));
         }
+        let disarmed = disarmed.map(|run| {
+            format!(
+                "its next boot is from disk: the boot from the network that {run} armed is over"
+            )
+        });
         let change: Vec<String> = machine
             .conditions
             .iter()
@@ -268,6 +290,7 @@ impl Learn {
             .map(|(condition, known)| {
                 format!("{}={} ({})", condition.as_str(), known.status, known.reason)
             })
+            .chain(disarmed)
             .collect();
         let event = NewEvent {
             cause: Cause::Probe,

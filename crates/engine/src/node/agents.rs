@@ -23,8 +23,9 @@ use model::run::actions::Requester;
 use model::time::Timestamp;
 use providers::Providers;
 use secrecy::{ExposeSecret, SecretString};
+use std::sync::Arc;
 use std::time::Duration;
-use store::{Cause, Result, Tx};
+use store::{AuditDraft, Cause, Result, Tx};
 use tokio::time::Instant;
 
 /// The limit of one long poll for a task.
@@ -92,6 +93,13 @@ impl Agents {
         Self { engine: engine.with_dry_run(dry_run), secrets: secrets.with_dry_run(dry_run) }
     }
 
+    /// The same service for a request whose first commit writes this entry of the audit log.
+    #[must_use]
+    pub fn with_audit(&self, audit: Option<Arc<AuditDraft>>) -> Self {
+        let (engine, secrets) = (&self.engine, &self.secrets);
+        Self { engine: engine.with_audit(audit.clone()), secrets: secrets.with_audit(audit) }
+    }
+
     /// Creates a node that an operator brings into service by hand, with its token.
     pub async fn bootstrap(
         &self,
@@ -142,8 +150,15 @@ impl Agents {
     pub async fn enroll(&self, token: &str, applicant: EnrollingAgent) -> AgentResult<NodeId> {
         let engine = &self.engine;
         let who = EnrollingAgent { session: checksum(&applicant.session), ..applicant };
+        let token = checksum(token);
+        let known = engine
+            .store()
+            .read_one(token.clone(), |token, tx| Box::pin(tx.enrollment_token(token)));
+        if known.await?.is_none() {
+            return Ok(Err(EnrollmentRefusal::TokenUnknown));
+        }
         let enroll = Enroll {
-            token: checksum(token),
+            token,
             who,
             providers: engine.providers().clone(),
             run: RunId::new(engine.now(), engine.random()),
@@ -152,10 +167,25 @@ impl Agents {
         engine.admit("enroll", None, enroll, |enroll, tx| Box::pin(enroll.run(tx))).await
     }
 
+    /// The checksum of a session, if it is known. This is a read: a request with an unknown
+    /// session must not take part in a write.
+    async fn known_session(&self, session: &str) -> AgentResult<String> {
+        let session = checksum(session);
+        let known = self
+            .engine
+            .store()
+            .read_one(session.clone(), |session, tx| Box::pin(node_of_session(tx, session)));
+        Ok(known.await?.map(|_| session))
+    }
+
     /// Records a heartbeat with the problems that the agent reports.
     pub async fn heartbeat(&self, session: &str, problems: String) -> AgentResult<HeartbeatAck> {
         let engine = &self.engine;
-        let input = (checksum(session), problems, engine.now());
+        let session = match self.known_session(session).await? {
+            Ok(session) => session,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let input = (session, problems, engine.now());
         let received = engine.store().retry_write(
             "record_heartbeat",
             input,
@@ -222,7 +252,11 @@ impl Agents {
         log: String,
     ) -> AgentResult<TaskInstruction> {
         let engine = &self.engine;
-        let input = (checksum(session), key.to_string(), log, engine.now());
+        let session = match self.known_session(session).await? {
+            Ok(session) => session,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let input = (session, key.to_string(), log, engine.now());
         engine
             .store()
             .retry_write("renew_task", input, |(session, key, log, now), tx| {
@@ -235,7 +269,11 @@ impl Agents {
     pub async fn report(&self, session: &str, report: TaskReport) -> AgentResult<()> {
         let engine = &self.engine;
         let end = if report.ok { "done" } else { "failed" };
-        let input = (checksum(session), report, engine.now());
+        let session = match self.known_session(session).await? {
+            Ok(session) => session,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let input = (session, report, engine.now());
         let heartbeat =
             engine.store().retry_write("report_task", input, |(session, report, now), tx| {
                 Box::pin(report_task(tx, session, report, *now))

@@ -8,6 +8,7 @@
 use super::watch::{MOVES_AT_ONCE, PAGE, locked, readable};
 use crate::admission::event;
 use crate::node::Nodes;
+use model::fault::{Fault, FaultCode};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::drift::{self, DriftAction, DriftCase};
@@ -45,8 +46,14 @@ impl Nodes {
         let nodes = self.nodes_of(id).await?;
         let observed = match self.observe_site(&site, &nodes).await {
             Ok(observed) => observed,
-            Err(message) => {
-                return self.report_site(&site, SiteReport::Unreachable(message), true).await;
+            // Farrier could not ask: nothing is known about the site.
+            Err(fault) if fault.code.is_local() => {
+                tracing::warn!(site = %site.id(), %fault, "a site was not read");
+                return Ok(());
+            }
+            Err(fault) => {
+                let report = SiteReport::Unreachable(fault.message);
+                return self.report_site(&site, report, true).await;
             }
         };
         let SiteObservation { machines, total } = observed;
@@ -62,9 +69,10 @@ impl Nodes {
         &self,
         site: &Site,
         nodes: &[Node],
-    ) -> std::result::Result<SiteObservation, String> {
+    ) -> model::fault::Result<SiteObservation> {
         let Some(provider) = self.0.providers().get(&site.spec.provider) else {
-            return Err(format!("the provider {:?} is not served here", site.spec.provider));
+            let message = format!("the provider {:?} is not served here", site.spec.provider);
+            return Err(Fault::new(FaultCode::ProviderMissing, message));
         };
         let named = |node: &Node| SiteNode {
             id: node.id(),
@@ -73,12 +81,12 @@ impl Nodes {
         };
         let named: Vec<SiteNode> = nodes.iter().map(named).collect();
         match timeout(SITE_TIMEOUT, provider.observe_site(site, &named)).await {
-            Ok(Ok(observed)) => Ok(observed),
-            Ok(Err(fault)) => Err(fault.message),
-            Err(_) => Err(format!(
-                "its MAAS did not answer in {}",
-                model::time::format_duration(SITE_TIMEOUT)
-            )),
+            Ok(observed) => observed,
+            Err(_) => {
+                let limit = model::time::format_duration(SITE_TIMEOUT);
+                let message = format!("its MAAS did not answer in {limit}");
+                Err(Fault::new(FaultCode::MaasUnreachable, message))
+            }
         }
     }
 

@@ -25,8 +25,9 @@ pub(crate) async fn lock(tx: &mut Tx, run: &Run) -> Result<Option<Box<Node>>> {
     }
 }
 
-/// Locks the active nodes whose machines the intended call takes down. The order with an override
-/// reaches them before the call: a node never stays active while its machine is off by our order.
+/// Locks the nodes in service whose machines the intended call takes down. The order with an
+/// override reaches them before the call: a node never stays active while its machine is off by our
+/// order.
 pub(crate) async fn lock_taken_down(tx: &mut Tx, run: &Run) -> Result<Vec<Node>> {
     let Some(impact) = run.intended_impact().filter(|impact| impact.takes_down()) else {
         return Ok(Vec::new());
@@ -44,7 +45,7 @@ pub(crate) async fn lock_taken_down(tx: &mut Tx, run: &Run) -> Result<Vec<Node>>
     let mut ids = BTreeSet::new();
     for machine in machines {
         let node = tx.node_in_service(&machine).await?;
-        ids.extend(node.filter(|node| node.state == NodeState::Active).map(|node| node.id));
+        ids.extend(node.filter(|node| node.state.in_service()).map(|node| node.id));
     }
     let mut nodes = Vec::new();
     for id in ids {
@@ -61,8 +62,11 @@ pub(crate) fn write_taken_down(
     event: &NewEvent,
 ) -> Result<()> {
     let Some(mut down) = node.taken_down(&run.spec.id) else { return Ok(()) };
-    down.head.since = event.at;
-    let event = NewEvent { message: down.reason.clone(), ..event.clone() };
+    if down.state != node.state {
+        down.head.since = event.at;
+    }
+    let message = format!("{} takes its machine down", run.spec.id);
+    let event = NewEvent { message, ..event.clone() };
     tx.update_record(&mut down, &event)
 }
 

@@ -10,12 +10,14 @@ use crate::admission::event;
 use crate::node::Nodes;
 use futures_util::FutureExt;
 use model::here;
-use model::id::{NodeId, SiteId};
+use model::id::{NodeId, RunId, SiteId};
+use model::node::follow::empties;
 use model::node::heartbeat::{
     self, AgentHeartbeat, HeartbeatClassification, HeartbeatTimes, HeartbeatTransition, MassOutage,
 };
 use model::node::{Node, NodeState, TransitionOwner};
 use model::retry::fnv1a;
+use model::run::Run;
 use model::site::{Site, SiteReport};
 use model::time::Timestamp;
 use std::collections::HashSet;
@@ -285,16 +287,40 @@ async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) 
     Ok(())
 }
 
-/// Whether the last heartbeat of a node counts after an operation has taken its machine down.
+/// Whether the last heartbeat of a node counts: the operations that have taken its machine down, or
+/// that empty the node, must have ended before it.
 async fn is_back(tx: &mut Tx, node: &Node) -> Result<bool> {
-    let Some(id) = &node.down_by else { return Ok(true) };
-    let run = match tx.run(id).await {
-        // The end of the operation is unknown; the other nodes do not wait for it.
-        Err(StoreError::Corrupt(_)) => return Ok(false),
-        run => run?,
-    };
     let heard = tx.last_heartbeat(&node.id()).await?;
-    Ok(heartbeat::proves_return(heard.at, run.as_ref()))
+    let ended_before = |run: Option<&Run>| heartbeat::proves_return(heard.at, run);
+    if let Some(id) = &node.down_by {
+        let taken = match whole_operation(tx, id).await {
+            // The end of the operation is unknown; the other nodes do not wait for it.
+            Err(StoreError::Corrupt(_)) => return Ok(false),
+            taken => taken?,
+        };
+        if !ended_before(taken.as_ref()) {
+            return Ok(false);
+        }
+    }
+    let Some(id) = &node.workflow else { return Ok(true) };
+    match tx.run(id).await {
+        // It is known to be at work if it holds the machine.
+        Err(StoreError::Corrupt(_)) => {
+            let machine = tx.machine(&node.machine).await?;
+            Ok(machine.is_none_or(|machine| machine.active_run != node.workflow))
+        }
+        run => Ok(ended_before(run?.filter(empties).as_ref())),
+    }
+}
+
+/// The operation of a run: that of a child run is its parent, if it still exists.
+async fn whole_operation(tx: &mut Tx, id: &RunId) -> Result<Option<Run>> {
+    let Some(run) = tx.run(id).await? else { return Ok(None) };
+    let parent = match &run.spec.parent_run {
+        Some(parent) => tx.run(parent).await?,
+        None => None,
+    };
+    Ok(parent.or(Some(run)))
 }
 
 struct ReportSite {

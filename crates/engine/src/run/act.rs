@@ -1,6 +1,7 @@
 //! The actions of an operator on a run. One transaction writes the run, its targets when it holds
 //! them again, and its node.
 
+use crate::access::Caller;
 use crate::admission::{
     admit_again_now, event, lock_machine, may_continue_alone, no_run, overrides_of,
 };
@@ -27,6 +28,7 @@ pub(super) struct ActionTransaction {
     pub id: RunId,
     pub action: Action,
     pub who: Requester,
+    pub caller: Caller,
     pub now: Timestamp,
 }
 
@@ -34,6 +36,7 @@ impl ActionTransaction {
     pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
         let claimed = tx.run_with_claim(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = claimed.run;
+        self.check_permissions(&run)?;
         let node = node::run_update::lock(tx, &run).await?.map(|node| *node);
         match apply_action(&run, self.action, &self.who, self.now)? {
             ActionResult::Unchanged => {
@@ -77,6 +80,23 @@ impl ActionTransaction {
 }
 
 impl ActionTransaction {
+    /// An action that continues a run needs what the run needs. One that ends it needs a part of
+    /// that: whoever may start a part of a run may also stop it.
+    fn check_permissions(&self, run: &Run) -> std::result::Result<(), Refusal> {
+        let (needed, what) = (run.spec.permissions(), self.action.as_str());
+        match self.action {
+            Action::RetryStep | Action::Resume | Action::Adopt => {
+                self.caller.require_all(needed, what)
+            }
+            Action::Cancel | Action::MarkManual => {
+                match needed.iter().any(|one| self.caller.granted().contains(one)) {
+                    true => Ok(()),
+                    false => self.caller.require_all(needed, what),
+                }
+            }
+        }
+    }
+
     /// Holds the targets of a continued run again; their gates are checked again. A child run
     /// continues under the hold of its parent, or with its own once the parent has ended. The
     /// override of the run still holds; returns the note about it for the history.

@@ -9,7 +9,7 @@ use crate::rack::{load_device_power, load_refusing_gates};
 use model::effect::{CallVerb, ProviderCall};
 use model::gate::{Gate, Overrides, gates_of};
 use model::machine::admit::RunCase;
-use model::machine::{DiskReport, DiskWrite, NetworkBoot};
+use model::machine::{DiskReport, DiskWrite, MachineProblem, NetworkBoot};
 use model::plan::{RunType, boot_from_disk_plan};
 use model::rack::describe_left_off;
 use model::run::{
@@ -18,6 +18,7 @@ use model::run::{
 };
 use model::target::TargetKind;
 use model::time::Timestamp;
+use model::why::install_command;
 use std::time::Duration;
 use store::{Result, Tx};
 
@@ -121,7 +122,7 @@ async fn load_preview(
     now: Timestamp,
 ) -> Result<RunPreview> {
     let steps = previewed_steps(tx, run).await?;
-    let mut notes: Vec<String> = describe_network_boot(tx, run).await?.into_iter().collect();
+    let mut notes = describe_machine(tx, run).await?;
     match stops(run) {
         true => notes.extend(describe_stops(tx, run, report).await?),
         // A stop passes no gate.
@@ -131,14 +132,23 @@ async fn load_preview(
     Ok(RunPreview { steps, notes, would_fail: None })
 }
 
-/// A machine that would boot, or leave maintenance, with a boot from the network armed.
-async fn describe_network_boot(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
+/// What is known about a machine that would boot or leave maintenance: a boot from the network that
+/// is armed, and that it would go back into service without a system.
+async fn describe_machine(tx: &mut Tx, run: &Run) -> Result<Vec<String>> {
     let RunSpec { run_type, plan_id, .. } = &run.spec;
-    let types = [RunType::ExitMaintenance, RunType::Reboot, RunType::Power];
-    let matters = types.contains(run_type) && *plan_id != boot_from_disk_plan().id;
-    let Some(id) = run.spec.target.machine().filter(|_| matters) else { return Ok(None) };
-    let boot = tx.machine(&id).await?.and_then(|machine| machine.network_boot);
-    Ok(boot.map(|boot| format!("{}; {}", boot.describe(), NetworkBoot::disarm_command(&id))))
+    let leaves = *run_type == RunType::ExitMaintenance;
+    let boots = matches!(run_type, RunType::Reboot | RunType::Power);
+    let matters = (leaves || boots) && *plan_id != boot_from_disk_plan().id;
+    let Some(id) = run.spec.target.machine().filter(|_| matters) else { return Ok(Vec::new()) };
+    let Some(machine) = tx.machine(&id).await? else { return Ok(Vec::new()) };
+    let boot = machine.network_boot.as_ref();
+    let boot =
+        boot.map(|boot| format!("{}; {}", boot.describe(), NetworkBoot::disarm_command(&id)));
+    let removed = machine.removed_system().filter(|_| leaves).map(|known| {
+        let what = MachineProblem::NoSystem(known).describe();
+        format!("{what}; {}", install_command(&id, None))
+    });
+    Ok(removed.into_iter().chain(boot).collect())
 }
 
 /// The gates that the override of a run names, and whether each refuses it.

@@ -14,7 +14,11 @@ use model::effect::EffectKey;
 use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use serde_json::Value;
+use std::time::Duration;
 use store::{DeploymentLookup, DeploymentRow, Result, Tx};
+
+/// How old the record of a boot request becomes before it is written again.
+const BOOT_RECORD_AGE: Duration = Duration::from_secs(5);
 
 /// The answer to a deploy agent, or why it is refused.
 type ClaimResult<T> = Result<std::result::Result<T, ClaimRefusal>>;
@@ -28,14 +32,21 @@ pub struct BootOffer {
 
 impl SecretStore {
     pub(super) fn deployment_token(&self, key: &EffectKey) -> String {
-        self.cipher.token(key.as_str())
+        self.cipher.deployment_token(key.as_str())
     }
 
     /// The deployment that the machine with this MAC address boots now, if there is one.
     pub async fn boot_offer(&self, mac: &str) -> Result<Option<BootOffer>> {
         let now = (self.clock)();
         let shown = DeploymentLookup::Mac(mac.into());
-        let requested = self.record_boot_request(shown, now).await?;
+        let known = self.find_deployment(shown.clone()).await?;
+        let requested = match known.filter(|deployment| deployment.offers_boot(now)) {
+            // A request proves nothing about its sender, so it does not always cause a write.
+            Some(new) if new.boot_requested_at.is_none_or(|at| now.since(at) > BOOT_RECORD_AGE) => {
+                self.record_boot_request(shown, now).await?
+            }
+            known => known,
+        };
         Ok(requested.map(|deployment| BootOffer {
             token: self.deployment_token(&deployment.key),
             deployment,
@@ -83,7 +94,12 @@ impl SecretStore {
         macs: Vec<String>,
     ) -> ClaimResult<Deployment> {
         let claim = DeploymentClaim { macs, session: checksum(session) };
-        let input = (checksum(token), claim, (self.clock)());
+        let token = checksum(token);
+        // A read: a request with an unknown token must not take part in a write.
+        if self.find_deployment(DeploymentLookup::Token(token.clone())).await?.is_none() {
+            return Ok(Err(ClaimRefusal::TokenUnknown));
+        }
+        let input = (token, claim, (self.clock)());
         self.store
             .retry_write("claim_deployment", input, |(token, claim, now), tx| {
                 Box::pin(claim_deployment(tx, token, claim, *now))
@@ -97,7 +113,11 @@ impl SecretStore {
         session: &str,
         report: DeploymentReport,
     ) -> ClaimResult<DeploymentInstruction> {
-        let input = (checksum(session), report, (self.clock)());
+        let session = checksum(session);
+        if self.find_deployment(DeploymentLookup::Session(session.clone())).await?.is_none() {
+            return Ok(Err(ClaimRefusal::SessionUnknown));
+        }
+        let input = (session, report, (self.clock)());
         self.store
             .retry_write("report_deployment", input, |(session, report, now), tx| {
                 Box::pin(report_deployment(tx, session, report, *now))
@@ -246,14 +266,14 @@ async fn apply_command(
 mod tests {
     use super::*;
     use crate::secret::Cipher;
+    use futures_util::future::BoxFuture;
     use model::deploy::{DeploymentStage, ReportStep};
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, DiskFormat, Image, ImageContent};
     use providers::state_store::{Checkpoint, ProviderStateStore};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicI64, Ordering};
-    use std::time::Duration;
-    use store::{Options, Store};
+    use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+    use store::{Options, Store, TransactionHook, TransactionPoint};
 
     const MAC: &str = "52:54:00:00:00:01";
 
@@ -271,8 +291,22 @@ mod tests {
         Deployment { macs: vec![MAC.into()], stage: DeploymentStage::Requested, ..one }
     }
 
+    /// Counts the write transactions.
+    #[derive(Default)]
+    struct Writes(AtomicUsize);
+
+    impl TransactionHook for Writes {
+        fn intercept(&self, passing: TransactionPoint) -> BoxFuture<'_, Result<()>> {
+            if matches!(passing, TransactionPoint::BeforeCommit(_)) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+            Box::pin(async { Ok(()) })
+        }
+    }
+
     struct Fixture {
         secrets: SecretStore,
+        writes: Arc<Writes>,
         millis: Arc<AtomicI64>,
         _dir: tempfile::TempDir,
     }
@@ -280,13 +314,16 @@ mod tests {
     async fn fixture() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::Sqlite { path: dir.path().join("farrier.db") };
+        let writes = Arc::new(Writes::default());
         let store = Store::open(&options).await.unwrap();
+        let store = store.with_hook(Arc::clone(&writes) as Arc<dyn TransactionHook>);
         let millis = Arc::new(AtomicI64::new(1_000));
         let clock = Arc::clone(&millis);
         let clock: crate::clock::Clock =
             Arc::new(move || Timestamp::from_millis(clock.load(Ordering::SeqCst)));
         Fixture {
             secrets: SecretStore::new(store, Cipher::new(&[7; 32]), clock),
+            writes,
             millis,
             _dir: dir,
         }
@@ -359,6 +396,35 @@ mod tests {
         scene.secrets.begin(&stranger.key, &Checkpoint::Begun(note.clone())).await.unwrap();
         let fault = scene.secrets.create_deployment(&stranger, &note).await.unwrap_err();
         assert!(fault.message.contains("m-1, which has the same MAC address"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_token_session_or_mac_writes_nothing() {
+        let scene = fixture().await;
+        scene.open(&deployment(1, "m-1")).await;
+        let before = scene.writes.0.load(Ordering::SeqCst);
+        assert!(scene.secrets.boot_offer("52:54:00:00:00:02").await.unwrap().is_none());
+        assert!(scene.secrets.deployment_by_token("guess").await.unwrap().is_none());
+        assert_eq!(scene.claim("guess", "a", MAC).await, Err(ClaimRefusal::TokenUnknown));
+        let report = DeploymentReport {
+            step: ReportStep::Writing,
+            done: 1,
+            total: 2,
+            message: String::new(),
+            host_keys: Vec::new(),
+        };
+        let told = scene.secrets.record_report("guess", report).await.unwrap();
+        assert_eq!(told, Err(ClaimRefusal::SessionUnknown));
+        assert_eq!(scene.writes.0.load(Ordering::SeqCst), before);
+        // A machine that boots is recorded, but not with every request.
+        for _ in 0..100 {
+            scene.secrets.boot_offer(MAC).await.unwrap().unwrap();
+        }
+        assert_eq!(scene.writes.0.load(Ordering::SeqCst), before + 1);
+        scene.millis.fetch_add(6_000, Ordering::SeqCst);
+        let boot = scene.secrets.boot_offer(MAC).await.unwrap().unwrap();
+        assert_eq!(boot.deployment.boot_requested_at, Some(Timestamp::from_millis(7_000)));
+        assert_eq!(scene.writes.0.load(Ordering::SeqCst), before + 2);
     }
 
     #[tokio::test]

@@ -1,22 +1,28 @@
 //! What needs a person: objects of every kind, found and ranked, in simulated time.
 
 use crate::clients::Client;
+use crate::node_scenarios::MACHINE;
+use crate::nodes::{NodeFixture, onboard_request};
 use crate::rack_fixture::RackFixture;
 use crate::test_env::{TestEnv, simulate};
-use engine::secret::{Cipher, SecretStore};
+use engine::admission::StartRequest;
+use engine::secret::{Cipher, CredentialRequest, SecretStore};
 use engine::{Attention, Engine};
 use model::condition::{ConditionObservation, ConditionType};
-use model::credential::CredentialWrite;
+use model::credential::{BindingWrite, CredentialWrite};
+use model::gate::Overrides;
 use model::health::{Alert, AlertClass, ReportChange};
 use model::here;
 use model::id::MachineId;
 use model::machine::Phase;
-use model::plan::RunType;
+use model::node::NodeState;
+use model::plan::{Params, RunType};
 use model::rack::Counts;
 use model::run::RunPhase;
-use model::run::actions::{Action, Requester};
+use model::run::actions::{Action, Requester, RestartMode};
 use model::target::TargetId;
 use model::why::Urgency;
+use providers::sim;
 use providers::state_store::Secret;
 use std::time::Duration;
 use store::{Cause, NewEvent};
@@ -102,6 +108,11 @@ fn a_half_written_disk_needs_a_person() {
             explained.next_command(),
             Some(format!("farrier operation rerun {run}").as_str())
         );
+        // The list asks the gates about the command that it shows, and about no other.
+        assert_eq!(explained.next_commands.len(), 1, "{explained:?}");
+        let whole = process.engine.explain("m-1").await.expect("explained").explanation;
+        assert!(whole.next_commands.len() > 1, "{whole:?}");
+        assert_eq!(whole.next_command(), explained.next_command());
     });
 }
 
@@ -168,7 +179,9 @@ fn a_kubeconfig_that_expires_needs_a_person() {
             let secret = Secret::Kubeconfig { text: text.into() };
             let who = Requester { by: "ada".into(), reason: String::new() };
             let write = CredentialWrite::Create;
-            secrets.write(name, &secret, write, who).await.expect("stored");
+            let binding = BindingWrite::Keep { plain_http: false };
+            let request = CredentialRequest { write, binding, binding_required: true };
+            secrets.write(name, &secret, request, who).await.expect("stored");
         }
         let found = process.engine.attention(9, Some(&secrets)).await.expect("the list");
         let item = found.items.first().expect("the credential");
@@ -177,5 +190,91 @@ fn a_kubeconfig_that_expires_needs_a_person() {
         let told = &item.explained.explanation;
         assert!(told.headline.contains("the kubeconfig of cluster prod expired"), "{told:?}");
         assert_eq!(told.next_command(), Some("farrier credential update prod --kubeconfig …"));
+    });
+}
+
+/// A later success on the machine clears NeedsIntervention; the node whose onboarding failed stays
+/// in the list, with the command that repairs it.
+#[test]
+fn a_node_whose_onboarding_stopped_needs_a_person() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
+        fixture.env.sim.add_fault(stuck).expect("a rule");
+        let requested = onboard_request(MACHINE, "on");
+        let started = engine.nodes().onboard(requested).await.expect("accepted");
+        let (node, run) = (started.node.head.id.clone(), started.run.spec.id);
+        let item = async || {
+            let found = listed(engine, 9).await;
+            found.items.into_iter().find(|item| item.id == node)
+        };
+        assert!(item().await.is_none(), "its onboarding is at work");
+        fixture.client.wait_until_ended(&run).await;
+        assert_eq!(fixture.node().await.state, NodeState::Enrolling);
+        let enter = fixture.client.start(MACHINE, RunType::EnterMaintenance, "in".into()).await;
+        fixture.client.wait_until_ended(&enter.expect("accepted")).await;
+        let machine = fixture.env.machine(MACHINE).await;
+        assert!(!machine.is(ConditionType::NeedsIntervention), "rule 4");
+        let found = item().await.expect("the node");
+        assert_eq!((found.kind, found.urgency), ("node", Urgency::Stopped));
+        let command = found.explained.explanation.next_command().expect("a command").to_string();
+        assert_eq!(command, format!("farrier operation rerun {run}"));
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let who = Requester { by: "ada".into(), reason: String::new() };
+        let rerun = engine.runs().restart(run, RestartMode::Rerun, "again".into(), who).await;
+        fixture.client.wait_until_ended(&rerun.expect("accepted").run.spec.id).await;
+        fixture.wait_for_state(NodeState::Active).await;
+        assert!(item().await.is_none(), "the printed command repairs it");
+    });
+}
+
+/// A machine that left maintenance without a system: the list, the dry run and the explanation say
+/// so, and the printed commands install one.
+#[test]
+fn a_machine_without_a_system_needs_a_person() {
+    simulate(async {
+        let env = TestEnv::new(1).await;
+        let process = env.boot("one").await;
+        let engine = &process.engine;
+        env.register(engine, "m-1").await;
+        let client = Client::new(engine);
+        let enter = client.start("m-1", RunType::EnterMaintenance, "enter".into()).await.unwrap();
+        client.wait_until_ended(&enter).await;
+        observe(&env, "m-1", ConditionType::Provisioned, false).await;
+        let words = "it has no system; Provisioned is false: test";
+        // The helper has put it into phase READY; it goes back, and the exit is previewed.
+        let enter = client.start("m-1", RunType::EnterMaintenance, "again".into()).await.unwrap();
+        client.wait_until_ended(&enter).await;
+        assert!(listed(engine, 9).await.items.is_empty(), "it is in maintenance");
+        let told = engine.explain("m-1").await.expect("explained").explanation;
+        assert!(told.headline.ends_with(words), "{}", told.headline);
+        let leave = StartRequest {
+            machine_id: MachineId::trusted("m-1"),
+            request_id: "dry".into(),
+            run_type: RunType::ExitMaintenance,
+            plan_id: None,
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: "ada".into(),
+        };
+        let dry = engine.with_dry_run(true);
+        let leaving = dry.runs().start(leave).await.expect("it stays allowed").run;
+        let preview = dry.runs().preview(&leaving).await.expect("a preview");
+        let note = format!("{words}; farrier reimage m-1");
+        assert!(preview.notes.contains(&note), "{:?}", preview.notes);
+        let exit = client.start("m-1", RunType::ExitMaintenance, "exit".into()).await.unwrap();
+        assert_eq!(client.wait_until_ended(&exit).await.phase(), RunPhase::Succeeded);
+        let found = listed(engine, 9).await;
+        let item = found.items.first().expect("the machine");
+        assert_eq!((item.id.as_str(), item.urgency), ("m-1", Urgency::OutOfService));
+        let told = &item.explained.explanation;
+        assert!(told.headline.contains(words), "{}", told.headline);
+        assert_eq!(told.next_command(), Some("farrier enter-maintenance m-1"));
+        for run_type in [RunType::EnterMaintenance, RunType::Reimage, RunType::ExitMaintenance] {
+            let run = client.start("m-1", run_type, format!("{run_type:?}")).await.unwrap();
+            client.wait_until_ended(&run).await;
+        }
+        assert!(listed(engine, 9).await.items.is_empty(), "the printed commands repair it");
     });
 }

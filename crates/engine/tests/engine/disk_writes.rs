@@ -12,7 +12,7 @@ use model::machine::Phase;
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::RunPhase;
-use model::run::actions::Action;
+use model::run::actions::{Action, Requester, RestartMode};
 use providers::sim::{self, FaultRule};
 use std::time::Duration;
 use store::StoreError;
@@ -180,5 +180,38 @@ fn a_machine_that_was_never_imaged_may_leave() {
         let explained = process.engine.explain(MACHINE).await.expect("explained");
         let note = "no image was installed on it here: it has the system that it came with";
         assert_eq!(explained.explanation.notes, [note]);
+    });
+}
+
+/// The simulator lets a write fail on its way: the record and the explanation say where it stopped,
+/// and the printed command repairs it.
+#[test]
+fn a_write_that_fails_on_its_way_says_where_it_stopped() {
+    simulate(async {
+        let (env, process, client) = imaged_machine().await;
+        let rule = FaultRule {
+            effect: "repave".into(),
+            at_percent: 44,
+            ..FaultRule::new(sim::Action::Fail)
+        };
+        env.sim.add_fault(rule).expect("a rule");
+        let run = client.start(MACHINE, RunType::Reimage, "halfway".into()).await.unwrap();
+        assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Failed);
+        assert_eq!(provisioned(&env).await, (false, format!("Unfinished:ubuntu-2204:44%:{run}")));
+        let told = process.engine.explain(MACHINE).await.expect("explained").explanation;
+        let words = format!("its disk is half written: {run} did not finish writing ubuntu-2204");
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        assert!(told.headline.contains("it stopped at 44 %"), "{}", told.headline);
+        // Nothing was applied, and the key stays used up.
+        for effect in env.sim.effects(&format!("{run}/repave-os")).expect("the counts") {
+            assert_eq!(effect.applied, 0, "{effect:?}");
+        }
+        env.sim.clear_faults(None).expect("cleared");
+        let (runs, who) =
+            (process.engine.runs(), Requester { by: "ada".into(), reason: String::new() });
+        let again = runs.restart(run, RestartMode::Rerun, "again".into(), who).await;
+        let again = again.expect("accepted").run.spec.id;
+        assert_eq!(client.wait_until_ended(&again).await.phase(), RunPhase::Succeeded);
+        assert_eq!(provisioned(&env).await, (true, "Image:ubuntu-2204".to_string()));
     });
 }

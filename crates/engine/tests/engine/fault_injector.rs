@@ -303,4 +303,9 @@ impl Provider for InjectedProvider {
         self.injector.wait_until_alive().await;
         self.env.sim.probe(target).await
     }
+
+    async fn boots_from_disk(&self, target: &Target) -> std::result::Result<Option<bool>, Fault> {
+        self.injector.wait_until_alive().await;
+        self.env.sim.boots_from_disk(target).await
+    }
 }

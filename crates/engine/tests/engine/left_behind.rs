@@ -5,22 +5,25 @@
 use crate::clients::Client;
 use crate::rack_fixture::{RACK, RackFixture, event, power, requester};
 use crate::test_env::{Process, TestEnv, simulate};
-use engine::Engine;
+use crate::workers::{self, TEST_TIMEOUT};
 use engine::admission::StartRequest;
+use engine::machine::FlagRequest;
+use engine::{Engine, Settings};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{CallVerb, DesiredPower, DeviceFacts};
 use model::gate::Overrides;
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::{Machine, MachineProblem, Phase};
-use model::plan::{Params, RunType};
+use model::plan::{Params, PowerChange, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::rack::{RackPowerOn, RackState};
-use model::run::RunPhase;
-use model::run::actions::Action;
+use model::run::actions::{Action, Requester};
+use model::run::{Run, RunPhase};
 use model::why::{Explanation, Urgency};
-use providers::sim::{self, FaultRule};
-use std::time::Duration;
+use providers::sim::{self, FaultRule, Sim, Speed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use store::Store;
 
 const MACHINE: &str = "m-1";
@@ -105,9 +108,94 @@ fn a_network_boot_that_a_failed_reimage_left_is_told_until_it_is_disarmed() {
         let told = why(&process.engine, MACHINE).await;
         assert!(!format!("{told:?}").contains("its next boot"), "{told:#?}");
         // The failed reimage is told until another operation on the disk succeeds.
-        assert!(told.headline.contains(&format!("REIMAGE {failed} failed")), "{}", told.headline);
+        let cause = format!("REIMAGE {failed} failed");
+        assert!(told.headline.contains(&cause), "{}", told.headline);
+        // The list of what needs a person has the same cause, and the same first command.
+        let listed = process.engine.attention(9, None).await.expect("the list");
+        let item = listed.items.first().expect("the machine");
+        assert_eq!((item.id.as_str(), item.urgency), (MACHINE, Urgency::Degraded));
+        assert_eq!(item.explained.explanation.headline, told.headline);
+        assert_eq!(item.explained.explanation.next_command(), told.next_command());
+        assert_eq!(told.next_command(), Some("farrier enter-maintenance m-1"), "{told:#?}");
+
+        // An operator who has decided otherwise clears it; so does an installation that succeeds.
+        let clear = FlagRequest {
+            id: MachineId::trusted(MACHINE),
+            condition: ConditionType::NeedsIntervention,
+            status: false,
+            overrides: Overrides::default(),
+        };
+        let who = Requester { by: "ada".into(), reason: "the old system stays".into() };
+        process.engine.machines().flag(clear.clone(), who.clone()).await.expect("cleared");
+        let told = why(&process.engine, MACHINE).await;
+        assert!(told.headline.ends_with("nothing wrong"), "{}", told.headline);
         assert!(process.engine.attention(9, None).await.expect("the list").items.is_empty());
+        let again = process.engine.machines().flag(clear, who).await;
+        assert!(again.is_err(), "there is nothing to clear any more: {again:?}");
     });
+}
+
+/// Waits until every machine was probed again.
+async fn wait_for_probes(sim: &Sim) {
+    let count =
+        || sim.list_faults().expect("the rules").iter().map(|rule| rule.applied_count).sum();
+    let (before, started): (u32, _) = (count(), Instant::now());
+    while count() < before + 2 {
+        assert!(started.elapsed() < TEST_TIMEOUT, "no probe");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The boot from the network holds for one boot: after the machine was switched off and on, a probe
+/// observes that the next boot is from disk, and the record says so. In real time, with probes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_cycle_uses_the_network_boot_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = workers::open(&dir).await;
+    let sim = Sim::in_ram(Speed::Zero);
+    let probe_interval = Duration::from_millis(20);
+    let settings = Settings { probe_interval, ..workers::settings("a") };
+    let engine = workers::engine(&store, Arc::new(sim.clone()), settings).await;
+    workers::in_maintenance(&engine, MACHINE).await;
+    sim.add_fault(fails("repave")).expect("a rule");
+    let failed = workers::start(&engine, MACHINE, RunType::Reimage).await.spec.id;
+    workers::wait_for_run(&engine, &failed, Run::ended).await;
+    sim.clear_faults(None).expect("cleared");
+    // It changes nothing, and counts the probes.
+    let counted = FaultRule { effect: "probe".into(), ..FaultRule::new(sim::Action::Twice) };
+    sim.add_fault(counted).expect("a rule");
+    let id = MachineId::trusted(MACHINE);
+    let armed = async || {
+        let machine = engine.machines().get(&id).await.expect("the machine");
+        machine.network_boot.map(|boot| boot.armed_by)
+    };
+    let switch = async |plan: PowerChange| {
+        let start = StartRequest {
+            machine_id: id.clone(),
+            request_id: format!("{plan:?}"),
+            run_type: RunType::Power,
+            plan_id: Some(plan.plan_id()),
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: "ada".into(),
+        };
+        let run = engine.runs().start(start).await.expect("accepted").run.spec.id;
+        workers::wait_for_run(&engine, &run, Run::ended).await;
+        wait_for_probes(&sim).await;
+    };
+    wait_for_probes(&sim).await;
+    assert_eq!(armed().await, Some(failed.clone()), "the probes see that it is armed");
+    switch(PowerChange::Off).await;
+    assert_eq!(armed().await, Some(failed.clone()), "it has not booted");
+    switch(PowerChange::On).await;
+    let started = Instant::now();
+    while armed().await.is_some() {
+        assert!(started.elapsed() < TEST_TIMEOUT, "the record stays");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let history = engine.history(MACHINE, 0, 1_000).await.expect("a history");
+    let words = format!("the boot from the network that {failed} armed is over");
+    assert!(history.iter().any(|one| one.message.contains(&words)), "{history:?}");
 }
 
 /// The disk was written before the reboot failed: the record says which image is on it, and `why`

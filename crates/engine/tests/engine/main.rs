@@ -33,6 +33,7 @@ mod left_behind;
 mod machine_scenarios;
 mod matrix;
 mod node_gates;
+mod node_returns;
 mod node_scenarios;
 mod node_supervision;
 mod nodes;

@@ -2,6 +2,7 @@
 
 use crate::clients::Client;
 use crate::device_records::{InServiceDevice, device};
+use crate::fault_injector::CrashPoint;
 use crate::node_scenarios::{self, MACHINE, NodeAction};
 use crate::test_env::{Process, TestEnv, simulate};
 use engine::admission::StartRequest;
@@ -688,6 +689,35 @@ fn a_bootstrapped_node_enrolls_once_and_is_drained_by_its_agent() {
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         fixture.wait_for_state(NodeState::Active).await;
         fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn an_unknown_token_or_session_writes_nothing() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let agents = agents(&fixture);
+        let injector = &fixture.process.injector;
+        injector.arm(None);
+        let enrolled = agents.enroll("no", enrolling_agent("s1")).await.expect("an answer");
+        assert_eq!(enrolled, Err(EnrollmentRefusal::TokenUnknown));
+        let unknown = Some(EnrollmentRefusal::SessionUnknown);
+        let beat = agents.heartbeat("no", String::new()).await.expect("an answer");
+        assert_eq!(beat.err(), unknown);
+        let taken = agents.take("no", Duration::from_secs(60)).await.expect("an answer");
+        assert_eq!(taken.err(), unknown);
+        let renewed = agents.renew("no", "key", String::new()).await.expect("an answer");
+        assert_eq!(renewed.err(), unknown);
+        let report =
+            TaskReport { key: "key".into(), ok: true, message: String::new(), log: String::new() };
+        assert_eq!(agents.report("no", report).await.expect("an answer").err(), unknown);
+        let passed = injector.passed();
+        let writes = ["enroll", "record_heartbeat", "take_task", "renew_task", "report_task"];
+        let of_agents = passed.iter().find(|point| match point {
+            CrashPoint::Commit(_, name) => writes.contains(name),
+            CrashPoint::Effect(..) => false,
+        });
+        assert_eq!(of_agents, None);
     });
 }
 

@@ -82,7 +82,7 @@ impl DrainOptions {
             flags.push_str(&format!(" --drain-grace {seconds}s"));
         }
         if !self.selector.is_empty() {
-            flags.push_str(&format!(" --drain-selector '{}'", self.selector));
+            flags.push_str(&format!(" --drain-selector {}", text::shell_word(&self.selector)));
         }
         flags
     }

@@ -5,6 +5,7 @@ use super::{
     Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, NetbootMode,
     RebootMode, RmaAction,
 };
+use crate::access::Permission;
 use crate::blast_radius::Impact;
 use crate::id::{NodeId, SiteId};
 use crate::node::{NodeStage, StageExecutor};
@@ -32,6 +33,8 @@ pub struct EffectFacts<'a> {
     /// It writes the disk: from its intent on, the system that was installed before is gone.
     pub disk: Option<DiskContent<'a>>,
     pub executor: Executor<'a>,
+    /// The permission that a caller needs for a run with it.
+    pub permission: Permission,
 }
 
 /// The content that an effect writes to the disk of the machine.
@@ -92,6 +95,7 @@ const fn row<'a>(
         takes: None,
         disk: None,
         executor,
+        permission: Permission::Operate,
     }
 }
 
@@ -106,11 +110,13 @@ impl Effect {
         const REIMAGE: RunType = RunType::Reimage;
         match self {
             Self::Ssh { destructive: true, .. } => {
-                row("ssh", Can::RemoteExec, true, REIMAGE, Target).taking(Impact::SystemChange)
+                row("ssh", Can::RemoteExec, true, REIMAGE, Target)
+                    .taking(Impact::SystemChange)
+                    .needing(Permission::Execute)
             }
-            Self::Ssh { destructive: false, .. } => {
-                row("ssh", Can::RemoteExec, false, ANY, Target).in_exit_rma()
-            }
+            Self::Ssh { destructive: false, .. } => row("ssh", Can::RemoteExec, false, ANY, Target)
+                .in_exit_rma()
+                .needing(Permission::Execute),
             Self::Reboot { mode: RebootMode::Bmc, .. } => {
                 row("reboot", Can::PowerControl, true, REBOOT, Target).taking(Impact::Reboot)
             }
@@ -118,7 +124,9 @@ impl Effect {
                 row("reboot", Can::RemoteExec, true, REBOOT, Target).taking(Impact::Reboot)
             }
             Self::Netboot { mode: NetbootMode::Pxe } => {
-                row("netboot", Can::Netboot, false, REIMAGE, Target).taking(Impact::SystemChange)
+                row("netboot", Can::Netboot, false, REIMAGE, Target)
+                    .taking(Impact::SystemChange)
+                    .needing(Permission::Destroy)
             }
             // The disk is what a machine boots from unless it is told otherwise.
             Self::Netboot { mode: NetbootMode::Disk } => {
@@ -126,7 +134,8 @@ impl Effect {
             }
             Self::Repave { image } => row("repave", Can::Imaging, true, REIMAGE, Target)
                 .taking(Impact::DiskLoss)
-                .writing(Some(DiskContent::Image(image.as_str()))),
+                .writing(Some(DiskContent::Image(image.as_str())))
+                .needing(Permission::Destroy),
             Self::Join { .. } => row("join", Can::ClusterJoin, false, REIMAGE, Target)
                 .taking(Impact::SystemChange)
                 .placing_work(),
@@ -140,9 +149,10 @@ impl Effect {
             Self::Verify { advisory: false, .. } => {
                 row("verify", Can::ClusterJoin, false, ANY, Target).in_exit_rma()
             }
-            Self::Net { .. } => {
-                row("net", Can::RemoteExec, true, REIMAGE, Target).taking(Impact::NetworkLoss)
-            }
+            // The document is written as root.
+            Self::Net { .. } => row("net", Can::RemoteExec, true, REIMAGE, Target)
+                .taking(Impact::NetworkLoss)
+                .needing(Permission::Execute),
             // A record only reads.
             Self::Rma { action: RmaAction::Record, .. } => {
                 row("rma", Can::Inspect, false, ANY, Target).in_exit_rma()
@@ -168,6 +178,7 @@ impl Effect {
                 let (name, capability, destructive) = work.facts();
                 EffectFacts {
                     takes: work.takes(),
+                    permission: work.permission(),
                     ..row(name, capability, destructive, ANY, Target)
                 }
             }
@@ -177,11 +188,17 @@ impl Effect {
                 let executor = stage_executor(*stage, node, by.as_str());
                 let destructive = !*undo && stage.destructive();
                 let disk = if *undo { None } else { stage_disk(*stage, site.as_ref()) };
-                row(stage.as_str(), Can::Nodes, destructive, ANY, executor).writing(disk)
+                let facts =
+                    row(stage.as_str(), Can::Nodes, destructive, ANY, executor).writing(disk);
+                match disk {
+                    Some(_) => facts.needing(Permission::Destroy),
+                    None => facts,
+                }
             }
             // Each child run has its own effects, and what it has done is never lost.
             Self::ChildRuns { group } => {
                 row("parts", Can::Inspect, false, ANY, Executor::ChildRuns(group))
+                    .needing(Permission::Power)
             }
         }
     }
@@ -202,6 +219,10 @@ impl<'a> EffectFacts<'a> {
 
     const fn taking(self, impact: Impact) -> Self {
         Self { takes: Some(impact), ..self }
+    }
+
+    const fn needing(self, permission: Permission) -> Self {
+        Self { permission, ..self }
     }
 }
 
@@ -250,6 +271,14 @@ impl DeviceWork {
             | Self::Read
             | Self::Configure
             | Self::Check { .. } => None,
+        }
+    }
+
+    const fn permission(&self) -> Permission {
+        match self {
+            Self::Firmware { .. } => Permission::Firmware,
+            Self::Fabric { .. } => Permission::Power,
+            Self::Read | Self::Configure | Self::Check { .. } => Permission::Operate,
         }
     }
 

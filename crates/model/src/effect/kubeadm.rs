@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 const MAX_ENTRIES: usize = 32;
 const MAX_ARGUMENT: usize = 1_024;
 /// What the join itself gives to kubeadm.
-const OWN_ARGUMENTS: [&str; 6] = [
+const OWN_ARGUMENTS: [&str; 8] = [
     "--config",
+    "--discovery-file",
     "--discovery-token",
     "--discovery-token-ca-cert-hash",
     "--ignore-preflight-errors",
     "--node-name",
+    "--tls-bootstrap-token",
     "--token",
 ];
 

@@ -11,6 +11,9 @@ pub struct FaultFacts {
     /// The credential that was refused, is missing, or is of the wrong kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
+    /// The options of `farrier credential set` with which the credential may be sent to the peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
     /// The BMC, host or region, as `farrier trust` names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
@@ -36,6 +39,7 @@ pub struct FaultFacts {
 impl FaultFacts {
     pub const UNKNOWN: &Self = &Self {
         credential: None,
+        binding: None,
         peer: None,
         identity: None,
         missing_right: None,

@@ -13,11 +13,13 @@ use crate::plan::{Maintenance, RunType};
 use crate::run::Run;
 use crate::run::actions::{Action, RestartMode};
 use crate::target::TargetKind;
-use std::borrow::Cow;
+use crate::text::shell_word;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
     SetCredential,
+    /// Sets a credential again with a binding that includes the peer.
+    BindCredential,
     /// Allows a login that a BMC refused; only credentials of BMCs are locked out by address.
     UnlockBmc,
     TestBmc,
@@ -79,6 +81,7 @@ impl FaultCode {
             Self::HostUnreachable => &[PowerOn, RETRY, RERUN, Logs],
             Self::BmcBusy
             | Self::DatabaseUnreachable
+            | Self::LocalResources
             | Self::MaasBusy
             | Self::MaasFailed
             | Self::EffectFailed
@@ -124,6 +127,7 @@ impl FaultCode {
             Self::SiteUnfit => &[ShowSite, RETRY],
             Self::LoginRefused => &[CheckCluster, SetCredential, UnlockBmc, RETRY, RERUN],
             Self::CredentialMissing => &[SetCredential, RETRY, RERUN],
+            Self::CredentialNotAllowed => &[BindCredential, RETRY, RERUN],
             Self::IdentityChanged => &[ForgetIdentity, RETRY, RERUN],
             Self::IdentityUntrusted => &[PinIdentity, RETRY, RERUN],
             Self::NotSupported => &[ListPlans, RETRY],
@@ -146,7 +150,7 @@ impl Repair {
     /// The words that the page of a fault code and the command have in common.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::SetCredential => "farrier credential set",
+            Self::SetCredential | Self::BindCredential => "farrier credential set",
             Self::UnlockBmc => "farrier bmc unlock",
             Self::TestBmc => "farrier bmc test",
             Self::ForgetIdentity => "farrier trust delete",
@@ -204,6 +208,7 @@ impl Repair {
             | Self::ShowChildren
             | Self::Logs => true,
             Self::SetCredential
+            | Self::BindCredential
             | Self::UnlockBmc
             | Self::ForgetIdentity
             | Self::PinIdentity
@@ -231,6 +236,12 @@ impl Repair {
             Self::SetCredential => {
                 given(facts.credential.clone()).or(Some("farrier credential list".into()))
             }
+            Self::BindCredential => given(facts.credential.clone())
+                .map(|command| match &facts.binding {
+                    Some(options) => format!("{command} {options} …"),
+                    None => format!("{command} --for …"),
+                })
+                .or(Some("farrier credential list".into())),
             Self::UnlockBmc => given(incident.bmc()),
             Self::TestBmc => given(incident.bmc()).map(|command| match &facts.credential {
                 Some(credential) => format!("{command} --credential {credential}"),
@@ -369,7 +380,8 @@ impl Incident<'_> {
         }
         let mut params = without_overrides(run.spec.params.clone());
         params.extend(options.params());
-        let params = params.iter().map(|(name, value)| format!(" --param {name}={}", word(value)));
+        let params =
+            params.iter().map(|(name, value)| format!(" --param {name}={}", shell_word(value)));
         let params: String = params.collect();
         Some(format!("farrier operation start {id} --type {kind} --plan {plan}{params}"))
     }
@@ -406,14 +418,5 @@ impl Incident<'_> {
         let machine = self.machine?;
         let known = machine.conditions.get(ConditionType::Reachable)?;
         (!known.status && known.reason == POWERED_OFF).then(|| machine.id.to_string())
-    }
-}
-
-/// A value as one word of a shell.
-fn word(value: &str) -> Cow<'_, str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@".contains(c);
-    match !value.is_empty() && value.chars().all(plain) {
-        true => Cow::Borrowed(value),
-        false => Cow::Owned(format!("'{}'", value.replace('\'', r"'\''"))),
     }
 }

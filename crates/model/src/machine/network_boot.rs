@@ -36,6 +36,12 @@ impl NetworkBoot {
 }
 
 impl Machine {
+    /// Records the observation that the next boot is from disk: the boot from the network that this
+    /// run armed has happened, or was disarmed elsewhere. True if the record has changed.
+    pub fn forget_network_boot(&mut self, armed_by: &RunId) -> bool {
+        self.network_boot.take_if(|boot| boot.armed_by == *armed_by).is_some()
+    }
+
     /// Records what an ended run has left as the source of the next boot.
     pub fn record_network_boot(&mut self, run: &Run) {
         let Some(since) = run.progress.finished_at.filter(|_| run.ended()) else { return };

@@ -2,7 +2,7 @@
 //! are what its operator intends, not what is observed.
 
 use super::view::EffectiveState;
-use super::{DiskWrite, Machine, NetworkBoot};
+use super::{DiskWrite, FailedImaging, Machine, NetworkBoot};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::time::Timestamp;
 
@@ -10,12 +10,16 @@ use crate::time::Timestamp;
 pub enum MachineProblem<'a> {
     /// Its last disk write did not finish.
     UnfinishedDisk(&'a DiskWrite),
+    /// It is meant to be in service, and its system was removed.
+    NoSystem(&'a Condition),
     /// It is meant to be in service, and is off or does not answer.
     Unreachable(&'a Condition),
     /// It is meant to be in service, and its BMC does not answer or refuses the login.
     BmcUnreachable(&'a Condition),
     /// Its next boot may be from the network, although nothing works on it.
     NetworkBoot(&'a NetworkBoot),
+    /// It is meant to be in service, and its last reimage failed.
+    FailedImaging(&'a FailedImaging),
 }
 
 impl Machine {
@@ -26,14 +30,24 @@ impl Machine {
         let unfinished = self.open_disk_write.as_ref().map(MachineProblem::UnfinishedDisk);
         let boot = self.network_boot.as_ref().map(MachineProblem::NetworkBoot);
         match self.effective_state() {
+            // Without a system it cannot answer, so that comes before its silence.
             EffectiveState::Idle => unfinished
+                .or_else(|| self.removed_system().map(MachineProblem::NoSystem))
                 .or_else(|| lost(ConditionType::Reachable).map(MachineProblem::Unreachable))
                 .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable))
-                .or(boot),
+                .or(boot)
+                .or_else(|| self.failed_imaging.as_ref().map(MachineProblem::FailedImaging)),
             // A machine in maintenance, and one that was never in service, may well be off.
             EffectiveState::New | EffectiveState::Maintenance => unfinished.or(boot),
             EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => None,
         }
+    }
+
+    /// The observation that the system was removed and no other was installed since. A machine that
+    /// was never imaged here has none: it has the system that it came with.
+    pub fn removed_system(&self) -> Option<&Condition> {
+        let known = self.conditions.get(ConditionType::Provisioned);
+        known.filter(|known| !known.status && self.open_disk_write.is_none())
     }
 
     /// True if the machine was observed, and no image was ever installed on it here: it has the
@@ -50,10 +64,11 @@ impl Machine {
                 let known = self.conditions.get(ConditionType::Provisioned);
                 known.map_or(self.updated_at, |known| known.last_transition)
             }
-            MachineProblem::Unreachable(known) | MachineProblem::BmcUnreachable(known) => {
-                known.last_transition
-            }
+            MachineProblem::NoSystem(known)
+            | MachineProblem::Unreachable(known)
+            | MachineProblem::BmcUnreachable(known) => known.last_transition,
             MachineProblem::NetworkBoot(boot) => boot.since,
+            MachineProblem::FailedImaging(failed) => failed.since,
         }
     }
 }
@@ -66,6 +81,9 @@ impl MachineProblem<'_> {
                 let how = if write.is_half_written() { "is" } else { "may be" };
                 format!("its disk {how} half written: {}", write.describe_end(""))
             }
+            Self::NoSystem(known) => {
+                format!("it has no system; Provisioned is false: {}", known.reason)
+            }
             Self::Unreachable(known) => {
                 let what = match known.reason == POWERED_OFF {
                     true => "it is switched off",
@@ -77,6 +95,7 @@ impl MachineProblem<'_> {
                 format!("its BMC cannot be used; BMCReachable is false: {}", known.reason)
             }
             Self::NetworkBoot(boot) => boot.describe(),
+            Self::FailedImaging(failed) => failed.describe(),
         }
     }
 
@@ -84,7 +103,9 @@ impl MachineProblem<'_> {
     pub const fn label(self) -> &'static str {
         match self {
             Self::UnfinishedDisk(_) => "half-written disk",
+            Self::NoSystem(_) => "no system",
             Self::NetworkBoot(_) => "may boot from the network",
+            Self::FailedImaging(_) => "last reimage failed",
             Self::Unreachable(_) => "off or does not answer",
             Self::BmcUnreachable(_) => "BMC cannot be used",
         }

@@ -3,6 +3,7 @@
 
 use crate::id::NodeId;
 use crate::machine::MachineSpec;
+use crate::text::same_checksum;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub enum EnrollmentRefusal {
     TokenUsed,
     TokenExpired,
     IdentityDiffers,
+    IdentityMissing,
     SessionUnknown,
     NodeDeleted,
     TaskOver,
@@ -54,6 +56,7 @@ impl EnrollmentRefusal {
             Self::TokenUsed => "token-used",
             Self::TokenExpired => "token-expired",
             Self::IdentityDiffers => "identity-differs",
+            Self::IdentityMissing => "identity-missing",
             Self::SessionUnknown => "session-unknown",
             Self::NodeDeleted => "node-deleted",
             Self::TaskOver => "task-over",
@@ -70,6 +73,11 @@ impl EnrollmentRefusal {
                 "the token has run out; issue another: farrier node bootstrap --reissue NODE"
             }
             Self::IdentityDiffers => "the token was issued for another machine",
+            Self::IdentityMissing => {
+                "the machine's serial number or MAC addresses are known to Farrier, and the agent \
+                 names none of them; run the agent as root, or correct the machine: \
+                 farrier machine update MACHINE --serial SERIAL"
+            }
             Self::SessionUnknown => "no agent has enrolled with this session",
             Self::NodeDeleted => "the node has been deleted; this identity never comes back",
             Self::TaskOver => "the task is no longer needed",
@@ -87,30 +95,35 @@ impl EnrollmentToken {
         now: Timestamp,
     ) -> Result<Self, EnrollmentRefusal> {
         match &self.used_by {
-            Some(session) if *session == requester.session => return Ok(self.clone()),
+            Some(session) if same_checksum(session, &requester.session) => return Ok(self.clone()),
             Some(_) => return Err(EnrollmentRefusal::TokenUsed),
             None => {}
         }
         if now >= self.expires_at {
             return Err(EnrollmentRefusal::TokenExpired);
         }
-        if !same_machine(requester, machine) {
-            return Err(EnrollmentRefusal::IdentityDiffers);
-        }
+        check_machine(requester, machine)?;
         Ok(Self { used_by: Some(requester.session.clone()), ..self.clone() })
     }
 }
 
-/// True if the agent can be on this machine. A value that one side does not know is not compared.
-fn same_machine(requester: &EnrollingAgent, machine: &MachineSpec) -> bool {
-    let serials = (requester.serial.trim(), machine.serial.trim());
-    let other_serial = !serials.0.is_empty()
-        && !serials.1.is_empty()
-        && !serials.0.eq_ignore_ascii_case(serials.1);
-    let known =
+/// Refuses an agent that cannot be on this machine. A value that one side does not know is not
+/// compared; but where the machine's are known, the agent must name one of them.
+fn check_machine(
+    requester: &EnrollingAgent,
+    machine: &MachineSpec,
+) -> Result<(), EnrollmentRefusal> {
+    let (named, known) = (requester.serial.trim(), machine.serial.trim());
+    let serial =
+        (!named.is_empty() && !known.is_empty()).then(|| named.eq_ignore_ascii_case(known));
+    let has_mac =
         |mac: &String| machine.mac_addresses.iter().any(|one| one.eq_ignore_ascii_case(mac));
-    let other_macs = !requester.macs.is_empty()
-        && !machine.mac_addresses.is_empty()
-        && !requester.macs.iter().any(known);
-    !other_serial && !other_macs
+    let comparable = !requester.macs.is_empty() && !machine.mac_addresses.is_empty();
+    let mac = comparable.then(|| requester.macs.iter().any(has_mac));
+    let anonymous = known.is_empty() && machine.mac_addresses.is_empty();
+    match (serial, mac) {
+        (Some(false), _) | (_, Some(false)) => Err(EnrollmentRefusal::IdentityDiffers),
+        (None, None) if !anonymous => Err(EnrollmentRefusal::IdentityMissing),
+        (Some(true) | None, Some(true) | None) => Ok(()),
+    }
 }

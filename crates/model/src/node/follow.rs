@@ -104,6 +104,12 @@ fn onboarding(node: &Node, run: &Run) -> Option<NodeTransition> {
     }
 }
 
+/// True if the run takes the node out of service: it must not return before the end of the run.
+pub fn empties(run: &Run) -> bool {
+    matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
+        && mode(run) != Some(DecommissionMode::Reactivate)
+}
+
 /// The decommission mode of a run.
 pub fn mode(run: &Run) -> Option<DecommissionMode> {
     run.spec.params.get(MODE).and_then(|name| DecommissionMode::parse(name))

@@ -165,11 +165,11 @@ pub fn classify_heartbeats(
     HeartbeatClassification { transitions: moves, outage, expects: of > 0 }
 }
 
-/// True if a heartbeat proves that a node is up again. `down_by` is the operation that took its
-/// machine down, if it still exists: a system that is shutting down sends heartbeats too, so only
-/// one after the end of the operation counts.
-pub fn proves_return(heard_at: Option<Timestamp>, down_by: Option<&Run>) -> bool {
-    let Some(run) = down_by else { return true };
+/// True if a heartbeat proves that a node is up again. `out_by` is an operation that took it out of
+/// service, if that still exists: a system that is shutting down, or whose workloads are being
+/// evicted, sends heartbeats too, so only one after the end of the operation counts.
+pub fn proves_return(heard_at: Option<Timestamp>, out_by: Option<&Run>) -> bool {
+    let Some(run) = out_by else { return true };
     let ended_at = run.progress.finished_at.filter(|_| run.ended());
     ended_at.zip(heard_at).is_some_and(|(ended_at, heard_at)| heard_at > ended_at)
 }

@@ -4,6 +4,7 @@ use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
 use crate::fault::Incident;
+use crate::id::RunId;
 use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
 use crate::run::{Run, Workflow};
@@ -20,6 +21,31 @@ pub struct NodeContext<'a> {
     pub machine: Option<&'a Machine>,
     /// The operation that took its machine down while it was active.
     pub down_by: Option<&'a Run>,
+}
+
+/// What the operations on a node mean for its rank among what needs a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeWork {
+    /// An operation works on the node or its machine, and is ranked by itself.
+    AtWork,
+    /// Nothing works on it, and its newest operation did not succeed or cannot be read.
+    Stopped,
+    /// Nothing works on it, and its newest operation succeeded; or it never had one.
+    Idle,
+}
+
+impl NodeWork {
+    /// `held`: an operation holds the machine of the node, or has taken it down. `newest`: the
+    /// newest operation on the node, if it can be read.
+    pub fn of(node: &Node, held: bool, newest: Option<&Run>) -> Self {
+        match (held, &node.workflow, newest) {
+            (true, _, _) => Self::AtWork,
+            (false, None, _) => Self::Idle,
+            (false, Some(_), Some(run)) if !run.ended() => Self::AtWork,
+            (false, Some(_), Some(run)) if is_done(run) => Self::Idle,
+            (false, Some(_), _) => Self::Stopped,
+        }
+    }
 }
 
 impl<'a> NodeContext<'a> {
@@ -56,6 +82,9 @@ impl Node {
             let reported = explain_run(run, context.of_run(self), now);
             let mut next_commands = reported.next_commands.clone();
             if run.ended() && self.state == NodeState::Enrolling {
+                // A later operation on the machine ends the repairs that continue this one.
+                let again = self.onboard_anew(run);
+                next_commands.extend(Some(again).filter(|one| !next_commands.contains(one)));
                 next_commands.push(run.command("cancel"));
                 next_commands.push(self.take_away());
             }
@@ -107,11 +136,26 @@ impl Node {
             true => format!("; its machine {} is switched off", self.machine),
             false => String::new(),
         };
+        let lost = self.lost_onboarding(context).map_or_else(String::new, |run| {
+            format!("; its onboarding {run} cannot be read, and nothing works on it")
+        });
         let differs = |maas: &&MaasObservation| !is_expected_maas_state(self.state, maas.state);
         let maas = self.maas.as_ref().filter(differs).map_or_else(String::new, |observed| {
             format!("; MAAS has its machine as {}", observed.state)
         });
-        format!("{state}{off}{maas}")
+        format!("{state}{off}{lost}{maas}")
+    }
+
+    /// The onboarding that the node waits for, if it cannot be read or was set aside.
+    fn lost_onboarding(&self, context: NodeContext) -> Option<&RunId> {
+        let lost = self.waits_in_vain(context) && context.run.is_none();
+        self.workflow.as_ref().filter(|_| lost)
+    }
+
+    /// True if the onboarding that the node waits for has ended, or cannot be read.
+    fn waits_in_vain(&self, context: NodeContext) -> bool {
+        let waits = matches!(self.state, NodeState::BootstrapIssued | NodeState::Enrolling);
+        waits && self.workflow.is_some() && context.run.is_none_or(Run::ended)
     }
 
     /// True if the node is offline because its machine was observed as off.
@@ -127,6 +171,7 @@ impl Node {
             agent.map_or_else(String::new, |agent| format!(" ({})", agent_words(agent, now)));
         let down = context.down_by.filter(|run| self.down_by.is_some() && !run.ended());
         match (self.state, down) {
+            _ if self.waits_in_vain(context) => "a person".into(),
             (NodeState::Offline, Some(run)) => {
                 format!("{} to end, then {}{silence}", run.spec.id, self.rests())
             }
@@ -217,6 +262,11 @@ impl Node {
         self.maas.as_ref().is_some_and(|observed| observed.state == MaasState::FailedDeployment)
     }
 
+    /// The command that begins its onboarding again.
+    fn onboard_anew(&self, onboarding: &Run) -> String {
+        onboarding.command(if self.has_failed_deployment() { "restart-clean" } else { "rerun" })
+    }
+
     fn take_away(&self) -> String {
         format!("farrier node decommission {} --mode full_decommission", self.head.id)
     }
@@ -257,12 +307,11 @@ impl Node {
                 vec![format!("farrier node reactivate {id}"), self.take_away()]
             }
             (NodeState::Deleted, _) => vec![self.onboard_again()],
-            (NodeState::Enrolling, _) => match run.filter(|run| run.ended()) {
-                Some(run) if self.has_failed_deployment() => {
-                    vec![run.command("restart-clean"), self.take_away()]
-                }
-                Some(run) => vec![run.command("rerun"), self.take_away()],
-                None => Vec::new(),
+            (NodeState::Enrolling, _) => match run {
+                Some(run) if run.ended() => vec![self.onboard_anew(run), self.take_away()],
+                // Its onboarding cannot be read, so nothing can continue it.
+                None if self.workflow.is_some() => vec![self.take_away()],
+                Some(_) | None => Vec::new(),
             },
         };
         if let Some(run) = run.filter(|run| !run.ended() || self.owes(run)) {

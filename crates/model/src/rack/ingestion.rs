@@ -5,8 +5,8 @@
 //! covered them.
 
 use super::{
-    MaintenanceStage, RECHECK, Rack, RackDecision, RackDevice, RackFailure, RackFailurePhase,
-    RackState, RackTurnInput, held, maintenance, some_of,
+    Counts, MaintenanceStage, RECHECK, Rack, RackDecision, RackDevice, RackFailure,
+    RackFailurePhase, RackState, RackTurnInput, held, maintenance, some_of,
 };
 use crate::blast_radius::ImpactObjection;
 use crate::gate::Overrides;
@@ -150,10 +150,17 @@ impl Rack {
         Some(RackDecision::change(Self { not_ingested: left, ..self.clone() }, note))
     }
 
-    /// What follows when a device of the rack is added, moved or removed.
-    pub fn predict_rediscovery(&self) -> String {
+    /// What follows when a device of the rack is added, moved or removed. `there`: the devices that
+    /// stand in it then.
+    pub fn predict_rediscovery(&self, there: Counts) -> String {
         let id = &self.head.id;
-        let then = "when all are there, a maintenance installs their firmware, configures the fabric and switches them on; machines in service are left out";
+        let waits = match self.spec.expected.missing_from(there) {
+            missing if missing.is_empty() => String::new(),
+            missing => format!("; until then it waits: {}", some_of(&missing)),
+        };
+        let then = format!(
+            "when all are there, a maintenance installs their firmware, configures the fabric and switches them on; machines in service are left out{waits}"
+        );
         match &self.state {
             RackState::Created | RackState::Discovering => {
                 format!("{id} goes on to look for its devices; {then}")

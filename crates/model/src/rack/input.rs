@@ -346,23 +346,12 @@ impl RackTurnInput {
 
     /// Describes the devices that are missing for the rack to be complete.
     pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
-        let count = |kind: TargetKind| {
-            let there = self.devices.iter().filter(|device| device.target.kind == kind).count();
-            u32::try_from(there).unwrap_or(u32::MAX)
-        };
-        let counts = [
-            (TargetKind::Machine, expected.machines, "machines"),
-            (TargetKind::Switch, expected.switches, "switches"),
-            (TargetKind::PowerShelf, expected.power_shelves, "power shelves"),
-        ];
-        let short = counts.into_iter().filter_map(|(kind, desired, noun)| {
-            let there = count(kind);
-            (there < desired).then(|| format!("{there} of {desired} {noun} stand in it"))
-        });
+        let there = Counts::of(self.devices.iter().map(|device| &device.target));
         let waiting = self.devices.iter().filter(|device| !device.ready);
         let waiting =
             waiting.map(|device| format!("{} is {}", device.target, device.state.as_str()));
-        let mut missing: Vec<String> = short.chain(waiting).collect();
+        let mut missing = expected.missing_from(there);
+        missing.extend(waiting);
         if self.devices.is_empty() && missing.is_empty() {
             missing.push("no device stands in it".into());
         }

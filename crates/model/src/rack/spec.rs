@@ -1,6 +1,7 @@
 //! The owner's description of a rack.
 
 use crate::refusal::Refusal;
+use crate::target::{TargetId, TargetKind};
 use crate::text;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,35 @@ pub struct Counts {
     pub machines: u32,
     pub switches: u32,
     pub power_shelves: u32,
+}
+
+impl Counts {
+    /// Counts devices by their kind.
+    pub fn of<'a>(devices: impl IntoIterator<Item = &'a TargetId>) -> Self {
+        let mut counts = Self::default();
+        for device in devices {
+            match device.kind {
+                TargetKind::Machine => counts.machines += 1,
+                TargetKind::Switch => counts.switches += 1,
+                TargetKind::PowerShelf => counts.power_shelves += 1,
+                TargetKind::Rack => {}
+            }
+        }
+        counts
+    }
+
+    /// The kinds of which fewer devices are there than these.
+    pub fn missing_from(self, there: Self) -> Vec<String> {
+        let counts = [
+            (there.machines, self.machines, "machines"),
+            (there.switches, self.switches, "switches"),
+            (there.power_shelves, self.power_shelves, "power shelves"),
+        ];
+        let short = counts.into_iter().filter(|(there, expected, _)| there < expected);
+        short
+            .map(|(there, expected, noun)| format!("{there} of {expected} {noun} stand in it"))
+            .collect()
+    }
 }
 
 /// Where a rack stands. An empty text is unknown.

@@ -30,6 +30,24 @@ macro_rules! reasons {
 }
 
 reasons! {
+    Unauthenticated = "UNAUTHENTICATED", Unauthenticated,
+        "the request has no token, or one that is unknown, expired or revoked; or no valid client certificate",
+        "`farrier login`, or set `FARRIER_TOKEN_FILE`";
+    PermissionDenied = "PERMISSION_DENIED", Denied,
+        "the caller's roles do not have the permission that the request needs; the sentence names it",
+        "`farrier whoami` shows your roles; an administrator grants more: `farrier role bind`";
+    TokenRevoked = "TOKEN_REVOKED", Precondition,
+        "the token was revoked before",
+        "nothing to do";
+    RoleExists = "ROLE_EXISTS", Exists,
+        "the role exists, with other permissions, or it is a built-in one",
+        "use another name: `farrier role list`";
+    RoleInUse = "ROLE_IN_USE", Precondition,
+        "bindings give the role to somebody; the sentence names one",
+        "`farrier role unbind <binding>`";
+    LastAdmin = "LAST_ADMIN", Precondition,
+        "without it no token or binding would have the permission admin any more",
+        "make another administrator first: `farrier token create --role admin`";
     FieldMissing = "FIELD_MISSING", Invalid,
         "a required field is empty",
         "set the field named in BadRequest";
@@ -213,6 +231,9 @@ reasons! {
     CredentialExists = "CREDENTIAL_EXISTS", Exists,
         "a credential to be created exists",
         "`farrier credential update <name>`; `farrier credential set <name>` takes both";
+    SealKeyMissing = "SEAL_KEY_MISSING", Precondition,
+        "a replica does not have the master key that secrets are to be sealed under",
+        "give it to the replicas and start them again: `farrier admin replicas`";
     IdentityExists = "IDENTITY_EXISTS", Exists,
         "another identity is pinned for the address",
         "compare the two, then `farrier trust update <address> <identity>`";
@@ -234,9 +255,9 @@ reasons! {
     NetbootOff = "NETBOOT_OFF", Precondition,
         "the server has no netboot service",
         "set `netboot.listen` in its configuration";
-    NoRoom = "NO_ROOM", Precondition,
-        "the server cannot store the file of an image",
-        "make room in its images folder";
+    NoRoom = "NO_ROOM", Exhausted,
+        "the server cannot store the file of an image: the quota or the reserve of its images folder",
+        "`farrier image delete <name>`, or raise `netboot.images_quota_gib`";
     NoBmcDiscovery = "NO_BMC_DISCOVERY", Precondition,
         "no provider of this server finds BMCs",
         "serve one that does";
@@ -249,9 +270,6 @@ reasons! {
     CursorGone = "CURSOR_GONE", Gone,
         "a watch resumes from a cursor whose later events were deleted, or from after a restored backup: it would miss events",
         "watch again without a cursor and without `skip_ended`; the snapshot has the current state";
-    SimulatorOff = "SIMULATOR_OFF", Precondition,
-        "the server has no simulated hardware",
-        "start it with `--simulate` or `--demo`, or set `sim.enabled` in its configuration";
     TooManyFaults = "TOO_MANY_FAULTS", Precondition,
         "the simulator has 256 fault rules",
         "`farrier sim fault delete --all`";

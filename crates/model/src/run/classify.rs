@@ -387,6 +387,13 @@ impl AnswerContext<'_> {
         if self.step.undo && canceling {
             return self.undo_failed(fault);
         }
+        let fault = match self.run.progress.unfinished_cancel() {
+            Some(halt) => {
+                let message = format!("{}; {}", fault.message, halt.describe_unfinished());
+                Fault { message, ..fault }
+            }
+            None => fault,
+        };
         let mut progress = self.progress();
         let note = note!("step {} failed: {}", self.name, fault.message);
         progress.scan_index = None;

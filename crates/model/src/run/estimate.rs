@@ -53,12 +53,12 @@ impl TimeEstimate {
         })
     }
 
-    /// Such as `usually 5m 0s, at most 2h`.
+    /// Such as `usually 5m 0s, at most 2h`. A limit says nothing about the usual time.
     pub fn words(&self) -> String {
         let limit = format_duration(self.limit);
         match self.usual {
             Some(usual) => format!("usually {}, at most {limit}", format_duration(usual)),
-            None => format!("at most {limit}"),
+            None => format!("not enough such steps were timed yet; the limit is {limit}"),
         }
     }
 }

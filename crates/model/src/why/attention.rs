@@ -12,7 +12,7 @@ use crate::host::{Host, HostState};
 use crate::lifecycle::Lifecycle;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, MachineProblem};
-use crate::node::{Node, NodeState};
+use crate::node::{Node, NodeState, NodeWork};
 use crate::rack::{Rack, RackState};
 use crate::run::Run;
 use crate::site::{Site, SiteState};
@@ -86,8 +86,10 @@ pub fn rank_machine(machine: &Machine) -> Option<Rank> {
     let problem = machine.problem()?;
     let urgency = match problem {
         MachineProblem::UnfinishedDisk(_) => Urgency::Stopped,
-        MachineProblem::Unreachable(_) => Urgency::OutOfService,
-        MachineProblem::BmcUnreachable(_) | MachineProblem::NetworkBoot(_) => Urgency::Degraded,
+        MachineProblem::NoSystem(_) | MachineProblem::Unreachable(_) => Urgency::OutOfService,
+        MachineProblem::BmcUnreachable(_)
+        | MachineProblem::NetworkBoot(_)
+        | MachineProblem::FailedImaging(_) => Urgency::Degraded,
     };
     Some(Rank::new(urgency, machine.problem_since(problem)))
 }
@@ -139,20 +141,28 @@ pub fn rank_device<D: Device>(device: &D, now: Timestamp) -> Option<Rank> {
     }
 }
 
-/// `worked_on`: an operation works on the node or its machine, and is ranked by itself.
-pub fn rank_node(node: &Node, worked_on: bool, now: Timestamp) -> Option<Rank> {
+/// A node whose onboarding stopped waits for a person, also when a later success on its machine has
+/// cleared `NeedsIntervention`.
+pub fn rank_node(node: &Node, work: NodeWork, now: Timestamp) -> Option<Rank> {
     let since = node.head.since;
-    match node.state {
-        NodeState::Quarantined | NodeState::Offline if worked_on => None,
-        NodeState::Quarantined => Some(Rank::new(Urgency::Stopped, since)),
-        NodeState::Offline => Some(Rank::new(Urgency::OutOfService, since)),
-        NodeState::BootstrapIssued
-        | NodeState::Enrolling
-        | NodeState::Active
-        | NodeState::Draining
-        | NodeState::Retired
-        | NodeState::Removing
-        | NodeState::Deleted => rank_overdue(node, now),
+    match (node.state, work) {
+        (NodeState::Quarantined | NodeState::Offline, NodeWork::AtWork) => None,
+        (NodeState::Quarantined, NodeWork::Idle | NodeWork::Stopped)
+        | (NodeState::BootstrapIssued | NodeState::Enrolling, NodeWork::Stopped) => {
+            Some(Rank::new(Urgency::Stopped, since))
+        }
+        (NodeState::Offline, NodeWork::Idle | NodeWork::Stopped) => {
+            Some(Rank::new(Urgency::OutOfService, since))
+        }
+        (NodeState::BootstrapIssued | NodeState::Enrolling, NodeWork::AtWork | NodeWork::Idle)
+        | (
+            NodeState::Active
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted,
+            _,
+        ) => rank_overdue(node, now),
     }
 }
 
@@ -180,9 +190,12 @@ impl Explanation {
     /// The one command to type: the first that does not only show a log. A cancel is no repair of
     /// an operation that is at work.
     pub fn next_command(&self) -> Option<&str> {
-        let others = ["farrier logs ", "farrier cancel "];
-        let acts = |command: &&String| !others.iter().any(|other| command.starts_with(other));
-        let first = self.next_commands.iter().find(acts).or(self.next_commands.first());
-        first.map(String::as_str)
+        let first = self.next_commands.iter().find(|command| Self::is_next_command(command));
+        first.or(self.next_commands.first()).map(String::as_str)
+    }
+
+    /// True for a command that may be the one to type.
+    pub fn is_next_command(command: &str) -> bool {
+        !["farrier logs ", "farrier cancel "].iter().any(|other| command.starts_with(other))
     }
 }

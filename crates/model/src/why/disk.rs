@@ -3,6 +3,7 @@
 
 use super::Explanation;
 use crate::condition::ConditionType;
+use crate::id::MachineId;
 use crate::machine::view::EffectiveState;
 use crate::machine::{DiskWrite, Machine, MachineProblem, Phase};
 use crate::run::{Run, RunPhase};
@@ -39,8 +40,13 @@ pub(super) fn half_written(
 pub(super) fn reimage(machine: &Machine, imaging: Option<&Run>) -> String {
     let stopped =
         imaging.filter(|run| matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled));
-    let image = stopped.and_then(image_of).map_or_else(String::new, |it| format!(" --image {it}"));
-    format!("{REIMAGE}{}{image}", machine.id)
+    install_command(&machine.id, stopped.and_then(image_of))
+}
+
+/// The command that installs an image. None: the server's default.
+pub fn install_command(machine: &MachineId, image: Option<&str>) -> String {
+    let image = image.map_or_else(String::new, |it| format!(" --image {it}"));
+    format!("{REIMAGE}{machine}{image}")
 }
 
 /// The image that a run was to install.

@@ -1,15 +1,13 @@
-//! Names the power shelves whose loss explains that a machine is off.
+//! Names the power shelves whose loss explains that a machine or a switch is off.
 
 use super::Explanation;
 use crate::effect::DesiredPower;
-use crate::id::{MachineId, PowerShelfId};
-use crate::machine::Machine;
+use crate::id::PowerShelfId;
 use crate::power_shelf::PowerShelf;
 
-/// The power shelves that feed a machine, if all of them are off. `shelves` are those of its rack;
+/// The power shelves that feed a device, if all of them are off. `shelves` are those of its rack;
 /// where its feeds are not known, any of them may feed it. Empty: one of them may be on.
-pub fn dead_feeds(machine: &Machine, shelves: &[PowerShelf]) -> Vec<PowerShelfId> {
-    let feeds = &machine.spec.feeds;
+pub fn dead_feeds(feeds: &[PowerShelfId], shelves: &[PowerShelf]) -> Vec<PowerShelfId> {
     let own = |shelf: &&PowerShelf| {
         feeds.is_empty() || feeds.iter().any(|id| id.as_str() == shelf.head.id)
     };
@@ -22,18 +20,18 @@ pub fn dead_feeds(machine: &Machine, shelves: &[PowerShelf]) -> Vec<PowerShelfId
 }
 
 impl Explanation {
-    /// Names the dead feeds of a machine as the cause: nothing can be switched on before they are.
-    pub fn blame_feeds(&mut self, machine: &MachineId, shelves: &[PowerShelfId]) {
+    /// Names the dead feeds of a device as the cause: nothing can be switched on before they are.
+    pub fn blame_feeds(&mut self, device: &str, shelves: &[PowerShelfId]) {
         if shelves.is_empty() {
             return;
         }
         let names: Vec<&str> = shelves.iter().map(PowerShelfId::as_str).collect();
         let verb = if names.len() == 1 { "is" } else { "are" };
         let cause =
-            format!("no power shelf that feeds {machine} is on: {} {verb} off", names.join(", "));
+            format!("no power shelf that feeds {device} is on: {} {verb} off", names.join(", "));
         self.headline = format!("{}; {cause}", self.headline);
         let useless =
-            [format!("farrier machine power {machine} on"), format!("farrier reboot {machine}")];
+            [format!("farrier machine power {device} on"), format!("farrier reboot {device}")];
         self.next_commands.retain(|command| !useless.contains(command));
         let ids: Vec<String> = names.iter().map(|id| format!("--id {id}")).collect();
         let on = format!("farrier power-shelf maintenance power-on {}", ids.join(" "));

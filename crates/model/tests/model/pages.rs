@@ -45,6 +45,9 @@ fn refusal_table() -> String {
             RefusalKind::Precondition => "FAILED_PRECONDITION",
             RefusalKind::Exists => "ALREADY_EXISTS",
             RefusalKind::Gone => "OUT_OF_RANGE",
+            RefusalKind::Unauthenticated => "UNAUTHENTICATED",
+            RefusalKind::Denied => "PERMISSION_DENIED",
+            RefusalKind::Exhausted => "RESOURCE_EXHAUSTED",
         };
         let (means, advice) = reason.help();
         format!("| `{reason}` | {code} | {means} | {advice} |\n")

@@ -134,3 +134,22 @@ fn a_history_is_that_of_an_object_or_of_a_named_thing() {
         );
     }
 }
+
+/// Values in printed commands are one word each, also where a drain's selector has apostrophes.
+#[test]
+fn a_printed_value_is_one_word_of_a_shell() {
+    for (value, word) in [
+        ("app=web", "app=web"),
+        ("https://10.0.0.5:443/a_b,c@d", "https://10.0.0.5:443/a_b,c@d"),
+        ("", "''"),
+        ("app in (a, b)", "'app in (a, b)'"),
+        ("$HOME", "'$HOME'"),
+        ("it's", r"'it'\''s'"),
+    ] {
+        assert_eq!(model::text::shell_word(value), word);
+        let options = model::effect::DrainOptions { selector: value.into(), ..Default::default() };
+        let flag =
+            if value.is_empty() { String::new() } else { format!(" --drain-selector {word}") };
+        assert_eq!(options.flags(), flag);
+    }
+}

@@ -190,6 +190,11 @@ fn a_repair_is_filled_in_from_the_incident() {
     for (code, known, unknown) in [
         (LoginRefused, "farrier credential set rack-bmc", "farrier credential list"),
         (CredentialMissing, "farrier credential set rack-bmc", "farrier credential list"),
+        (
+            CredentialNotAllowed,
+            "farrier credential set rack-bmc --for …",
+            "farrier credential list",
+        ),
         (IdentityChanged, "farrier trust delete https://10.1.0.7", "farrier trust list"),
         (IdentityUntrusted, "farrier trust set https://10.1.0.7 sha256:aa", "farrier trust list"),
         (ChecksumWrong, "farrier image get rhel-9", "farrier image get ubuntu-2204"),

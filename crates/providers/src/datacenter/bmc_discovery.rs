@@ -5,11 +5,12 @@ use super::bmcs::{ConnectedBmc, peer_of_endpoint};
 use crate::bmc_discovery::{
     BmcAccess, BmcDiscovery, BmcProbeResult, BmcTestReport, DiscoveredSystem,
 };
+use crate::fault::LocalShortage;
 use crate::governor::Priority;
 use crate::http_client::Endpoint;
 use crate::ipmi;
 use crate::ipmi::is_ipmi;
-use crate::peer_login::Login;
+use crate::peer_login::{BMC_WANTS, wrong_kind};
 use crate::power::PowerState;
 use crate::redfish::{self, Bmc, BmcAddress, System, SystemIdentity};
 use async_trait::async_trait;
@@ -36,8 +37,10 @@ impl BmcDiscovery for Datacenter {
                 "no credential is named: give --credential NAME, or set datacenter.bmc_credential";
             Fault::new(FaultCode::CredentialMissing, message)
         })?;
-        Login::of(&self.store.credential(name).await?)?;
-        Ok(name.to_string())
+        match self.store.credential_facts(name).await?.is_password() {
+            true => Ok(name.to_string()),
+            false => Err(wrong_kind(name, BMC_WANTS)),
+        }
     }
 
     async fn test_bmc(&self, approach: &BmcAccess) -> BmcTestReport {
@@ -52,9 +55,12 @@ impl BmcDiscovery for Datacenter {
         // Without a listener there is no BMC to protect, and no failure for the governor to count.
         if let Ok(position) = BmcAddress::parse(endpoint)
             && !is_ipmi(endpoint)
-            && let Err(message) = check_port(&position.endpoint, CONNECT_TIMEOUT).await
+            && let Err(fault) = check_port(&position.endpoint, CONNECT_TIMEOUT).await
         {
-            return BmcProbeResult::NoAnswer(message);
+            return match fault.code.is_local() {
+                true => BmcProbeResult::Failed(fault),
+                false => BmcProbeResult::NoAnswer(fault.message),
+            };
         }
         let probe = self.list_systems(&peer, endpoint, credential);
         let limit = self.settings.call_timeout;
@@ -144,11 +150,15 @@ const fn power_state(power: redfish::Power) -> PowerState {
 }
 
 /// Whether a TCP connection is accepted. The error text says why not.
-pub(super) async fn check_port(position: &Endpoint, limit: Duration) -> Result<(), String> {
+pub(super) async fn check_port(position: &Endpoint, limit: Duration) -> Result<()> {
     let address = (position.host(), position.port());
-    match timeout(limit, TcpStream::connect(address)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(format!("{position} could not be connected to: {error}")),
-        Err(_) => Err(format!("{position} took no connection within {} s", limit.as_secs())),
-    }
+    let message = match timeout(limit, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => match LocalShortage::of(&error) {
+            Some(shortage) => return Err(shortage.fault(position)),
+            None => format!("{position} could not be connected to: {error}"),
+        },
+        Err(_) => format!("{position} took no connection within {} s", limit.as_secs()),
+    };
+    Err(Fault::new(FaultCode::BmcUnreachable, message))
 }

@@ -6,6 +6,7 @@ use super::bmc_discovery::{check_port, describe_ipmi_system, describe_system};
 use super::bmcs::{ConnectedBmc, peer_of_endpoint};
 use super::controller::{describe_boot_device, describe_override};
 use crate::bmc_discovery::{BmcAccess, BmcCheck, BmcDiscovery, BmcTestReport, DiscoveredSystem};
+use crate::fault::LocalShortage;
 use crate::governor::Priority;
 use crate::http_client::{Certificate, Endpoint, Fingerprint, Trust};
 use crate::ipmi;
@@ -62,8 +63,7 @@ impl Datacenter {
         }
         let knocked = check_port(&endpoint, NETWORK_TIMEOUT).await;
         let port = format!("{} takes connections", endpoint.port());
-        let unreachable = |message| Fault::new(FaultCode::BmcUnreachable, message);
-        report.require(BmcCheck::Port, knocked.map(|()| port).map_err(unreachable))
+        report.require(BmcCheck::Port, knocked.map(|()| port))
     }
 
     async fn check_bmc(&self, peer: &str, approach: &BmcAccess, report: &mut BmcTestReport) {
@@ -320,7 +320,10 @@ async fn resolve_name(endpoint: &Endpoint) -> Result<String> {
     };
     let found = timeout(NETWORK_TIMEOUT, lookup_host((endpoint.host(), endpoint.port()))).await;
     let found = found.map_err(|_| unreachable("no answer came".into()))?;
-    let found = found.map_err(|error| unreachable(error.to_string()))?;
+    let found = found.map_err(|error| match LocalShortage::of(&error) {
+        Some(shortage) => shortage.fault(endpoint),
+        None => unreachable(error.to_string()),
+    })?;
     let all: BTreeSet<String> = found.map(|address| address.ip().to_string()).collect();
     if all.contains(endpoint.host()) {
         return Ok("it is an IP address already".into());

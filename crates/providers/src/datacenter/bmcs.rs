@@ -8,7 +8,7 @@ use crate::governor::{BmcStatus, Governor, Priority};
 use crate::http_client::{Fingerprint, Trust};
 use crate::ipmi;
 use crate::ipmi::is_ipmi;
-use crate::peer_login::{Login, PeerLogin};
+use crate::peer_login::{Login, PeerLogin, login_peer};
 use crate::port::Target;
 use crate::redfish::{self, BmcAddress};
 use crate::state_store::Credential;
@@ -117,7 +117,8 @@ impl Bmcs {
     }
 
     async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential> {
-        self.logins.credential(peer, self.credential_names(spec), "bmc_credential").await
+        let at = login_peer(&spec.bmc_endpoint)?;
+        self.logins.credential((peer, &at), self.credential_names(spec), "bmc_credential").await
     }
 
     fn credential_names<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
@@ -240,7 +241,8 @@ impl Bmcs {
         trust: Option<Trust>,
     ) -> Result<ConnectedBmc> {
         let named = [credential, &self.settings.bmc_credential];
-        let credential = self.logins.credential(peer, named, "bmc_credential").await?;
+        let at = login_peer(endpoint)?;
+        let credential = self.logins.credential((peer, &at), named, "bmc_credential").await?;
         let login = Login::of(&credential)?;
         let opened = if is_ipmi(endpoint) {
             verify_ipmi_login(ipmi::Bmc::new(endpoint, login, self.settings.ipmi.clone())?).await

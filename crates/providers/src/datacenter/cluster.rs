@@ -11,10 +11,8 @@ use crate::fault::possibly_happened;
 use crate::kubernetes::{
     Cluster, Node, NodeEvent, NodeTaintEffect, PRELUDE, Settings, Taint, check_config, join_script,
 };
-use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, LostReason};
-use crate::state_store::Secret;
 use model::condition::ConditionType;
 use model::effect::{
     self, CallOutcome, CallResult, CallVerb, ClusterExpectation, EffectKey, KubeadmOptions,
@@ -61,13 +59,8 @@ impl Datacenter {
     }
 
     async fn cluster_with(&self, name: &str, settings: Settings) -> Result<Cluster> {
-        let credential = self.store.credential(name).await?;
-        match &credential.secret {
-            Secret::Kubeconfig { text } => Cluster::from_credential(name, text, settings),
-            Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
-                Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
-            }
-        }
+        let text = self.store.kubeconfig(name).await?;
+        Cluster::from_credential(name, &text, settings)
     }
 
     /// Reads the node. An advisory check succeeds and reports what it found.

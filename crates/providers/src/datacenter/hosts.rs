@@ -5,7 +5,7 @@ use super::bmcs::missing_endpoint;
 use crate::peer_login::TrustPolicy;
 use crate::peer_login::{PeerLogin, unpinned, wrong_kind};
 use crate::port::Target;
-use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Trust};
+use crate::ssh::{Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Trust};
 use crate::state_store::{Credential, Secret};
 use model::fault::{Fault, FaultCode, Result};
 
@@ -54,19 +54,8 @@ impl Hosts {
         let endpoint = ssh_endpoint(target)?;
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
         let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-        let credential = self.logins.0.credential(name).await?;
-        let Login { user, proof } = login(&credential, &endpoint)?;
-        let key = match proof {
-            LoginSecret::Password(_) => None,
-            LoginSecret::Key { pem, passphrase } => {
-                Some(ssh::public_key(&pem, passphrase.as_ref()).map_err(|why| {
-                    let message =
-                        format!("the credential {:?} cannot be used: {why}", credential.name);
-                    Fault::new(FaultCode::CredentialMissing, message)
-                })?)
-            }
-        };
-        Ok((user, key))
+        let (user, key) = self.logins.0.credential_facts(name).await?.host_user()?;
+        Ok((endpoint.user.unwrap_or(user), key))
     }
 
     /// The pinned host key of the machine's host.
@@ -85,7 +74,8 @@ impl Hosts {
     async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, HopLogin)> {
         let endpoint = parsed(text)?;
         let peer = peer(&endpoint);
-        let credential = self.logins.credential(&peer, named, field).await?;
+        let at = endpoint.peer();
+        let credential = self.logins.credential((&peer, &at), named, field).await?;
         let login = login(&credential, &endpoint)?;
         let known = self.logins.known_identity(&peer).await?;
         let trust = match known.as_deref().map(str::parse::<HostKey>) {
@@ -141,8 +131,9 @@ fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login> {
             (user, LoginSecret::Key { pem: pem.clone(), passphrase: passphrase.clone() })
         }
         Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
-            return Err(wrong_kind(credential, "a password or a key, which a host wants"));
+            return Err(wrong_kind(&credential.name, "a password or a key, which a host wants"));
         }
     };
-    Ok(Login { user: endpoint.user.clone().unwrap_or_else(|| user.clone()), proof })
+    let user = endpoint.user.clone().unwrap_or_else(|| user.clone());
+    Ok(Login { user, proof, allowed: credential.allowed.clone() })
 }

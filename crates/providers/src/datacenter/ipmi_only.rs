@@ -56,6 +56,10 @@ impl Provider for IpmiOnly {
         self.0.probe(&by_ipmi(target)).await
     }
 
+    async fn boots_from_disk(&self, target: &Target) -> Result<Option<bool>> {
+        self.0.boots_from_disk(&by_ipmi(target)).await
+    }
+
     async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>> {
         self.0.probe_hardware(&by_ipmi(target)).await
     }

@@ -54,7 +54,7 @@ impl Datacenter {
         match call.verb {
             CallVerb::Perform => {
                 let host = self.hosts.connect(target).await?;
-                let script = script(&self.settings.netplan, &marker_path(&call.key), document);
+                let script = script(&self.settings.netplan, document);
                 match host.start(key, &script).await? {
                     StartResult::Started | StartResult::AlreadyStarted => {
                         self.confirm(request).await
@@ -92,11 +92,10 @@ impl Datacenter {
     async fn confirm(&self, request: TargetCall<'_>) -> CallResult {
         let TargetCall { target, call, journal } = request;
         let key = call.key.as_str();
-        let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", marker_path(&call.key));
         let mut away = 0;
         let host = loop {
             // A new connection each time: an old one proves nothing about the new network.
-            match self.reconnect_and_confirm(target, key, &confirm).await {
+            match self.reconnect_and_confirm(target, &call.key).await {
                 Ok(Some(host)) => break host,
                 Ok(None) => {}
                 Err(fault)
@@ -131,15 +130,11 @@ impl Datacenter {
     async fn reconnect_and_confirm(
         &self,
         target: &Target,
-        key: &str,
-        confirm: &str,
+        key: &EffectKey,
     ) -> Result<Option<Host>> {
         let host = self.hosts.connect(target).await?;
-        match host.status(key).await? {
-            JobStatus::Running { .. } => {
-                host.run(confirm, &[], RUN_TIMEOUT).await?;
-                Ok(None)
-            }
+        match host.confirm(key.as_str(), &earlier_marks(key)).await? {
+            JobStatus::Running { .. } => Ok(None),
             JobStatus::NeverStarted
             | JobStatus::StoppedBeforeStart
             | JobStatus::Ended(_)
@@ -177,13 +172,17 @@ fn job_fault(code: u8) -> Option<Fault> {
     Some(Fault::new(code, message))
 }
 
-/// The path prefix of the files by which the job and Farrier communicate.
-fn marker_path(key: &EffectKey) -> String {
+/// The path prefix of the marks of a job that an earlier version started: a change that was under
+/// way during an upgrade is still confirmed. Such a job lives for `confirm_seconds` at most.
+fn earlier_marks(key: &EffectKey) -> String {
     format!("/var/tmp/farrier-net-{:016x}", fnv1a(key.as_str(), 0))
 }
 
 /// The script of the job. The document is a here-document whose end marker it does not contain.
-fn script(netplan: &Netplan, mark: &str, document: &str) -> String {
+///
+/// The job and Farrier communicate by one file in the job's folder, where no other user can write:
+/// `pending`, `applied` once the network is changed, and `confirmed` by Farrier.
+fn script(netplan: &Netplan, document: &str) -> String {
     let Netplan { folder, confirm_seconds } = netplan;
     let mut end = String::from("END_OF_DOCUMENT");
     while document.lines().any(|line| line == end) {
@@ -191,14 +190,14 @@ fn script(netplan: &Netplan, mark: &str, document: &str) -> String {
     }
     format!(
         r#"PATH=$PATH:/usr/sbin:/sbin
-file={folder}/{FILE} mark={mark}
+file={folder}/{FILE}
 command -v netplan >/dev/null || {{ echo "no netplan on this host"; exit {NO_NETPLAN}; }}
-rm -f $mark.old $mark.applied $mark.seen
-if [ -e $file ]; then cp -p $file $mark.old || exit 1; fi
+cd "${{FARRIER_JOB_FOLDER:?}}" || exit 1
+: >pending || exit 1
+if [ -e $file ]; then cp -p $file before || exit 1; fi
 back() {{
-    if [ -e $mark.old ]; then mv -f $mark.old $file; else rm -f $file; fi
+    if [ -e before ]; then mv -f before $file; else rm -f $file; fi
     netplan apply
-    rm -f $mark.applied $mark.seen
 }}
 trap 'echo "stopped: going back"; back; exit {REVERTED}' TERM INT HUP
 (umask 077; cat >$file.new) <<'{end}' || exit 1
@@ -208,11 +207,11 @@ mv -f $file.new $file || exit 1
 if ! netplan generate; then echo "netplan refused it: going back"; back; exit {REFUSED}; fi
 echo "applying"
 netplan apply || {{ echo "netplan could not apply it: going back"; back; exit {REFUSED}; }}
-: >$mark.applied
+mv -f pending applied
 left={confirm_seconds}
 while [ $left -gt 0 ]; do
-    if [ -e $mark.seen ]; then
-        rm -f $mark.old $mark.applied $mark.seen
+    if [ -e confirmed ]; then
+        rm -f before
         echo "confirmed"
         exit 0
     fi
@@ -232,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_document_cannot_end_itself() {
-        let script = script(&Netplan::default(), "/var/tmp/m", "a\nEND_OF_DOCUMENT\nrm -rf /");
+        let script = script(&Netplan::default(), "a\nEND_OF_DOCUMENT\nrm -rf /");
         let lines: Vec<&str> = script.lines().collect();
         let opened = lines.iter().position(|line| line.contains("<<'END_OF_DOCUMENT_'")).unwrap();
         let closed = lines.iter().position(|line| *line == "END_OF_DOCUMENT_").unwrap();

@@ -1,13 +1,14 @@
 //! Probes a machine: its BMC, its host, its node, and less often its hardware.
 
 use super::Datacenter;
+use super::controller::Controller;
 use super::devices::power_to;
 use super::node_cache::Nodes;
 use super::node_state::{count_occupants, find_node, node_outcome};
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
-use model::effect::DeviceFacts;
+use model::effect::{DeviceFacts, NetbootMode};
 use model::fault::{Fault, FaultCode, Result};
 use model::target::TargetKind;
 use std::time::Duration;
@@ -35,6 +36,18 @@ impl Datacenter {
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await?;
         let power = power.ok_or_else(busy)?;
         Ok(DeviceFacts { power: power_to(power), ..DeviceFacts::default() })
+    }
+
+    /// Whether the next boot is from disk. None: the machine has no BMC, or the probe was not
+    /// admitted.
+    pub(super) async fn poll_next_boot(&self, target: &Target) -> Result<Option<bool>> {
+        if target.spec.bmc_endpoint.is_empty() {
+            return Ok(None);
+        }
+        let limit = self.settings.poll_timeout;
+        let read = async |bmc: &Controller| bmc.boots_from(NetbootMode::Disk).await;
+        let observed = self.bmcs.poll(target, limit, read).await?;
+        Ok(observed.map(|(from_disk, _)| from_disk))
     }
 
     async fn probe_bmc(&self, target: &Target) -> Option<ConditionObservation> {
@@ -112,13 +125,13 @@ fn busy() -> Fault {
     Fault::new(FaultCode::BmcBusy, "its BMC was busy with other calls")
 }
 
-/// The evidence of a probe. Not being admitted, or a database fault, says nothing about the BMC.
+/// The evidence of a probe. Not being admitted, or a fault of Farrier, says nothing about the BMC.
 fn bmc_evidence(looked: Result<Option<()>>) -> Option<ConditionObservation> {
     let condition = ConditionType::BmcReachable;
     match looked {
         Ok(Some(())) => Some(ConditionObservation::new(condition, true, "Answers")),
         Ok(None) => None,
-        Err(fault) if fault.code == FaultCode::DatabaseUnreachable => None,
+        Err(fault) if fault.code.is_local() => None,
         Err(fault) => Some(ConditionObservation::new(condition, false, fault.code.as_str())),
     }
 }
@@ -147,6 +160,7 @@ mod tests {
             (Ok(Some(())), Some((true, "Answers"))),
             (Ok(None), None),
             (failed(FaultCode::DatabaseUnreachable), None),
+            (failed(FaultCode::LocalResources), None),
             (failed(FaultCode::BmcUnreachable), Some((false, "bmc-unreachable"))),
             (failed(FaultCode::LoginRefused), Some((false, "login-refused"))),
         ] {

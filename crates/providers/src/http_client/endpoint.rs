@@ -3,6 +3,7 @@
 //! Operators write a name or an IPv4 or IPv6 address, with or without a scheme or a port. It is
 //! parsed once, here. A password in an address is refused, because addresses are shown and logged.
 
+use model::credential::{Peer, PeerProtocol};
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -57,6 +58,12 @@ impl Endpoint {
 
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The server as the peer of a login.
+    pub fn peer(&self) -> Peer {
+        let protocol = if self.tls { PeerProtocol::Https } else { PeerProtocol::Http };
+        Peer { protocol, host: self.host.clone(), port: self.port }
     }
 
     /// Whether the authority of a URL is this host and port.

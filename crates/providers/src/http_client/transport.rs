@@ -10,6 +10,8 @@ use super::certificate::Certificate;
 use super::endpoint::Endpoint;
 use super::trust::{CertificateVerifier, Fingerprint, Trust};
 use super::upload::{FileUpload, UploadEnd};
+use crate::connect::{ConnectError, connect};
+use crate::fault::LocalShortage;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -19,11 +21,11 @@ use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use model::credential::AllowedAddresses;
 use model::fault::{Fault, FaultCode, Result};
 use rustls::pki_types::ServerName;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
@@ -90,19 +92,26 @@ pub(crate) struct HttpClientSettings {
 pub(crate) struct HttpClient {
     endpoint: Endpoint,
     settings: HttpClientSettings,
+    /// The addresses that may be connected to.
+    allowed: AllowedAddresses,
     tls: Option<(Arc<CertificateVerifier>, TlsConnector)>,
     idle: Mutex<Option<Idle>>,
 }
 
 impl HttpClient {
-    pub fn new(endpoint: Endpoint, trust: Trust, settings: HttpClientSettings) -> Result<Self> {
+    pub fn new(
+        endpoint: Endpoint,
+        allowed: AllowedAddresses,
+        trust: Trust,
+        settings: HttpClientSettings,
+    ) -> Result<Self> {
         let tls = if endpoint.tls() {
             let (verifier, config) = CertificateVerifier::new(trust)?;
             Some((verifier, TlsConnector::from(Arc::new(config))))
         } else {
             None
         };
-        Ok(Self { endpoint, settings, tls, idle: Mutex::new(None) })
+        Ok(Self { endpoint, settings, allowed, tls, idle: Mutex::new(None) })
     }
 
     pub const fn endpoint(&self) -> &Endpoint {
@@ -274,8 +283,12 @@ impl HttpClient {
             let message = format!("{} could not be connected to: {error}", self.endpoint);
             Fault::new(FaultCode::BmcUnreachable, message)
         };
-        let address = (self.endpoint.host(), self.endpoint.port());
-        let stream = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
+        let stream = connect(&self.endpoint.peer(), &self.allowed).await;
+        let stream = stream.map_err(|error| match error {
+            ConnectError::Io(error) => LocalShortage::of(&error)
+                .map_or_else(|| unreachable(&error), |found| found.fault(&self.endpoint)),
+            ConnectError::NotAllowed(fault) => fault,
+        })?;
         // Requests are small and each waits for its response, so Nagle's algorithm gains nothing.
         stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
         let Some((verifier, connector)) = &self.tls else {

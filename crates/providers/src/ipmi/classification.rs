@@ -2,11 +2,14 @@
 //! fixed phrases are parsed here. The completion codes are those of the IPMI specification.
 
 use super::tool::ToolResult;
-use model::fault::FaultCode;
+use crate::fault::LocalShortage;
+use model::fault::{Fault, FaultCode};
 
 /// Why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpmiError {
+    /// The address may not be contacted, or is unknown.
+    NotSent(Fault),
     /// The BMC refused the user or the requested privilege.
     LoginRefused(String),
     CipherRefused(String),
@@ -18,6 +21,7 @@ pub enum IpmiError {
     Refused(u8),
     Garbled(String),
     ToolNotRun(String),
+    NoResources(LocalShortage),
 }
 
 const NO_SESSION: &str = "Unable to establish IPMI v2 / RMCP+ session";
@@ -63,6 +67,7 @@ fn ended(ending: ToolResult) -> Result<(bool, String, String), IpmiError> {
     match ending {
         ToolResult::TimedOut => Err(IpmiError::NoResponse),
         ToolResult::NotRun(message) => Err(IpmiError::ToolNotRun(message)),
+        ToolResult::NoResources(shortage) => Err(IpmiError::NoResources(shortage)),
         ToolResult::Exited { err, .. } if err.contains(NO_SESSION) => Err(no_session(&err)),
         ToolResult::Exited { ok, out, err } => Ok((ok, out, err)),
     }
@@ -88,7 +93,7 @@ pub fn lacks_suite(ending: &ToolResult) -> bool {
         ToolResult::Exited { err, .. } => {
             err.contains(NO_SESSION) && matches!(no_session(err), IpmiError::CipherRefused(_))
         }
-        ToolResult::TimedOut | ToolResult::NotRun(_) => false,
+        ToolResult::TimedOut | ToolResult::NotRun(_) | ToolResult::NoResources(_) => false,
     }
 }
 
@@ -98,7 +103,7 @@ pub fn had_session(ending: &ToolResult) -> bool {
         ToolResult::Exited { ok, err, .. } => {
             *ok || err.lines().any(|line| completion(line).is_some())
         }
-        ToolResult::TimedOut | ToolResult::NotRun(_) => false,
+        ToolResult::TimedOut | ToolResult::NotRun(_) | ToolResult::NoResources(_) => false,
     }
 }
 

@@ -2,6 +2,7 @@
 //! in its environment, which other users cannot read. Dropping the future kills the process.
 
 use super::{Login, Privilege};
+use crate::fault::LocalShortage;
 use secrecy::ExposeSecret;
 use std::path::Path;
 use std::process::Stdio;
@@ -38,6 +39,8 @@ pub enum ToolResult {
     TimedOut,
     /// The process did not start, or its output could not be read.
     NotRun(String),
+    /// This host lacks what it needs to start a process.
+    NoResources(LocalShortage),
 }
 
 impl Tool<'_> {
@@ -45,7 +48,10 @@ impl Tool<'_> {
         let started = self.command(command).spawn();
         let mut child = match started {
             Ok(child) => child,
-            Err(error) => return ToolResult::NotRun(error.to_string()),
+            Err(error) => {
+                let shortage = LocalShortage::of(&error).map(ToolResult::NoResources);
+                return shortage.unwrap_or_else(|| ToolResult::NotRun(error.to_string()));
+            }
         };
         match tokio::time::timeout(self.deadline, communicate(&mut child, script)).await {
             Ok(Ok(ending)) => ending,
@@ -104,6 +110,7 @@ async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::credential::AllowedAddresses;
     use std::time::Instant;
 
     fn tool<'a>(program: &'a Path, login: &'a Login, deadline: Duration) -> Tool<'a> {
@@ -126,7 +133,8 @@ mod tests {
         let program = folder.path().join("tool");
         std::fs::write(&program, format!("#!/bin/sh\n{body}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let login = Login { user: "u".into(), password: "hush".into() };
+        let allowed = AllowedAddresses::Any;
+        let login = Login { user: "u".into(), password: "hush".into(), allowed };
         // A fork in another thread may still have the file open for writing.
         for _ in 0..50 {
             let ending = tool(&program, &login, deadline).run(&["raw".into()], script).await;
@@ -177,7 +185,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_is_not_there_is_named() {
-        let login = Login { user: "u".into(), password: "p".into() };
+        let allowed = AllowedAddresses::Any;
+        let login = Login { user: "u".into(), password: "p".into(), allowed };
         let ending = tool(Path::new("farrier-no-such-tool"), &login, SOON).run(&[], None).await;
         assert!(matches!(ending, ToolResult::NotRun(_)), "{ending:?}");
     }

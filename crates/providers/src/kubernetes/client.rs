@@ -1,8 +1,9 @@
 //! The HTTP client of one API server: TLS with the cluster's own authority and a named crypto
 //! provider, HTTP/1.1, answers of bounded length. A refusal comes back as the server's [`Status`].
 
-use super::config::{Access, Token};
+use super::config::{Access, Token, TokenError};
 use super::object::Status;
+use crate::fault::LocalShortage;
 use crate::http_client::form::Form;
 use crate::secret_mask::SecretMask;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE};
@@ -88,6 +89,8 @@ pub enum RequestError {
     Unbuildable(http::Error),
     /// The file with the token could not be read, and nothing was sent.
     NoToken(String),
+    /// This host lacks what it needs to send it.
+    NoResources(LocalShortage),
     /// Below HTTP: no connection, or one that broke.
     Broken(Box<dyn Error + Send + Sync>),
 }
@@ -136,7 +139,10 @@ impl Client {
     ) -> Result<(String, Option<Timestamp>), RequestError> {
         // A token file may rotate: the token that is sent is the one that is masked.
         let token = self.token.as_ref().map(|token| token.read());
-        let token = token.transpose().map_err(RequestError::NoToken)?;
+        let token = token.transpose().map_err(|error| match error {
+            TokenError::Unusable(why) => RequestError::NoToken(why),
+            TokenError::NoResources(shortage) => RequestError::NoResources(shortage),
+        })?;
         let request = self.request(request.clone(), token.as_ref())?;
         let (head, body) = self.pool.request(request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;

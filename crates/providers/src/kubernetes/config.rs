@@ -7,10 +7,12 @@
 //! text: it holds keys.
 
 use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
-use crate::http_client::Certificate;
+use crate::fault::LocalShortage;
+use crate::http_client::{Certificate, Endpoint};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::Uri;
+use model::credential::Peer;
 use model::fault::{Fault, FaultCode, Result};
 use model::time::Timestamp;
 use rustls::RootCertStore;
@@ -18,6 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// More than any kubeconfig needs.
@@ -49,8 +52,24 @@ pub enum Token {
 /// More than any token needs.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
+/// Why a token cannot be read.
+#[derive(Debug)]
+pub enum TokenError {
+    Unusable(String),
+    NoResources(LocalShortage),
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(why) => f.write_str(why),
+            Self::NoResources(shortage) => shortage.fmt(f),
+        }
+    }
+}
+
 impl Token {
-    pub fn read(&self) -> Result<SecretString, String> {
+    pub fn read(&self) -> Result<SecretString, TokenError> {
         match self {
             Self::Fixed(token) => Ok(token.clone()),
             Self::File { folder, path } => read_token_file(folder, path),
@@ -59,19 +78,23 @@ impl Token {
 }
 
 /// The links in the path are followed first: only files inside of the folder are read.
-fn read_token_file(folder: &Path, path: &Path) -> Result<SecretString, String> {
+fn read_token_file(folder: &Path, path: &Path) -> Result<SecretString, TokenError> {
     use std::io::Read;
-    let failed = |what: &Path, error: std::io::Error| format!("{}: {error}", what.display());
+    let failed = |what: &Path, error: std::io::Error| match LocalShortage::of(&error) {
+        Some(shortage) => TokenError::NoResources(shortage),
+        None => TokenError::Unusable(format!("{}: {error}", what.display())),
+    };
     let folder = folder.canonicalize().map_err(|error| failed(folder, error))?;
     let real = path.canonicalize().map_err(|error| failed(path, error))?;
     if !real.starts_with(&folder) {
-        return Err(format!("{} is not in the folder {}", path.display(), folder.display()));
+        let message = format!("{} is not in the folder {}", path.display(), folder.display());
+        return Err(TokenError::Unusable(message));
     }
     let mut text = String::new();
     let file = std::fs::File::open(&real).map_err(|error| failed(path, error))?;
     file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).map_err(|error| failed(path, error))?;
     match text.trim() {
-        "" => Err(format!("{} is empty", path.display())),
+        "" => Err(TokenError::Unusable(format!("{} is empty", path.display()))),
         token => Ok(token.to_owned().into()),
     }
 }
@@ -100,6 +123,13 @@ pub fn read(text: &SecretString, token_folder: Option<&Path>) -> Result<Access> 
         return Err(unusable("has neither a token nor a client certificate for its user"));
     }
     Ok(access)
+}
+
+/// The server of a kubeconfig. None: it cannot be read.
+pub fn server(text: &SecretString) -> Option<Peer> {
+    let config = parse(text.expose_secret()).ok()?;
+    let address = current_cluster(&config).ok()?.server.as_deref()?;
+    Endpoint::parse(address).ok().map(|(endpoint, _)| endpoint.peer())
 }
 
 /// When a kubeconfig expires. None: it does not say, or cannot be read.

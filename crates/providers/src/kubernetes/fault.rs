@@ -3,16 +3,14 @@
 
 use super::client::RequestError;
 use super::object::Status;
+use crate::fault::{LocalShortage, causes};
 use crate::http_client::text::one_line;
 use http_body_util::LengthLimitError;
 use model::fault::{Fault, FaultCode};
 use rustls::AlertDescription;
 use std::error::Error;
-use std::io;
 use std::time::Duration;
 
-/// How many nested causes of an error are examined.
-const MAX_CAUSES: usize = 16;
 /// The longest server message that a fault quotes.
 const MAX_MESSAGE_CHARS: usize = 300;
 
@@ -82,6 +80,7 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
             FaultCode::CredentialMissing,
             format!("was not asked, as the token of the kubeconfig cannot be used: {why}"),
         ),
+        RequestError::NoResources(shortage) => return shortage.fault(&address),
         RequestError::Broken(error) => broken(call, error.as_ref()),
     };
     let fault = Fault::new(code, format!("{}; it {rest}", call.describe(address)));
@@ -94,6 +93,7 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
         | RequestError::NotText
         | RequestError::Unbuildable(_)
         | RequestError::NoToken(_)
+        | RequestError::NoResources(_)
         | RequestError::Broken(_) => fault,
     }
 }
@@ -148,6 +148,9 @@ fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (F
             .downcast_ref::<hyper_util::client::legacy::Error>()
             .is_some_and(|error| error.is_connect())
     });
+    if let Some(shortage) = LocalShortage::among(error).filter(|_| !connected) {
+        return (FaultCode::LocalResources, format!("was not asked: {shortage}"));
+    }
     let deepest = causes(error).last().map_or_else(String::new, ToString::to_string);
     if connected {
         return (lost(call), format!("broke off before it had answered ({})", short(&deepest)));
@@ -184,19 +187,6 @@ fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (FaultCode, String) {
 /// The code for a missing answer.
 fn lost(call: &ApiCall<'_>) -> FaultCode {
     if call.changes() { FaultCode::AnswerLost } else { FaultCode::ClusterUnreachable }
-}
-
-/// The error and its sources.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| source_of(*error)).take(MAX_CAUSES)
-}
-
-/// `io::Error::source` skips the error that it wraps.
-fn source_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-        Some(inner) => Some(inner),
-        None => error.source(),
-    }
 }
 
 fn short(text: &str) -> String {

@@ -49,19 +49,9 @@ pub struct JoinMaterial {
     pub token: SecretString,
     /// The authority's public keys, as `sha256:…`.
     pub ca_hashes: Vec<String>,
+    /// The authority's certificates, PEM in base64.
+    pub ca_data: String,
     pub expires_at: Timestamp,
-}
-
-impl JoinMaterial {
-    /// The arguments of `kubeadm` for a shell. They need no quoting: each part was checked.
-    pub fn arguments(&self) -> SecretString {
-        let mut line = format!("join {} --token {}", self.server, self.token.expose_secret());
-        for hash in &self.ca_hashes {
-            line.push_str(" --discovery-token-ca-cert-hash ");
-            line.push_str(hash);
-        }
-        line.into()
-    }
 }
 
 /// A generated token that does not exist in the cluster yet.
@@ -76,6 +66,7 @@ pub struct Token {
 struct Info {
     server: String,
     ca_hashes: Vec<String>,
+    ca_data: String,
 }
 
 impl Cluster {
@@ -94,7 +85,7 @@ impl Cluster {
                 format!("a join token lives for up to {MAX_TTL:?}, and cannot for {ttl:?}");
             return Err(Fault::new(FaultCode::NotSupported, message));
         };
-        let Info { server, ca_hashes } = self.cluster_info().await?;
+        let Info { server, ca_hashes, ca_data } = self.cluster_info().await?;
         // Kubernetes reads whole seconds.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let expires_at = now.saturating_add(lifetime).unwrap_or(now);
@@ -104,7 +95,8 @@ impl Cluster {
             return Err(Fault::new(FaultCode::EffectFailed, message));
         }
         let token = SecretString::from(format!("{id}.{secret}"));
-        Ok(JoinMaterial { server, token_id: id.clone(), token, ca_hashes, expires_at })
+        let token_id = id.clone();
+        Ok(JoinMaterial { server, token_id, token, ca_hashes, ca_data, expires_at })
     }
 
     /// Removes a token. An absent one counts as removed.
@@ -143,8 +135,10 @@ impl Cluster {
         let pem = cluster.certificate_authority_data.as_deref().and_then(|data| {
             BASE64_STANDARD.decode(data.split_whitespace().collect::<String>()).ok()
         });
-        let ca_hashes = pem.and_then(|pem| ca_hashes(&pem));
-        Ok(Info { server, ca_hashes: ca_hashes.ok_or_else(|| odd("has no readable authority"))? })
+        let unreadable = || odd("has no readable authority");
+        let pem = pem.ok_or_else(unreadable)?;
+        let ca_hashes = ca_hashes(&pem).ok_or_else(unreadable)?;
+        Ok(Info { server, ca_hashes, ca_data: BASE64_STANDARD.encode(pem) })
     }
 
     /// Creates the token's secret. False when the id exists already.
@@ -312,13 +306,9 @@ mod tests {
             token_id: "abcdef".into(),
             token: "abcdef.hush".into(),
             ca_hashes: vec!["sha256:00".into(), "sha256:01".into()],
+            ca_data: "Q0E=".into(),
             expires_at: Timestamp::UNIX_EPOCH,
         };
         assert!(!format!("{material:?}").contains("hush"));
-        assert_eq!(
-            material.arguments().expose_secret(),
-            "join k:6443 --token abcdef.hush --discovery-token-ca-cert-hash sha256:00 \
-             --discovery-token-ca-cert-hash sha256:01"
-        );
     }
 }

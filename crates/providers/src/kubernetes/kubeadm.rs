@@ -11,31 +11,56 @@ const JOIN_CONFIGURATION: &str = "JoinConfiguration";
 pub const PRELUDE: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; SUDO=; \
     [ \"$(id -u)\" = 0 ] || ! command -v sudo >/dev/null || SUDO='sudo -n'";
 
-/// The script that joins the host under this name.
+/// The script that joins the host under this name. The token is in a file in the folder of the job,
+/// which is removed when kubeadm has ended: every user of a host sees the arguments of a process.
 pub fn join_script(
     material: &JoinMaterial,
     options: &KubeadmOptions,
     node_name: &str,
 ) -> Result<SecretString> {
-    let mut arguments: Vec<String> = Vec::new();
-    let mut script = PRELUDE.to_owned();
+    let (option, content) = match options.config.is_empty() {
+        true => ("--discovery-file", discovery_file(material)),
+        false => ("--config", join_config(material, options, node_name)?),
+    };
+    let mut arguments = vec![format!("join {option} \"$FILE\"")];
     if options.config.is_empty() {
-        arguments.push(material.arguments().expose_secret().to_owned());
         arguments.push(format!("--node-name {node_name}"));
-    } else {
-        let config = join_config(material, options, node_name)?;
-        // The file has the token in it, and is removed when kubeadm has ended.
-        script.push_str("; umask 077; FILE=$(mktemp) || exit; trap 'rm -f \"$FILE\"' EXIT; ");
-        script.push_str(&format!("printf '%s' {} >\"$FILE\" || exit", quote(&config)));
-        arguments.push("join --config \"$FILE\"".to_owned());
     }
     if !options.ignore_preflight_errors.is_empty() {
         let ignored = options.ignore_preflight_errors.join(",");
         arguments.push(format!("--ignore-preflight-errors={}", quote(&ignored)));
     }
     arguments.extend(options.arguments.iter().map(|argument| quote(argument)));
-    script.push_str(&format!("; $SUDO env \"PATH=$PATH\" kubeadm {}", arguments.join(" ")));
+    // A shell that a signal ends does not run its EXIT trap; one that exits does. The content is
+    // JSON, so none of its lines is the end marker.
+    let script = format!(
+        "{PRELUDE}\numask 077\nFILE=${{FARRIER_JOB_FOLDER:?}}/join\n\
+         trap 'rm -f \"$FILE\"' EXIT\ntrap 'exit 143' TERM INT HUP\n\
+         cat >\"$FILE\" <<'END_OF_FILE' || exit\n{content}\nEND_OF_FILE\n\
+         $SUDO env \"PATH=$PATH\" kubeadm {}\n",
+        arguments.join(" ")
+    );
     Ok(script.into())
+}
+
+/// A kubeconfig with the token. JSON is YAML, so kubeadm reads it.
+fn discovery_file(material: &JoinMaterial) -> String {
+    const NAME: &str = "farrier";
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{
+            "name": NAME,
+            "cluster": {
+                "server": format!("https://{}", material.server),
+                "certificate-authority-data": material.ca_data,
+            },
+        }],
+        "users": [{ "name": NAME, "user": { "token": material.token.expose_secret() } }],
+        "contexts": [{ "name": NAME, "context": { "cluster": NAME, "user": NAME } }],
+        "current-context": NAME,
+    })
+    .to_string()
 }
 
 /// What is wrong with the config of a plan, as in "is not YAML".
@@ -109,6 +134,7 @@ mod tests {
             token_id: "abcdef".into(),
             token: "abcdef.hush".into(),
             ca_hashes: vec!["sha256:00".into()],
+            ca_data: "Q0E=".into(),
             expires_at: Timestamp::UNIX_EPOCH,
         }
     }
@@ -120,7 +146,7 @@ mod tests {
     #[test]
     fn arguments_are_words_of_the_shell() {
         let plain = script(&KubeadmOptions::default());
-        let line = "kubeadm join k:6443 --token abcdef.hush --discovery-token-ca-cert-hash sha256:00 --node-name n1";
+        let line = "kubeadm join --discovery-file \"$FILE\" --node-name n1\n";
         assert!(plain.starts_with(PRELUDE) && plain.ends_with(line), "{plain}");
         let more = script(&KubeadmOptions {
             arguments: vec!["--cri-socket=unix:///run/it's.sock".into()],
@@ -128,7 +154,25 @@ mod tests {
             ..Default::default()
         });
         let end = r"--node-name n1 --ignore-preflight-errors='Swap,Mem' '--cri-socket=unix:///run/it'\''s.sock'";
-        assert!(more.ends_with(end), "{more}");
+        assert!(more.trim_end().ends_with(end), "{more}");
+    }
+
+    #[test]
+    fn the_token_is_in_a_file_and_in_no_argument() {
+        let config = "{kind: JoinConfiguration}".to_string();
+        for options in
+            [KubeadmOptions::default(), KubeadmOptions { config, ..KubeadmOptions::default() }]
+        {
+            let script = script(&options);
+            let (before, rest) = script.split_once("<<'END_OF_FILE'").unwrap();
+            let (content, after) = rest.split_once("\nEND_OF_FILE\n").unwrap();
+            assert!(content.contains("abcdef.hush"), "{script}");
+            assert!(!before.contains("hush") && !after.contains("hush"), "{script}");
+        }
+        let file: Value = serde_json::from_str(&discovery_file(&material())).unwrap();
+        assert_eq!(file["clusters"][0]["cluster"]["server"], "https://k:6443");
+        assert_eq!(file["clusters"][0]["cluster"]["certificate-authority-data"], "Q0E=");
+        assert_eq!(file["users"][0]["user"]["token"], "abcdef.hush");
     }
 
     #[test]
@@ -150,7 +194,6 @@ mod tests {
         assert_eq!(parts[1]["maxPods"], 50);
         let called = script(&options);
         assert!(called.contains("kubeadm join --config \"$FILE\""), "{called}");
-        assert!(!called.contains("--token"), "{called}");
         for bad in [
             "kind: InitConfiguration",
             "[",

@@ -2,6 +2,7 @@
 //! path of the API. The scheme is required: a region serves plain HTTP until it has a certificate.
 
 use crate::http_client::Endpoint;
+use model::credential::Peer;
 use model::refusal::Refusal;
 use std::fmt;
 
@@ -44,6 +45,11 @@ impl Address {
 
     pub(super) const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The region as the peer of a login.
+    pub fn peer(&self) -> Peer {
+        self.endpoint.peer()
     }
 
     /// The full path of an API resource such as `machines/abc123/`.

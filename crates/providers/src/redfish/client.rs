@@ -94,7 +94,8 @@ impl RedfishClient {
             max_answer_bytes: MAX_ANSWER_BYTES,
             keeps_connection: true,
         };
-        let http = Arc::new(HttpClient::new(endpoint, trust, settings)?);
+        let allowed = login.allowed.clone();
+        let http = Arc::new(HttpClient::new(endpoint, allowed, trust, settings)?);
         let sessions_path = format!("{ROOT}/SessionService/Sessions");
         let (method, session) = (AuthMethod::Basic, Mutex::new(None));
         Ok(Self { http, login, method, sessions_path, session })

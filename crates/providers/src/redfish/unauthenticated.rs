@@ -4,6 +4,7 @@
 use super::client::RedfishClient;
 use super::{About, Login, Settings};
 use crate::http_client::{Certificate, Endpoint, Trust};
+use model::credential::AllowedAddresses;
 use model::fault::Result;
 
 pub struct UnauthenticatedBmc(RedfishClient);
@@ -11,7 +12,11 @@ pub struct UnauthenticatedBmc(RedfishClient);
 impl UnauthenticatedBmc {
     pub fn new(endpoint: Endpoint, trust: Trust, settings: &Settings) -> Result<Self> {
         // No request is sent with a login.
-        let nobody = Login { user: String::new(), password: String::new().into() };
+        let nobody = Login {
+            user: String::new(),
+            password: String::new().into(),
+            allowed: AllowedAddresses::Any,
+        };
         RedfishClient::unopened(endpoint, nobody, trust, settings).map(Self)
     }
 

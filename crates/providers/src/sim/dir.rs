@@ -13,6 +13,7 @@
 use super::effect_log::EffectRecord;
 use super::fault::Rules;
 use super::hardware::Hardware;
+use crate::fault::LocalShortage;
 use model::fault::{Fault, FaultCode, Result};
 use model::id::MachineId;
 use model::time::Timestamp;
@@ -190,7 +191,10 @@ fn garbled(path: &Path, error: &dyn std::error::Error) -> Fault {
 }
 
 fn unreachable(path: &Path, error: &io::Error) -> Fault {
-    Fault::new(FaultCode::BmcUnreachable, format!("{}: {error}", path.display()))
+    match LocalShortage::of(error) {
+        Some(shortage) => shortage.fault(&path.display()),
+        None => Fault::new(FaultCode::BmcUnreachable, format!("{}: {error}", path.display())),
+    }
 }
 
 /// The id, with special characters in hexadecimal.

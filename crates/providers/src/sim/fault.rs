@@ -5,8 +5,9 @@
 //! effect does not match probes, only `probe` does, so that background probes never use up a rule
 //! that is meant for an operation.
 
+use super::job::FailsAt;
 use model::effect::{CallVerb, Effect};
-use model::fault::{EffectOutcome, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
 use model::refusal::{Reason, Refusal};
@@ -19,6 +20,8 @@ pub const MAX_RULES: usize = 256;
 pub const MAX_DELAY_MS: u32 = 3_600_000;
 /// The word that selects probes.
 pub const PROBE: &str = "probe";
+/// The effect that writes the disk of a machine.
+const WRITE: &str = "repave";
 /// The effect of starting child runs, which calls no hardware.
 const PARTS: &str = "parts";
 
@@ -26,7 +29,7 @@ const PARTS: &str = "parts";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Reports a failure. The effect has not happened.
+    /// Reports a failure. The effect has not happened, or only a part of it.
     Fail,
     /// Never responds. The effect has not happened.
     Hang,
@@ -83,6 +86,10 @@ pub struct FaultRule {
     /// For `fail`: the code of the fault. None: a code that fits the effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<FaultCode>,
+    /// For `fail` of a disk write: how much is written when it fails, in percent. Zero: it fails
+    /// before it begins.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub at_percent: u8,
     /// How often the rule has applied.
     #[serde(default, rename = "struck")]
     pub applied_count: u32,
@@ -90,6 +97,10 @@ pub struct FaultRule {
 
 const fn perform() -> CallVerb {
     CallVerb::Perform
+}
+
+const fn is_zero(percent: &u8) -> bool {
+    *percent == 0
 }
 
 impl FilterValues for FaultRule {
@@ -118,6 +129,7 @@ impl FaultRule {
             delay_ms: 0,
             message: String::new(),
             code: None,
+            at_percent: 0,
             applied_count: 0,
         }
     }
@@ -147,6 +159,7 @@ impl FaultRule {
         text::check_optional_reason("fault.message", &self.message)?;
         self.check_effect()?;
         self.check_code()?;
+        self.check_percent()?;
         let probes = self.effect == PROBE;
         if probes && self.verb != CallVerb::Perform {
             let problem = format!("is {:?}, but a probe has no verb", self.verb.as_str());
@@ -208,6 +221,29 @@ impl FaultRule {
         }
     }
 
+    /// Only a disk write that is started can fail on its way.
+    fn check_percent(&self) -> Result<(), Refusal> {
+        let percent = self.at_percent;
+        let writes = self.effect == WRITE && self.verb == CallVerb::Perform;
+        let problem = format!("is {percent}");
+        match percent {
+            0 => Ok(()),
+            100.. => Err(Refusal::invalid("fault.at_percent", problem, "use 1 to 99")),
+            _ if self.action == Action::Fail && writes => Ok(()),
+            _ => {
+                let instead = "use it with the action fail, the effect repave and the verb perform";
+                Err(Refusal::invalid("fault.at_percent", problem, instead))
+            }
+        }
+    }
+
+    /// The failure of a job that has done a part of its work. None: it fails before it begins.
+    pub fn fails_at(&self) -> Option<FailsAt> {
+        let code = self.code.unwrap_or(FaultCode::EffectFailed);
+        let fault = Fault::new(code, self.fault_message());
+        (self.at_percent > 0).then_some(FailsAt { percent: self.at_percent, fault })
+    }
+
     pub fn delay(&self) -> Duration {
         Duration::from_millis(u64::from(self.delay_ms))
     }
@@ -223,6 +259,17 @@ impl FaultRule {
             Action::Twice => "the order came twice",
         };
         if self.message.is_empty() { default.into() } else { self.message.clone() }
+    }
+
+    /// The fault of a call whose answer is lost or unreadable.
+    pub fn lost_answer(&self) -> Fault {
+        let code = match self.action {
+            Action::Garbage => FaultCode::AnswerGarbled,
+            Action::Drop | Action::Fail | Action::Hang | Action::Slow | Action::Twice => {
+                FaultCode::AnswerLost
+            }
+        };
+        Fault::new(code, self.fault_message())
     }
 
     fn matches(&self, machine: &str, selected: &FaultSubject<'_>) -> bool {
@@ -384,7 +431,28 @@ mod tests {
                 "fault.code",
                 "action fail",
             ),
-            (slow, "fault.delay_ms", "3600000"),
+            (slow.clone(), "fault.delay_ms", "3600000"),
+            (
+                FaultRule { effect: "repave".into(), at_percent: 100, ..fail.clone() },
+                "fault.at_percent",
+                "use 1 to 99",
+            ),
+            (FaultRule { at_percent: 44, ..fail.clone() }, "fault.at_percent", "repave"),
+            (
+                FaultRule {
+                    effect: "repave".into(),
+                    verb: CallVerb::Follow,
+                    at_percent: 44,
+                    ..fail.clone()
+                },
+                "fault.at_percent",
+                "verb perform",
+            ),
+            (
+                FaultRule { effect: "repave".into(), at_percent: 44, delay_ms: 5, ..slow },
+                "fault.at_percent",
+                "action fail",
+            ),
             (
                 FaultRule { effect: PROBE.into(), verb: CallVerb::Stop, ..fail },
                 "fault.verb",

@@ -5,7 +5,7 @@
 
 use super::device::Device;
 use super::effect_log::EffectRecord;
-use super::job::{Job, JobEnd};
+use super::job::{FailsAt, Job, JobEnd};
 use super::node::Node;
 use super::stage::SimulatedMaas;
 use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, imaged};
@@ -39,7 +39,11 @@ pub struct Hardware {
     /// The number of boots.
     pub boot_id: u64,
     pub booted_at: Timestamp,
+    /// The source of the next boot. PXE applies to one boot.
     pub netboot: NetbootMode,
+    /// The source of the last boot.
+    #[serde(default = "from_disk")]
+    pub booted_from: NetbootMode,
     pub image: String,
     pub cluster: Option<String>,
     pub cordoned: bool,
@@ -65,6 +69,7 @@ impl Hardware {
             boot_id: 1,
             booted_at: now,
             netboot: NetbootMode::Disk,
+            booted_from: NetbootMode::Disk,
             image: FACTORY_IMAGE.into(),
             cluster: None,
             cordoned: false,
@@ -79,7 +84,13 @@ impl Hardware {
     }
 
     /// Starts the effect under the key, unless the key is known.
-    pub fn begin(&mut self, key: &EffectKey, effect: &Effect, takes_ms: u64, now: Timestamp) {
+    pub fn begin(
+        &mut self,
+        key: &EffectKey,
+        effect: &Effect,
+        (takes_ms, fails): (u64, Option<FailsAt>),
+        now: Timestamp,
+    ) {
         if self.jobs.contains_key(key) {
             return;
         }
@@ -87,6 +98,7 @@ impl Hardware {
             Some(fault) => Job::ended(effect.clone(), now, JobEnd::Refused { fault }),
             None => Job {
                 already: self.observe(key, effect).is_ok(),
+                fails,
                 ..Job::begun(effect.clone(), now, takes_ms)
             },
         };
@@ -119,6 +131,11 @@ impl Hardware {
             .collect();
         due.sort();
         for (at, key) in due {
+            let fails = self.jobs.get(&key).and_then(|job| job.fails.clone());
+            if let Some(FailsAt { fault, .. }) = fails {
+                self.end_early(&key, JobEnd::Failed { fault }, at);
+                continue;
+            }
             let Some(mut job) = self.jobs.remove(&key) else { continue };
             self.act(&key, &job.effect, at);
             self.acts += 1;
@@ -222,9 +239,9 @@ impl Hardware {
     /// Why the effect cannot start.
     fn refusal(&self, effect: &Effect) -> Option<Fault> {
         match effect {
-            Effect::Repave { .. } => match self.netboot {
-                NetbootMode::Pxe => None,
-                NetbootMode::Disk => {
+            Effect::Repave { .. } => match (self.netboot, self.booted_from) {
+                (NetbootMode::Pxe, _) | (_, NetbootMode::Pxe) => None,
+                (NetbootMode::Disk, NetbootMode::Disk) => {
                     Some(Fault::new(FaultCode::EffectFailed, "machine booted from disk, not PXE"))
                 }
             },
@@ -269,7 +286,7 @@ impl Hardware {
                 self.image = image.clone();
                 self.leave();
                 self.cordoned = false;
-                // PXE applies to one boot: the next one is from disk.
+                // The written system starts from disk.
                 self.netboot = NetbootMode::Disk;
                 self.boot(at);
             }
@@ -314,6 +331,8 @@ impl Hardware {
 
     pub(super) fn boot(&mut self, at: Timestamp) {
         self.power = Power::On;
+        self.booted_from = self.netboot;
+        self.netboot = NetbootMode::Disk;
         self.boot_id += 1;
         self.booted_at = at;
     }
@@ -450,15 +469,8 @@ impl Hardware {
     }
 }
 
-/// What a probe observes of a machine that no power shelf feeds: neither its system nor its BMC
-/// answers.
-pub fn probe_unfed() -> Vec<ConditionObservation> {
-    let lost =
-        |condition, code: FaultCode| ConditionObservation::new(condition, false, code.as_str());
-    vec![
-        lost(ConditionType::Reachable, FaultCode::HostUnreachable),
-        lost(ConditionType::BmcReachable, FaultCode::BmcUnreachable),
-    ]
+const fn from_disk() -> NetbootMode {
+    NetbootMode::Disk
 }
 
 pub fn outcome(text: impl Into<String>, observed: Option<ConditionObservation>) -> CallOutcome {

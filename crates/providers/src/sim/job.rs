@@ -149,8 +149,19 @@ pub struct Job {
     /// Whether its goal held before it started.
     #[serde(default)]
     pub already: bool,
+    /// A fault rule lets it fail before it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<FailsAt>,
     /// None while it runs.
     pub ending: Option<JobEnd>,
+}
+
+/// The failure of a job that has done a part of its work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailsAt {
+    /// How much of the work is done by then.
+    pub percent: u8,
+    pub fault: Fault,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,7 +199,15 @@ impl JobEnd {
 
 impl Job {
     pub fn begun(effect: Effect, started_at: Timestamp, takes_ms: u64) -> Self {
-        Self { effect, started_at, takes_ms, applied: false, already: false, ending: None }
+        Self {
+            effect,
+            started_at,
+            takes_ms,
+            applied: false,
+            already: false,
+            fails: None,
+            ending: None,
+        }
     }
 
     pub fn ended(effect: Effect, at: Timestamp, ending: JobEnd) -> Self {
@@ -197,7 +216,17 @@ impl Job {
 
     /// When it ends unless it is stopped.
     pub fn due(&self) -> Timestamp {
-        self.started_at + Duration::from_millis(self.takes_ms)
+        self.started_at + Duration::from_millis(self.runs_ms())
+    }
+
+    /// How long it runs unless it is stopped.
+    fn runs_ms(&self) -> u64 {
+        self.takes_ms.saturating_mul(self.max_percent()) / 100
+    }
+
+    /// How much of its work it does unless it is stopped.
+    pub fn max_percent(&self) -> u64 {
+        self.fails.as_ref().map_or(100, |fails| u64::from(fails.percent))
     }
 
     /// How long it has run; constant after a stop.
@@ -209,7 +238,7 @@ impl Job {
                 | JobEnd::Failed { .. }
                 | JobEnd::Refused { .. }
                 | JobEnd::StoppedBeforeStart,
-            ) => return self.takes_ms,
+            ) => return self.runs_ms(),
             None => now,
         };
         u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
@@ -227,6 +256,9 @@ impl Job {
 
     /// How much of an image is on the disk. None for other work, and after its end.
     pub fn written_percent(&self, now: Timestamp) -> Option<u64> {
+        if let (Some(fails), Some(JobEnd::Failed { .. })) = (&self.fails, &self.ending) {
+            return Some(u64::from(fails.percent));
+        }
         let at_work = matches!(self.ending, None | Some(JobEnd::Stopped { .. }));
         let writes = at_work && matches!(self.effect, Effect::Repave { .. });
         writes.then(|| {

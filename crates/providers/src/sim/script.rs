@@ -52,6 +52,7 @@ pub fn log_so_far(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<LogText
     let elapsed_ms = job.elapsed_ms(now);
     let spoken = lines(machine, &job.effect)
         .into_iter()
+        .filter(|(percent, _)| *percent <= job.max_percent())
         .filter(|(percent, _)| at_ms(job, *percent) <= elapsed_ms)
         .map(|(_, text)| text);
     spoken.chain(last_words).collect()
@@ -65,6 +66,7 @@ pub fn next_log_at(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp 
         .map(|(percent, _)| at_ms(job, *percent))
         .find(|at_ms| *at_ms > elapsed_ms)
         .map_or(job.due(), |at_ms| job.started_at + Duration::from_millis(at_ms))
+        .min(job.due())
 }
 
 fn at_ms(job: &Job, percent: u64) -> u64 {

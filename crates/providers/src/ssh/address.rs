@@ -1,5 +1,6 @@
 //! The address of an SSH server.
 
+use model::credential::{Peer, PeerProtocol};
 use model::refusal::Refusal;
 use std::fmt;
 
@@ -26,6 +27,11 @@ impl Endpoint {
                 instead,
             )
         })
+    }
+
+    /// The server as the peer of a login.
+    pub fn peer(&self) -> Peer {
+        Peer { protocol: PeerProtocol::Ssh, host: self.host.clone(), port: self.port }
     }
 
     fn read(text: &str) -> Option<Self> {

@@ -5,6 +5,9 @@
 
 use super::hostkey::{HostKey, Trust};
 use super::{Endpoint, Settings};
+use crate::connect::{ConnectError, connect};
+use crate::fault::LocalShortage;
+use model::credential::AllowedAddresses;
 use model::fault::{Fault, FaultCode, Result};
 use russh::client::{self, AuthResult, DisconnectReason, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
@@ -14,7 +17,6 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The most rounds of a keyboard-interactive login.
@@ -27,6 +29,8 @@ const WINDOW_BYTES: u32 = 1 << 20;
 pub struct Login {
     pub user: String,
     pub proof: LoginSecret,
+    /// The addresses that the host's name may resolve to.
+    pub allowed: AllowedAddresses,
 }
 
 #[derive(Debug, Clone)]
@@ -132,11 +136,19 @@ async fn connect_hop(
     let Endpoint { host, port, .. } = &hop.endpoint;
     match before {
         None => {
-            let socket = TcpStream::connect((host.as_str(), *port)).await;
-            let socket = socket.map_err(|error| unreachable(hop, &error))?;
+            let socket = connect(&hop.endpoint.peer(), &hop.login.allowed).await;
+            let socket = socket.map_err(|error| match error {
+                ConnectError::Io(error) => LocalShortage::of(&error)
+                    .map_or_else(|| unreachable(hop, &error), |found| found.fault(&hop.endpoint)),
+                ConnectError::NotAllowed(fault) => fault,
+            })?;
             // Requests are small; without TCP_NODELAY they are only slower.
             let _ = socket.set_nodelay(true);
             handshake(socket, hop, settings).await
+        }
+        // The jump host resolves the name, so its address cannot be checked here.
+        Some(_) if hop.login.allowed != AllowedAddresses::Any => {
+            Err(AllowedAddresses::fault(&hop.endpoint.peer()))
         }
         Some(jump) => {
             let opened =

@@ -99,6 +99,16 @@ impl Host {
         self.state(key, &answer).map(|state| state.status())
     }
 
+    /// Confirms a running job that waits for it, and returns the job's state. The job waits with
+    /// the file `applied` in its folder, and the confirmation renames it to `confirmed`.
+    pub async fn confirm(&self, key: &str, earlier: &str) -> Result<JobStatus> {
+        let answer = self
+            .run_script(key, JobRequest::Confirm { earlier }, self.settings.call_timeout)
+            .await
+            .map_err(into_start_fault)?;
+        self.state(key, &answer).map(|state| state.status())
+    }
+
     /// Ends the job's process group: TERM, and KILL after the grace period. A key that has not
     /// started can never start: a late start is refused.
     pub async fn stop(&self, key: &str, grace: Duration) -> Result<StopResult> {
@@ -215,7 +225,9 @@ impl Host {
             ["failed"] => (FaultCode::EffectFailed, heartbeat),
             ["foreign"] => (
                 FaultCode::EffectFailed,
-                "the folder for jobs is a link or belongs to another user".to_string(),
+                "the folder for jobs is a link, belongs to another user, or can be written by \
+                 others; look at what is in it, then remove it from the host"
+                    .to_string(),
             ),
             ["groupless"] => (
                 FaultCode::NotSupported,

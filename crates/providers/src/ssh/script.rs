@@ -30,12 +30,32 @@ const LEAD: &str = include_str!("sh/lead.sh");
 /// A request about a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum JobRequest<'a> {
-    Start { command: &'a str },
-    Status { skip: u64, most: usize, tenths: u64 },
-    Fetch { file: &'static str, block: u64, first: u64, count: u64 },
-    Stop { tenths: u64, kill_wait_tenths: u64 },
+    Start {
+        command: &'a str,
+    },
+    Status {
+        skip: u64,
+        most: usize,
+        tenths: u64,
+    },
+    Fetch {
+        file: &'static str,
+        block: u64,
+        first: u64,
+        count: u64,
+    },
+    Stop {
+        tenths: u64,
+        kill_wait_tenths: u64,
+    },
+    /// `earlier` is the path prefix of the marks of a job that an earlier version started.
+    Confirm {
+        earlier: &'a str,
+    },
     Forget,
-    Prune { days: u32 },
+    Prune {
+        days: u32,
+    },
 }
 
 /// The complete script for one request about the job of a key.
@@ -59,6 +79,10 @@ pub(super) fn script(settings: &Settings, key: &str, request: JobRequest<'_>) ->
         JobRequest::Stop { tenths, kill_wait_tenths: timeout } => {
             text += &format!("tenths={tenths}\ngrace={timeout}\n");
             include_str!("sh/stop.sh")
+        }
+        JobRequest::Confirm { earlier } => {
+            text += &format!("earlier='{earlier}'\n");
+            include_str!("sh/confirm.sh")
         }
         JobRequest::Forget => {
             text += &format!("nonce={}\n", nonce());

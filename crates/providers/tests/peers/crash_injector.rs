@@ -3,6 +3,7 @@
 //! the test drops the caller as a crash would.
 
 use async_trait::async_trait;
+use model::credential::Peer;
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
 use model::fault::{Fault, FaultCode};
@@ -11,7 +12,7 @@ use model::image::Image;
 use model::node::Node;
 use model::site::Site;
 use providers::state_store::{
-    Checkpoint, Credential, InMemoryStateStore, Lockout, ProviderStateStore,
+    Checkpoint, Credential, CredentialFacts, InMemoryStateStore, Lockout, ProviderStateStore,
 };
 use secrecy::SecretString;
 use serde_json::Value;
@@ -131,10 +132,24 @@ pub struct CountingStateStore {
 
 #[async_trait]
 impl ProviderStateStore for CountingStateStore {
-    async fn credential(&self, name: &str) -> Result<Credential, Fault> {
+    async fn credential(&self, name: &str, peer: &Peer) -> Result<Credential, Fault> {
         self.crash_injector.check_store(name)?;
         self.crash_injector
-            .call_or_crash(CallTarget::ProviderStateStore, self.inner.credential(name))
+            .call_or_crash(CallTarget::ProviderStateStore, self.inner.credential(name, peer))
+            .await
+    }
+
+    async fn kubeconfig(&self, name: &str) -> Result<SecretString, Fault> {
+        self.crash_injector.check_store(name)?;
+        self.crash_injector
+            .call_or_crash(CallTarget::ProviderStateStore, self.inner.kubeconfig(name))
+            .await
+    }
+
+    async fn credential_facts(&self, name: &str) -> Result<CredentialFacts, Fault> {
+        self.crash_injector.check_store(name)?;
+        self.crash_injector
+            .call_or_crash(CallTarget::ProviderStateStore, self.inner.credential_facts(name))
             .await
     }
 

@@ -11,6 +11,7 @@ use model::effect::{
 use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
+use model::target::TargetId;
 use providers::datacenter::{Datacenter, Settings};
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
@@ -66,7 +67,7 @@ async fn call_provider(
     effect: &Effect,
 ) -> CallResult {
     let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
-    let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
+    let target = Target { id: TargetId::from(&MachineId::trusted("m-1")), spec };
     let call =
         ProviderCall { key: key(effect.name()), verb, effect: effect.clone(), log_offset_bytes: 0 };
     let (journal, mut lines) = Journal::new();
@@ -219,12 +220,20 @@ async fn a_paused_worker_sends_nothing_after_a_stop() {
 async fn netboot_is_set_read_back_and_observed() {
     let (store, peer) = (store(), powered_on_bmc().serve().await);
     let one = replica(&store);
+    // A probe reads the source of the next boot too, for a record of a boot that was left armed.
+    let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
+    let machine = TargetId::from(&MachineId::trusted("m-1"));
+    let target = Target { id: machine.clone(), spec };
     let before = call_provider(&one, &peer, CallVerb::Observe, &PXE).await.unwrap();
     assert!(matches!(before, ProviderAnswer::Differs(_)), "{before:?}");
+    assert_eq!(one.boots_from_disk(&target).await, Ok(Some(true)));
     let done = call_provider(&one, &peer, CallVerb::Perform, &PXE).await.unwrap();
     assert!(matches!(done, ProviderAnswer::Done(_)), "{done:?}");
     let after = call_provider(&one, &peer, CallVerb::Observe, &PXE).await.unwrap();
     assert!(matches!(after, ProviderAnswer::Done(_)), "{after:?}");
+    assert_eq!(one.boots_from_disk(&target).await, Ok(Some(false)));
+    let without_bmc = Target { id: machine, spec: MachineSpec::default() };
+    assert_eq!(one.boots_from_disk(&without_bmc).await, Ok(None));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! as it is, change a resource, or answer some requests themselves.
 
 use crate::http::{Call, Peer, Response};
+use model::credential::AllowedAddresses;
 use providers::http_client::{Timeouts, Trust};
 use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, SystemSelector};
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ fn merge(into: &mut Value, from: &Value) {
 }
 
 pub fn login() -> Login {
-    Login { user: "root".into(), password: PASSWORD.into() }
+    Login { user: "root".into(), password: PASSWORD.into(), allowed: AllowedAddresses::Any }
 }
 
 pub fn settings(auth: Auth) -> Settings {

@@ -3,6 +3,7 @@
 //! refuses on demand.
 
 use crate::{DEADLINE, free_port, peer};
+use model::credential::AllowedAddresses;
 use model::fault::{Fault, FaultCode};
 use providers::ipmi::{
     Bmc, Boot, BootDevice, BootDuration, BootFrom, BootReadback, ChassisControl, Cipher, Login,
@@ -124,7 +125,8 @@ impl Sim {
     }
 
     fn bmc_as(&self, user: &str, password: &str, settings: Settings) -> Bmc {
-        let login = Login { user: user.into(), password: password.into() };
+        let login =
+            Login { user: user.into(), password: password.into(), allowed: AllowedAddresses::Any };
         Bmc::new(&self.url(), login, settings).unwrap()
     }
 
@@ -296,7 +298,8 @@ async fn a_closed_port_is_unreachable() {
     // Bound but never read, so that no other process answers there.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("ipmi://{}", socket.local_addr().unwrap());
-    let login = Login { user: "admin".into(), password: PASSWORD.into() };
+    let login =
+        Login { user: "admin".into(), password: PASSWORD.into(), allowed: AllowedAddresses::Any };
     let bmc = Bmc::new(&endpoint, login, settings()).unwrap();
     assert_eq!(bmc.power().await.unwrap_err().code, FaultCode::BmcUnreachable);
     assert_eq!(
@@ -318,7 +321,8 @@ async fn a_peer_that_speaks_something_else_is_unreachable() {
             let _ = socket.send_to(b"HTTP/1.1 400 Bad Request\r\n\r\n", from).await;
         }
     });
-    let login = Login { user: "admin".into(), password: PASSWORD.into() };
+    let login =
+        Login { user: "admin".into(), password: PASSWORD.into(), allowed: AllowedAddresses::Any };
     let bmc = Bmc::new(&endpoint, login, settings()).unwrap();
     assert_eq!(
         bmc.set_power(ChassisControl::Off).await.unwrap_err().code,

@@ -542,10 +542,24 @@ async fn a_folder_of_another_user_is_not_trusted() {
     let disk = sshd.home.path().join("disk");
     run_command(&host, &format!("mkdir {0}/elsewhere && ln -s elsewhere {0}/jobs", disk.display()))
         .await;
-    let fault = host.start("any", "true").await.unwrap_err();
-    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
-    assert!(fault.message.contains("is a link or belongs to another user"), "{fault}");
-    assert_eq!(host.status("any").await.unwrap_err().code, FaultCode::EffectFailed);
+    let refused = async |why: &str| {
+        let fault = host.start("any", "true").await.unwrap_err();
+        assert_eq!(fault.code, FaultCode::EffectFailed, "{why}: {fault}");
+        assert!(fault.message.contains("is a link, belongs to another user"), "{why}: {fault}");
+        assert_eq!(host.status("any").await.unwrap_err().code, FaultCode::EffectFailed, "{why}");
+    };
+    refused("a link").await;
+    // A status that says that the job has ended well, in a folder of the right user.
+    for mode in [777, 770, 702] {
+        let there = format!("{}/jobs", disk.display());
+        let plant = format!(
+            "rm -rf {there} && mkdir -p {there}/any/job && echo '0 0 0 0 0 .' >{there}/any/job/status"
+        );
+        run_command(&host, &format!("{plant} && chmod {mode} {there}")).await;
+        refused(&format!("others can write: {mode}")).await;
+    }
+    run_command(&host, &format!("chmod 755 {}/jobs", disk.display())).await;
+    assert!(matches!(host.status("any").await.unwrap(), JobStatus::Ended(JobExit::Code(0))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,16 +18,24 @@ use providers::datacenter::{Datacenter, Settings};
 use providers::ssh::LoginSecret;
 use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 /// The host says that its user is not root, and records what sudo is called with.
 const ID: &str = "#!/bin/sh\necho 1000\n";
 const SUDO: &str =
     "#!/bin/sh\necho \"sudo $*\" >>\"$HOME/happened\"\n[ \"$1\" = -n ] && shift\nexec \"$@\"\n";
-/// Records its arguments, and the config file that they name.
+/// Records its arguments, the file that they name with its mode, and the arguments of all
+/// processes.
 const KUBEADM: &str = "#!/bin/sh\necho \"kubeadm $*\" >>\"$HOME/happened\"\n\
-    [ \"$2\" = --config ] && cat \"$3\" >\"$HOME/config\"\nexit 0\n";
+    case $2 in --config | --discovery-file)\n\
+    cat \"$3\" >\"$HOME/config\"; ls -ln \"$3\" >\"$HOME/mode\"\n\
+    cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' >\"$HOME/listing\" ;;\nesac\nexit 0\n";
 /// Fails at its preflight checks, in the words of kubeadm 1.35.8 as it was run.
 const BROKEN_KUBEADM: &str = "#!/bin/sh\necho '[preflight] Running pre-flight checks'\n\
     echo '[preflight] Some fatal errors occurred:' >&2\n\
@@ -132,6 +140,64 @@ async fn a_join_uses_sudo_and_the_options_of_the_plan() {
     let reasons: Vec<_> =
         site.api.state.lock().events.values().map(|one| one["reason"].clone()).collect();
     assert_eq!(reasons, ["Joined"]);
+}
+
+/// Every user of a host can list its processes with their arguments.
+#[tokio::test]
+async fn a_join_token_is_in_no_process_listing_and_its_file_is_private() {
+    let config = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\n";
+    for config in ["", config] {
+        let Some(site) = JoinFixture::start(KUBEADM).await else { return };
+        site.api.state.lock().add_node(node("n1"));
+        let watch = Listing::start();
+        let options = KubeadmOptions { config: config.into(), ..KubeadmOptions::default() };
+        let joined = site.join("secret", options).await;
+        assert!(matches!(&joined, Ok(ProviderAnswer::Done(_))), "{joined:?}");
+        let read = |name: &str| std::fs::read_to_string(site.home().join(name)).unwrap();
+        let file: Value = serde_json::from_str(&read("config")).unwrap();
+        let token = match config.is_empty() {
+            true => &file["users"][0]["user"]["token"],
+            false => &file["discovery"]["bootstrapToken"]["token"],
+        };
+        let token = token.as_str().unwrap();
+        let secret = token.split_once('.').unwrap().1;
+        let mut listings = watch.stop();
+        listings.push_str(&read("listing"));
+        assert!(listings.contains("kubeadm"), "the listing has the join in it");
+        assert!(!listings.contains(secret), "a process had the token in its arguments");
+        assert!(!site.happened().contains(secret));
+        assert!(read("mode").starts_with("-rw-------"), "{}", read("mode"));
+        let jobs = site.host.settings().folder.unwrap();
+        assert!(read("mode").contains(jobs.as_str()), "{}", read("mode"));
+        let grep = Command::new("grep").args(["-rl", secret, jobs.as_str()]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&grep.stdout), "", "the token stays on the host");
+    }
+}
+
+/// Lists the processes of this computer until it is stopped.
+struct Listing(Arc<AtomicBool>, JoinHandle<BTreeSet<String>>);
+
+impl Listing {
+    fn start() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            let mut seen = BTreeSet::new();
+            while !stop.load(Ordering::SeqCst) {
+                let processes = std::fs::read_dir("/proc").unwrap().flatten();
+                let lines =
+                    processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
+                seen.extend(lines.map(|line| String::from_utf8_lossy(&line).into_owned()));
+            }
+            seen
+        });
+        Self(ended, thread)
+    }
+
+    fn stop(self) -> String {
+        self.0.store(true, Ordering::SeqCst);
+        self.1.join().unwrap().into_iter().collect::<Vec<_>>().join("\n")
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 //! changed.
 
 use crate::maas_api::{End, NodeStatus, OperationTime, PlannedOutcomes, Trouble};
-use crate::maas_fixture::{MAC, MaasFixture, NODE, effect};
+use crate::maas_fixture::{MAC, MaasFixture, NODE, bound, effect};
 use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::{EffectOutcome, FaultCode};
 use model::node::{NodeStage, NodeState, StageExecutor};
+use providers::state_store::Secret;
 use serde_json::json;
 use std::time::Duration;
 
@@ -62,6 +63,25 @@ async fn an_invalid_site_names_its_field() {
     fixture
         .assert_fails(NodeStage::LoadSiteConfig, FaultCode::CredentialMissing, &["nobody"])
         .await;
+}
+
+/// MAAS gets the password of the BMC and sends it there: the binding must include both.
+#[tokio::test]
+async fn the_password_of_a_bmc_goes_to_maas_only_if_both_are_bound() {
+    let fixture = MaasFixture::new().await;
+    let password = || Secret::Password { user: "root".into(), password: "calvin".into() };
+    for peers in [&["10.0.0.5"][..], &["127.0.0.1"], &["192.0.2.0/24"], &[]] {
+        fixture.store.bind_credential("bmc", password(), bound(peers));
+        fixture
+            .assert_fails(
+                NodeStage::ResolvePowerCredentials,
+                FaultCode::CredentialNotAllowed,
+                &["was not sent to"],
+            )
+            .await;
+    }
+    fixture.store.bind_credential("bmc", password(), bound(&["10.0.0.5", "127.0.0.1"]));
+    fixture.perform(NodeStage::ResolvePowerCredentials).await;
 }
 
 #[tokio::test]

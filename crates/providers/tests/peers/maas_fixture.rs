@@ -4,6 +4,7 @@
 
 use crate::crash_injector::{CountingStateStore, CrashInjector};
 use crate::maas_api::{KEY, MaasApi, NodeStatus};
+use model::credential::CredentialPolicy;
 use model::effect::{
     CallOutcome, CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall,
 };
@@ -54,7 +55,7 @@ impl MaasFixture {
             password: text.to_string().into(),
         };
         store.set_credential("maas-east", Secret::MaasKey { key: KEY.to_string().into() });
-        store.set_credential("bmc", password("calvin"));
+        store.bind_credential("bmc", password("calvin"), bound(&["0.0.0.0/0", "::/0"]));
         let spec = SiteSpec {
             maas_url: api.url(),
             maas_credential: "maas-east".into(),
@@ -240,4 +241,10 @@ fn done_message(answer: CallResult, stage: NodeStage) -> String {
 pub fn effect(stage: NodeStage, undo: bool) -> Effect {
     let (node, site) = (NodeId::trusted(NODE), Some(SiteId::trusted(SITE)));
     Effect::Stage { stage, node, site, provider: "maas".into(), undo }
+}
+
+/// A binding to these peers, over plain HTTP too.
+pub fn bound(peers: &[&str]) -> CredentialPolicy {
+    let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    CredentialPolicy::parse("peers", &peers, true).unwrap()
 }

@@ -5,10 +5,12 @@
 //! with a password or an unusual shell, and a small disk, without changing the computer.
 
 use crate::{DEADLINE, free_port, peer, skip};
+use model::credential::AllowedAddresses;
 use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Settings, Trust};
 use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -150,7 +152,8 @@ impl Sshd {
     }
 
     pub fn login(&self, proof: LoginSecret) -> Login {
-        Login { user: if is_root() { USER.to_string() } else { id("-un") }, proof }
+        let user = if is_root() { USER.to_string() } else { id("-un") };
+        Login { user, proof, allowed: AllowedAddresses::Any }
     }
 
     pub fn key(&self) -> LoginSecret {
@@ -288,10 +291,33 @@ fn lay_out(home: &Path, requested: &SshdOptions, busybox: Option<&Path>) -> Path
         (Userland::Own | Userland::Busybox, _) => which("sh"),
     };
     for (name, script) in &requested.shims {
-        fs::write(bin.join(name), script).unwrap();
-        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&bin.join(name), script);
     }
     shell
+}
+
+/// Writes a program in place of another, which may be a link to a program of this computer: that
+/// one must not be written.
+fn write_program(file: &Path, script: &str) {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        removed => removed.unwrap(),
+    }
+    fs::write(file, script).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_program_of_this_computer_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, link) = (folder.path().join("own"), folder.path().join("link"));
+    fs::write(&own, "the program").unwrap();
+    symlink(&own, &link).unwrap();
+    for script in ["first", "second"] {
+        write_program(&link, script);
+        assert_eq!(fs::read_to_string(&link).unwrap(), script);
+    }
+    assert_eq!(fs::read_to_string(&own).unwrap(), "the program");
 }
 
 /// A key: its name, the private half and the public half.

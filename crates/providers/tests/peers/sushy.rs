@@ -5,6 +5,7 @@ use crate::certs::Authority;
 use crate::fake_bmc::login;
 use crate::http::{Peer, Response};
 use crate::{free_port, peer, skip, until};
+use model::credential::AllowedAddresses;
 use model::fault::{Fault, FaultCode};
 use providers::http_client::Trust;
 use providers::redfish::{
@@ -174,7 +175,8 @@ async fn strangers_are_refused(emulator: &Emulator) {
     let stranger = Trust::ca_from_pem(Authority::new().pem().as_bytes()).unwrap();
     let fault = emulator.connect(login(), stranger).await.err().unwrap();
     assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{fault}");
-    let wrong = Login { user: "root".into(), password: "wrong".into() };
+    let wrong =
+        Login { user: "root".into(), password: "wrong".into(), allowed: AllowedAddresses::Any };
     let fault = emulator.connect(wrong, emulator.trust()).await.err().unwrap();
     assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
 }

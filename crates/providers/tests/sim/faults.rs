@@ -145,3 +145,36 @@ async fn bad_rules_are_refused() {
     assert!(refusal.message.contains("ssh, reboot, netboot"), "{refusal}");
     assert!(sim.list_faults().unwrap().is_empty());
 }
+
+/// A disk write that fails on its way goes on by the clock, also when its caller has crashed. What
+/// was written stays on the disk, and a new key may succeed.
+#[tokio::test]
+async fn a_write_fails_at_its_percentage() {
+    let (_dir, memories) = memories();
+    for memory in memories {
+        let clock = ManualClock::new();
+        let sim = clock.sim(&memory);
+        perform(&Sim::new(memory.clone(), Speed::Zero), "pxe", netboot(NetbootMode::Pxe))
+            .await
+            .unwrap();
+        let rule = FaultRule {
+            effect: "repave".into(),
+            at_percent: 44,
+            times: 1,
+            message: "the disk is full".into(),
+            ..FaultRule::new(Action::Fail)
+        };
+        sim.add_fault(rule).unwrap();
+        let log = begin_and_crash(&sim, &order(CallVerb::Perform, "write", repave("a"))).await;
+        assert!(log.contains("Writing image a") || log.contains("Booting"), "{log}");
+        clock.advance(60_000);
+        let (answer, _) = call_provider(&sim, &order(CallVerb::Follow, "write", repave("a"))).await;
+        let fault = answer.unwrap_err();
+        assert_eq!((fault.code, &*fault.message), (FaultCode::EffectFailed, "the disk is full"));
+        let observed = super::answer(&sim, CallVerb::Observe, "look", repave("a")).await;
+        assert_eq!(observed, Ok(ProviderAnswer::Differs("image partial is on disk".into())));
+        let count = sim.effects("op-1/write").unwrap().remove(0);
+        assert_eq!(count.applied, 0);
+        perform(&Sim::new(memory, Speed::Zero), "again", repave("a")).await.unwrap();
+    }
+}

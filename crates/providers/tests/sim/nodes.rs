@@ -1,6 +1,11 @@
 //! The machine as a node of a cluster: join, drain, cordon.
 
 use super::*;
+use model::id::{NodeId, SiteId};
+use model::machine::Labels;
+use model::node::MaasState;
+use model::site::{Site, SiteSpec};
+use providers::SiteNode;
 
 #[tokio::test]
 async fn a_node_has_what_its_join_gave_it() {
@@ -103,4 +108,20 @@ async fn a_machine_without_a_cluster_needs_no_drain() {
         assert!(done.message.contains("in no cluster"), "{done:?}");
         assert_eq!(evidence(&done), [(Drained, true, "NotInCluster")], "{step}");
     }
+}
+
+/// MAAS knows the power only of machines that it has.
+#[tokio::test]
+async fn the_power_of_a_machine_that_maas_has_not_is_unknown() {
+    let sim = Sim::in_ram(Speed::Zero);
+    let (site, labels) = (SiteId::trusted("site-1"), Labels::new());
+    let site = Site::new(&site, SiteSpec::default(), labels, Timestamp::default());
+    let node = SiteNode {
+        id: NodeId::trusted("node-1"),
+        machine: MachineId::trusted("m-1"),
+        system_id: String::new(),
+    };
+    let observed = sim.observe_site(&site, &[node]).await.unwrap();
+    let upstream = &observed.machines[0].upstream;
+    assert_eq!((upstream.state, upstream.powered_on), (MaasState::Absent, None));
 }

@@ -1,5 +1,7 @@
 //! `[netboot]`: machines that boot over the network to be imaged.
 
+use crate::netboot::artifacts::SpaceLimits;
+use model::image::check_boot_words;
 use providers::datacenter::Imaging;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -13,10 +15,20 @@ pub struct Netboot {
     pub listen: Option<SocketAddr>,
     /// The URL under which machines reach it, `http://10.0.0.1:8480`. Empty: made from `listen`.
     pub url: String,
+    /// Whether machines may boot from an address that other hosts can reach. Firmware speaks no
+    /// TLS, so everything in that network can change what a machine boots.
+    pub insecure: bool,
     /// The directory with the deploy environment: `vmlinuz` and `initrd`.
     pub deploy_dir: PathBuf,
     /// The directory for the files of images. Empty: `images` in `data_dir`. Replicas share one.
     pub images_dir: PathBuf,
+    /// The most that the files of all images may take, in GiB.
+    pub images_quota_gib: u32,
+    /// How much of the disk of `images_dir` uploads leave free, in GiB: the database may need it.
+    pub images_reserve_gib: u32,
+    /// The key that signs what machines are told to become. Empty: `manifest.key` in `data_dir`. It
+    /// is made at the first start; replicas share one.
+    pub manifest_key_file: PathBuf,
     /// Kernel parameters of the deploy environment, such as `console=ttyS0`.
     pub cmdline: String,
     /// The lifetime of the token that a machine boots with.
@@ -35,8 +47,12 @@ impl Default for Netboot {
         Self {
             listen: None,
             url: String::new(),
+            insecure: false,
             deploy_dir: PathBuf::from("deploy-env"),
             images_dir: PathBuf::new(),
+            images_quota_gib: 200,
+            images_reserve_gib: 2,
+            manifest_key_file: PathBuf::new(),
             cmdline: String::new(),
             token_minutes: 60,
             boot_seconds: 900,
@@ -48,6 +64,8 @@ impl Default for Netboot {
 impl Netboot {
     pub fn check(&self) -> Result<(), String> {
         let positive = [
+            ("images_quota_gib", self.images_quota_gib),
+            ("images_reserve_gib", self.images_reserve_gib),
             ("token_minutes", self.token_minutes),
             ("boot_seconds", self.boot_seconds),
             ("silence_seconds", self.silence_seconds),
@@ -61,8 +79,8 @@ impl Netboot {
                 "netboot.silence_seconds is {seconds}; use at least {LEAST_SILENCE}"
             ));
         }
-        if self.cmdline.chars().any(char::is_control) {
-            return Err("netboot.cmdline has control characters; write one line".into());
+        for (field, text) in [("netboot.cmdline", &self.cmdline), ("netboot.url", &self.url)] {
+            check_boot_words(field, text).map_err(|refusal| refusal.message)?;
         }
         let Some(listen) = self.listen else { return Ok(()) };
         if self.url.is_empty() && listen.ip().is_unspecified() {
@@ -107,6 +125,17 @@ impl Netboot {
         }
     }
 
+    pub fn manifest_key(&self, data_dir: &Path) -> PathBuf {
+        match self.manifest_key_file.as_os_str().is_empty() {
+            true => data_dir.join("manifest.key"),
+            false => self.manifest_key_file.clone(),
+        }
+    }
+
+    pub fn space_limits(&self) -> SpaceLimits {
+        SpaceLimits::gib(self.images_quota_gib, self.images_reserve_gib)
+    }
+
     /// The provider's settings; none: netboot is off.
     pub fn imaging(&self) -> Option<Imaging> {
         self.listen.map(|_| Imaging {
@@ -144,7 +173,11 @@ mod tests {
             (Netboot { listen: anywhere, ..sound.clone() }, "netboot.url is empty"),
             (Netboot { url: "https://h".into(), ..sound.clone() }, "netboot.url is \"https://h\""),
             (Netboot { boot_seconds: 0, ..sound.clone() }, "netboot.boot_seconds"),
+            (Netboot { images_quota_gib: 0, ..sound.clone() }, "netboot.images_quota_gib"),
+            (Netboot { images_reserve_gib: 0, ..sound.clone() }, "netboot.images_reserve_gib"),
             (Netboot { cmdline: "a\nb".into(), ..sound.clone() }, "netboot.cmdline"),
+            (Netboot { cmdline: "a || shell".into(), ..sound.clone() }, "netboot.cmdline"),
+            (Netboot { url: "http://10.0.0.1/${x}".into(), ..sound.clone() }, "netboot.url"),
         ] {
             let message = wrong.check().unwrap_err();
             assert!(message.contains(named), "{message}");

@@ -15,7 +15,8 @@ const MAX_SECONDS: u32 = 7 * 24 * 3_600;
 pub struct Nodes {
     /// The address that serves agents. Unset: only simulated agents are possible.
     pub listen: Option<SocketAddr>,
-    /// The URLs under which agents reach it, separated by commas. Empty: `http://` and `listen`.
+    /// The URLs under which agents reach it, separated by commas. Empty: `listen`, with `https://`
+    /// if the listener has TLS.
     pub url: String,
     /// The static agent binary that new nodes download. Empty: nodes get it in another way, which
     /// the cloud-init document of their site must define.
@@ -61,7 +62,8 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    pub fn check(&self) -> Result<(), String> {
+    /// `tls`: whether the listener has it.
+    pub fn check(&self, tls: bool) -> Result<(), String> {
         let all = [
             ("heartbeat_seconds", self.heartbeat_seconds, MAX_SECONDS),
             ("silence_seconds", self.silence_seconds, MAX_SECONDS),
@@ -86,18 +88,25 @@ impl Nodes {
             && self.url.trim().is_empty()
         {
             return Err(format!(
-                "nodes.url is empty and nodes.listen is {listen}, which no agent can reach; write url = \"http://ADDRESS:{}\"",
+                "nodes.url is empty and nodes.listen is {listen}, which no agent can reach; write url = \"{}ADDRESS:{}\"",
+                scheme(tls),
                 listen.port()
             ));
         }
         for url in model::site::addresses(&self.url) {
             model::text::check_web_url("nodes.url", url).map_err(|refusal| refusal.message)?;
-            let host = url.trim_start_matches("http://").split(['/', ':']).next();
-            if !url.starts_with("http://[")
-                && host.is_none_or(|host| host.parse::<IpAddr>().is_err())
-            {
+            let Some(rest) = url.strip_prefix(scheme(tls)) else {
+                let with = if tls { "has" } else { "has no" };
                 return Err(format!(
-                    "nodes.url {url:?} is no address that agents can reach: they speak plain HTTP to IP addresses; write http://10.0.0.1:8481"
+                    "nodes.url is {url:?} and the listener for agents {with} TLS; write {}10.0.0.1:8481",
+                    scheme(tls)
+                ));
+            };
+            let host = rest.split(['/', ':']).next();
+            if !rest.starts_with('[') && host.is_none_or(|host| host.parse::<IpAddr>().is_err()) {
+                return Err(format!(
+                    "nodes.url {url:?} is no address that agents can reach: they ask no name server; write {}10.0.0.1:8481",
+                    scheme(tls)
                 ));
             }
         }
@@ -119,13 +128,17 @@ impl Nodes {
     }
 
     /// The URLs under which agents reach this server, separated by commas.
-    pub fn urls(&self) -> String {
+    pub fn urls(&self, tls: bool) -> String {
         match (self.url.as_str(), self.listen) {
-            ("", Some(listen)) => format!("http://{listen}"),
+            ("", Some(listen)) => format!("{}{listen}", scheme(tls)),
             ("", None) => String::new(),
             (url, _) => url.to_string(),
         }
     }
+}
+
+const fn scheme(tls: bool) -> &'static str {
+    if tls { "https://" } else { "http://" }
 }
 
 #[cfg(test)]
@@ -137,8 +150,10 @@ mod tests {
         let anywhere = Some("0.0.0.0:8481".parse().unwrap());
         let sound =
             Nodes { listen: anywhere, url: "http://10.0.0.1:8481".into(), ..Nodes::default() };
-        sound.check().unwrap();
-        assert_eq!(sound.urls(), "http://10.0.0.1:8481");
+        sound.check(false).unwrap();
+        assert_eq!(sound.urls(false), "http://10.0.0.1:8481");
+        let message = sound.check(true).unwrap_err();
+        assert!(message.contains("has TLS; write https://10.0.0.1:8481"), "{message}");
         for (wrong, named) in [
             (Nodes { url: String::new(), ..sound.clone() }, "nodes.url is empty"),
             (Nodes { url: "http://a,tcp://b".into(), ..sound.clone() }, "nodes.url"),
@@ -146,10 +161,12 @@ mod tests {
             (Nodes { outage_percent: 101, ..sound.clone() }, "nodes.outage_percent is 101"),
             (Nodes { silence_seconds: 59, ..sound.clone() }, "nodes.silence_seconds is 59"),
         ] {
-            let message = wrong.check().unwrap_err();
+            let message = wrong.check(false).unwrap_err();
             assert!(message.contains(named), "{message}");
         }
-        Nodes::default().check().unwrap();
-        assert_eq!(Nodes::default().urls(), "");
+        Nodes::default().check(false).unwrap();
+        assert_eq!(Nodes::default().urls(false), "");
+        let alone = Nodes { listen: Some("10.0.0.1:8481".parse().unwrap()), ..Nodes::default() };
+        assert_eq!(alone.urls(true), "https://10.0.0.1:8481");
     }
 }

@@ -89,6 +89,9 @@ impl From<Refusal> for ErrorPage {
             RefusalKind::Precondition => (StatusCode::CONFLICT, "Not now"),
             RefusalKind::Exists => (StatusCode::CONFLICT, "Already there"),
             RefusalKind::Gone => (StatusCode::GONE, "Cleared away"),
+            RefusalKind::Unauthenticated => (StatusCode::UNAUTHORIZED, "Not signed in"),
+            RefusalKind::Denied => (StatusCode::FORBIDDEN, "Not allowed"),
+            RefusalKind::Exhausted => (StatusCode::INSUFFICIENT_STORAGE, "No room"),
         };
         Self { status, title, message: refusal.message, next: refusal.next_command }
     }

@@ -84,6 +84,9 @@ impl Frame<'_> {
                         a.brand href="/" { "Farrier" }
                         (self.navigation())
                         p #live role="status" {}
+                        form.signout method="post" action="/sign-out" {
+                            button type="submit" { "Sign out" }
+                        }
                     }
                     main #main tabindex="-1" data-stream=[live.map(|live| live.stream.as_str())]
                         data-mode=[live.map(|live| live.mode)] {

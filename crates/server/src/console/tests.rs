@@ -151,6 +151,8 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     assert!(!page.contains("<i>me"), "{page}");
     let (_, _, machine) = console.get("/machines/m-1").await;
     assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
+    let (_, _, front) = console.get("/").await;
+    assert!(front.contains("Nothing needs you."), "{front}");
     // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
     let request = model::node::requests::NodeRequest::Quarantine { why };
@@ -158,6 +160,12 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     let (_, _, page) = console.get(&format!("/nodes/{node}")).await;
     for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
         assert!(page.contains(words), "{words}: {page}");
+    }
+    // The front page says so too, with the command.
+    let (_, _, front) = console.get("/").await;
+    assert!(!front.contains("Nothing needs you."), "{front}");
+    for words in [node.as_str(), "1 stopped", "node release"] {
+        assert!(front.contains(words), "{words}: {front}");
     }
 }
 

@@ -4,7 +4,7 @@
 use super::convert::{initiator, machine, overrides_from, time};
 use super::page::{List, Page};
 use super::status::OrStatus;
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use crate::database;
 use engine::machine::FlagRequest;
 use model::condition::ConditionType;
@@ -18,7 +18,7 @@ use store::ReplicaStatus;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
-impl GrpcServices {
+impl Call {
     async fn set_condition(
         &self,
         metadata: &MetadataMap,
@@ -40,57 +40,63 @@ impl GrpcServices {
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::SetRmaRequest { machine_id, reason, dry_run, gate_override } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Rma, true);
-        self.set_condition(request.metadata(), what, flag, gate_override.clone()).await
+        call.set_condition(request.metadata(), what, flag, gate_override.clone()).await
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::ClearRmaRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Rma, false);
-        self.set_condition(request.metadata(), what, flag, None).await
+        call.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::SetRetiredRequest { machine_id, reason, dry_run, gate_override } =
             request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Retired, true);
-        self.set_condition(request.metadata(), what, flag, gate_override.clone()).await
+        call.set_condition(request.metadata(), what, flag, gate_override.clone()).await
     }
 
     async fn clear_retired(
         &self,
         request: Request<v1::ClearRetiredRequest>,
     ) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::ClearRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Retired, false);
-        self.set_condition(request.metadata(), what, flag, None).await
+        call.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn clear_needs_intervention(
         &self,
         request: Request<v1::ClearNeedsInterventionRequest>,
     ) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::ClearNeedsInterventionRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::NeedsIntervention, false);
-        self.set_condition(request.metadata(), what, flag, None).await
+        call.set_condition(request.metadata(), what, flag, None).await
     }
 
     async fn list_replicas(
         &self,
         request: Request<v1::ListReplicasRequest>,
     ) -> Answer<v1::ListReplicasResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Replica).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Replicas, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.engine.scheduler().replicas(filter, page.after(), page.size + 1).await;
+        let found = call.engine.scheduler().replicas(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.replica.name);
         let replicas = found.into_iter().map(replica).collect();
@@ -99,26 +105,47 @@ impl v1::admin_service_server::AdminService for GrpcServices {
 
     async fn check_database(
         &self,
-        _: Request<v1::CheckDatabaseRequest>,
+        request: Request<v1::CheckDatabaseRequest>,
     ) -> Answer<v1::CheckDatabaseResponse> {
-        Ok(Response::new(database::check(self.engine.store()).await?))
+        let call = self.call(&request)?;
+        Ok(Response::new(database::check(call.engine.store()).await?))
     }
 
     async fn set_aside_row(
         &self,
         request: Request<v1::SetAsideRowRequest>,
     ) -> Answer<v1::RowSetAside> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
-        let moved = database::set_aside(self.engine.store(), request.into_inner(), by).await?;
+        let moved = database::set_aside(call.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))
+    }
+
+    async fn rotate_secrets(
+        &self,
+        request: Request<v1::RotateSecretsRequest>,
+    ) -> Answer<v1::RotateSecretsResponse> {
+        let call = self.call(&request)?;
+        let who = Requester { by: initiator(request.metadata()), reason: String::new() };
+        let secrets = call.secrets.with_dry_run(request.get_ref().dry_run);
+        let done = secrets.rotate_keys(who).await.or_status()?;
+        Ok(Response::new(v1::RotateSecretsResponse {
+            key_id: done.key_id,
+            resealed: i64::try_from(done.resealed).unwrap_or(i64::MAX),
+            removed_key_ids: done.removed,
+            kept_key_ids: done.kept,
+            master_key_id: done.master_id,
+            unused_master_key_ids: done.unused_masters,
+        }))
     }
 
     async fn put_back_row(
         &self,
         request: Request<v1::PutBackRowRequest>,
     ) -> Answer<v1::RowSetAside> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
-        let moved = database::put_back(self.engine.store(), request.into_inner(), by).await?;
+        let moved = database::put_back(call.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))
     }
 }

@@ -16,8 +16,9 @@ impl v1::cluster_service_server::ClusterService for GrpcServices {
         &self,
         request: Request<v1::CheckClusterRequest>,
     ) -> Answer<v1::ClusterReport> {
+        let call = self.call(&request)?;
         let name = request.into_inner().name;
-        let checked = self.engine.clusters().check(&name).await.or_status()?;
+        let checked = call.engine.clusters().check(&name).await.or_status()?;
         Ok(Response::new(report(name, checked)))
     }
 
@@ -25,10 +26,11 @@ impl v1::cluster_service_server::ClusterService for GrpcServices {
         &self,
         request: Request<v1::PreviewDrainRequest>,
     ) -> Answer<v1::DrainPreview> {
+        let call = self.call(&request)?;
         let v1::PreviewDrainRequest { machine_id, options } = request.into_inner();
         let id = MachineId::parse(&machine_id).or_status()?;
         let options = drain_options_from("options", options.unwrap_or_default()).or_status()?;
-        let found = self.engine.clusters().preview_drain(&id, &options).await.or_status()?;
+        let found = call.engine.clusters().preview_drain(&id, &options).await.or_status()?;
         Ok(Response::new(preview(found)))
     }
 }

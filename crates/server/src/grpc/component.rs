@@ -26,13 +26,14 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::UpdateComponentFirmwareRequest>,
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let mut update = update_from(request.into_inner(), by).or_status()?;
         if update.request_id.is_empty() && !update.dry_run {
-            update.request_id = self.engine.new_request_id();
+            update.request_id = call.engine.new_request_id();
         }
         let request_id = update.request_id.clone();
-        let done = self.engine.components().update(update).await.or_status()?;
+        let done = call.engine.components().update(update).await.or_status()?;
         let results = done.into_iter().map(result).collect();
         Ok(Response::new(v1::UpdateComponentFirmwareResponse { results, request_id }))
     }
@@ -41,12 +42,13 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::GetComponentFirmwareStatusRequest>,
     ) -> Answer<v1::GetComponentFirmwareStatusResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
         let targets = targets.or_status()?;
         let firmware = firmware_from(&requested.target_version).or_status()?;
-        let found = self.engine.components().status(&targets, firmware).await.or_status()?;
+        let found = call.engine.components().status(&targets, firmware).await.or_status()?;
         let components = found.into_iter().map(status).collect();
         Ok(Response::new(v1::GetComponentFirmwareStatusResponse { components }))
     }
@@ -55,6 +57,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::ListComponentFirmwareVersionsRequest>,
     ) -> Answer<v1::ListComponentFirmwareVersionsResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
@@ -68,7 +71,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
                 .or_status()?;
         let query =
             ComponentQuery { targets, filter, after: page.from.clone(), limit: page.limit() };
-        let found = self.engine.components().versions(query).await.or_status()?;
+        let found = call.engine.components().versions(query).await.or_status()?;
         let found = found.into_iter().map(|one| (one.target.key(), one)).collect();
         let (found, next_page_token) = page.split_page(found, |(key, _)| key);
         let components = found.into_iter().map(|(_, one)| versions(one)).collect();

@@ -33,9 +33,11 @@ use store::LogLine;
 use tonic::metadata::MetadataMap;
 
 /// The request metadata with the caller's name.
-const INITIATOR: &str = "farrier-initiator";
+/// The header with the name of the caller. The authentication sets it on every request; a name
+/// that a client gives never gets this far.
+pub(crate) const INITIATOR: &str = "farrier-initiator";
 
-/// The caller's name as the client states it: there is no authentication yet.
+/// The name of the authenticated caller.
 pub(super) fn initiator(metadata: &MetadataMap) -> String {
     let message = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match text::check_short(INITIATOR, message) {

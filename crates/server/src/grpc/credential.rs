@@ -3,9 +3,9 @@
 use super::convert::{expected_version, initiator, time};
 use super::page::{List, Page, unreadable_rows};
 use super::status::OrStatus;
-use super::{Answer, GrpcServices};
-use engine::secret::CredentialInfo;
-use model::credential::{CredentialWrite, IdentityWrite};
+use super::{Answer, Call, GrpcServices};
+use engine::secret::{CredentialInfo, CredentialRequest};
+use model::credential::{BindingWrite, CredentialWrite, IdentityWrite};
 use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
 use model::refusal::{Reason, Refusal};
@@ -30,17 +30,22 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateCredentialRequest>,
     ) -> Answer<v1::Credential> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
-        let v1::CreateCredentialRequest { name, secret, dry_run } = requested;
-        let services = self.with_dry_run(dry_run);
-        services.write_credential(&metadata, &name, secret, CredentialWrite::Create).await
+        let v1::CreateCredentialRequest { name, secret, dry_run, peers, allow_plain_http } =
+            requested;
+        let binding = BindingWrite::parse(&peers, allow_plain_http).or_status()?;
+        let services = call.with_dry_run(dry_run);
+        let write = (CredentialWrite::Create, binding);
+        services.write_credential(&metadata, &name, secret, write).await
     }
 
     async fn get_credential(
         &self,
         request: Request<v1::GetCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let found = self.secrets.get(&request.get_ref().name).await.or_status()?;
+        let call = self.call(&request)?;
+        let found = call.secrets.get(&request.get_ref().name).await.or_status()?;
         Ok(Response::new(credential(found)))
     }
 
@@ -48,12 +53,13 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListCredentialsRequest>,
     ) -> Answer<v1::ListCredentialsResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Credential).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Credentials, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.secrets.list(filter, page.after(), page.size + 1).await.or_status()?;
+        let found = call.secrets.list(filter, page.after(), page.size + 1).await.or_status()?;
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let (found, next_page_token) = page.split_page(found.items, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
@@ -65,10 +71,13 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateCredentialRequest>,
     ) -> Answer<v1::Credential> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
         let version = expected_version(requested.expected_version);
         let write = CredentialWrite::Update { version, allow_missing: requested.allow_missing };
-        let services = self.with_dry_run(requested.dry_run);
+        let binding = BindingWrite::parse(&requested.peers, requested.allow_plain_http);
+        let write = (write, binding.or_status()?);
+        let services = call.with_dry_run(requested.dry_run);
         services.write_credential(&metadata, &requested.name, requested.secret, write).await
     }
 
@@ -76,11 +85,12 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
+        let call = self.call(&request)?;
         let requester = requester(request.metadata());
         let v1::DeleteCredentialRequest { name, expected_version: version, dry_run } =
             request.into_inner();
         let version = expected_version(version);
-        let secrets = self.secrets.with_dry_run(dry_run);
+        let secrets = call.secrets.with_dry_run(dry_run);
         let gone = secrets.delete(&name, version, requester).await.or_status()?;
         Ok(Response::new(credential(gone)))
     }
@@ -89,12 +99,13 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListIdentitiesRequest>,
     ) -> Answer<v1::ListIdentitiesResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Identity).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Identities, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.secrets.identities(filter, page.after(), page.size + 1).await;
+        let found = call.secrets.identities(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let (found, next_page_token) = page.split_page(found.items, |one| &one.peer);
@@ -107,14 +118,16 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateIdentityRequest>,
     ) -> Answer<v1::Identity> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
         let v1::CreateIdentityRequest { peer, identity, dry_run } = requested;
-        let services = self.with_dry_run(dry_run);
+        let services = call.with_dry_run(dry_run);
         services.write_identity(&metadata, (&peer, &identity), IdentityWrite::Create).await
     }
 
     async fn get_identity(&self, request: Request<v1::GetIdentityRequest>) -> Answer<v1::Identity> {
-        let found = self.secrets.get_identity(&request.get_ref().peer).await.or_status()?;
+        let call = self.call(&request)?;
+        let found = call.secrets.get_identity(&request.get_ref().peer).await.or_status()?;
         Ok(Response::new(identity(found)))
     }
 
@@ -122,6 +135,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateIdentityRequest>,
     ) -> Answer<v1::Identity> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
         let v1::UpdateIdentityRequest {
             peer,
@@ -131,7 +145,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
             dry_run,
         } = requested;
         let write = IdentityWrite::Update { version: expected_version(version), allow_missing };
-        let services = self.with_dry_run(dry_run);
+        let services = call.with_dry_run(dry_run);
         services.write_identity(&metadata, (&peer, &identity), write).await
     }
 
@@ -139,30 +153,33 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteIdentityRequest>,
     ) -> Answer<v1::Identity> {
+        let call = self.call(&request)?;
         let requester = requester(request.metadata());
         let v1::DeleteIdentityRequest { peer, expected_version: version, dry_run } =
             request.into_inner();
         let version = expected_version(version);
-        let secrets = self.secrets.with_dry_run(dry_run);
+        let secrets = call.secrets.with_dry_run(dry_run);
         let gone = secrets.delete_identity(&peer, version, requester).await.or_status()?;
         Ok(Response::new(identity(gone)))
     }
 }
 
-impl GrpcServices {
+impl Call {
     async fn write_credential(
         &self,
         metadata: &MetadataMap,
         name: &str,
         secret: Option<v1::CredentialSecret>,
-        write: CredentialWrite,
+        (write, binding): (CredentialWrite, BindingWrite),
     ) -> Answer<v1::Credential> {
         let requester = requester(metadata);
         text::check_name("name", name).or_status()?;
         let token_folder = self.token_folder.as_deref();
         let secret = secret.and_then(|secret| secret.kind);
         let secret = secret_from(secret, token_folder).or_status()?;
-        let written = self.secrets.write(name, &secret, write, requester).await.or_status()?;
+        let binding_required = self.binding_required;
+        let request = CredentialRequest { write, binding, binding_required };
+        let written = self.secrets.write(name, &secret, request, requester).await.or_status()?;
         Ok(Response::new(credential(written)))
     }
 
@@ -195,6 +212,8 @@ fn credential(info: CredentialInfo) -> v1::Credential {
         version: info.version,
         updated_at: Some(time(info.updated_at)),
         expires_at: info.expires_at.map(time),
+        peers: info.policy.peers.iter().map(ToString::to_string).collect(),
+        allow_plain_http: info.policy.plain_http,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conversions that switches and power shelves share.
 
-use super::GrpcServices;
+use super::Call;
 use super::convert::{location_from, time};
 use super::health::health_summary;
 use super::page::{List, Page, scope};
@@ -131,7 +131,7 @@ pub(super) struct DevicePageRequest<'a> {
     pub token: &'a str,
 }
 
-impl GrpcServices {
+impl Call {
     /// The status of one device, with all its health reports.
     pub(super) async fn device_status<D: Device>(
         &self,

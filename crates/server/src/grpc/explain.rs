@@ -20,8 +20,9 @@ const MAX_ATTENTION: usize = 100;
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
+        let call = self.call(&request)?;
         let text = &request.get_ref().id;
-        let (id, found) = self.engine.explain_known_as(text).await.or_status()?;
+        let (id, found) = call.engine.explain_known_as(text).await.or_status()?;
         let reported = found.explanation;
         Ok(Response::new(v1::Explanation {
             id,
@@ -49,10 +50,11 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
 
     async fn list_attention(
         &self,
-        _request: Request<v1::ListAttentionRequest>,
+        request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
+        let call = self.call(&request)?;
         let attention =
-            self.engine.attention(MAX_ATTENTION, Some(&self.secrets)).await.or_status()?;
+            call.engine.attention(MAX_ATTENTION, Some(&call.secrets)).await.or_status()?;
         let more = attention.more || !attention.rest.is_empty();
         let items = attention.items.into_iter().map(attention_item).collect();
         Ok(Response::new(v1::ListAttentionResponse { items, more }))
@@ -62,11 +64,12 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::ListHistoryRequest>,
     ) -> Answer<v1::ListHistoryResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let id = match text::check_history_id("id", &requested.id) {
             Ok(id) => id,
             Err(unknown) => {
-                let found = self.engine.find_known_as(&requested.id, unknown.into()).await;
+                let found = call.engine.find_known_as(&requested.id, unknown.into()).await;
                 found.or_status()?
             }
         };
@@ -77,7 +80,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             .or_status()?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok());
         let query = HistoryQuery { filter, newest_first: order.is_some(), after };
-        let events = self.engine.filtered_history(&id, query, page.size + 1).await;
+        let events = call.engine.filtered_history(&id, query, page.size + 1).await;
         let mut events = events.or_status()?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
@@ -104,6 +107,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::GetFaultPageRequest>,
     ) -> Answer<v1::FaultPage> {
+        self.call(&request)?;
         let requested = request.into_inner().code;
         let Some(code) = FaultCode::parse(&requested) else {
             let codes: Vec<_> = FaultCode::ALL.iter().map(|code| code.as_str()).collect();

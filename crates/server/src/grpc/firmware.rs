@@ -25,18 +25,20 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::CreateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata());
         let v1::CreateFirmwareRequest { firmware: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
         let desired = firmware_from(requested).or_status()?;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let created = engine.firmware().create(desired, requester).await.or_status()?;
         Ok(Response::new(firmware(&created)))
     }
 
     async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
+        let call = self.call(&request)?;
         let id = FirmwareId::parse(&request.get_ref().firmware_id).or_status()?;
-        let found = self.engine.firmware().get(&id).await.or_status()?;
+        let found = call.engine.firmware().get(&id).await.or_status()?;
         Ok(Response::new(firmware(&found)))
     }
 
@@ -44,12 +46,13 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::ListFirmwareRequest>,
     ) -> Answer<v1::ListFirmwareResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Firmware).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Firmware, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.engine.firmware().list(filter, page.after(), page.size + 1).await;
+        let found = call.engine.firmware().list(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let named: Vec<(String, Firmware)> =
@@ -63,11 +66,12 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::DeleteFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata());
         let requested = request.into_inner();
         let id = FirmwareId::parse(&requested.firmware_id).or_status()?;
         let version = expected_version(requested.expected_version);
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let gone = engine.firmware().delete(id, version, requester).await.or_status()?;
         Ok(Response::new(firmware(&gone)))
     }
@@ -76,12 +80,13 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::UpdateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata());
         let requested = request.into_inner();
         let version = expected_version(requested.expected_version);
         let mask = requested.update_mask.unwrap_or_default();
         let (id, update) = update_from(requested.firmware, mask).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let done = engine.firmware().update(id, update, version, requester).await.or_status()?;
         Ok(Response::new(firmware(&done)))
     }
@@ -90,6 +95,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::ListFirmwareHistoryRequest>,
     ) -> Answer<v1::ListFirmwareHistoryResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let device = match requested.device_id.as_str() {
             "" => None,
@@ -105,7 +111,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
                 .or_status()?;
         let after = page.from.as_deref().map(history_key_from).transpose().or_status()?;
         let query = AppliedQuery { device, filter, oldest_first: order.is_some(), after };
-        let found = self.engine.firmware().applied(query, page.size + 1).await.or_status()?;
+        let found = call.engine.firmware().applied(query, page.size + 1).await.or_status()?;
         let placed: Vec<(String, AppliedFirmware)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();
         let (found, next_page_token) = page.split_page(placed, |(position, _)| position);

@@ -35,39 +35,43 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
+        let call = self.call(&request)?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
-        let observed = self.engine.machines().inspect(&id).await.or_status()?;
-        Ok(Response::new(inspection(&id, observed, self.engine.now())))
+        let observed = call.engine.machines().inspect(&id).await.or_status()?;
+        Ok(Response::new(inspection(&id, observed, call.engine.now())))
     }
 
     async fn get_console_log(
         &self,
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
         let since = requested.since.as_ref().map(timestamp_from);
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.engine.machines().event_log(&id).await.or_status()?;
+        let found = call.engine.machines().event_log(&id).await.or_status()?;
         let (entries, next_page_token) = log_page(found, since, &page).or_status()?;
         Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
+        let call = self.call(&request)?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
-        let observed = self.engine.machines().power(&id).await.or_status()?;
+        let observed = call.engine.machines().power(&id).await.or_status()?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
             power: power(Some(observed)).into(),
-            seen_at: Some(time(self.engine.now())),
+            seen_at: Some(time(call.engine.now())),
         }))
     }
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
+        let call = self.call(&request)?;
         let approach = approach_from(request.into_inner()).or_status()?;
-        let tested = self.engine.machines().test_bmc(&approach).await.or_status()?;
+        let tested = call.engine.machines().test_bmc(&approach).await.or_status()?;
         Ok(Response::new(report(&tested)))
     }
 
@@ -75,10 +79,11 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
+        let call = self.call(&request)?;
         let v1::UnlockBmcRequest { endpoint, dry_run } = request.get_ref();
         let endpoint = endpoint_from(endpoint).or_status()?;
-        let peer = self.engine.machines().bmc_peer(&endpoint).or_status()?;
-        let secrets = self.secrets.with_dry_run(*dry_run);
+        let peer = call.engine.machines().bmc_peer(&endpoint).or_status()?;
+        let secrets = call.secrets.with_dry_run(*dry_run);
         let was_locked = secrets.unlock(&peer).await.or_status()?;
         let by = initiator(request.metadata());
         if !dry_run {
@@ -93,9 +98,10 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::DiscoverRequest>,
     ) -> Answer<Streaming<v1::Discovered>> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let search = search_from(request.into_inner(), actor).or_status()?;
-        let found = self.engine.machines().discover(search).await.or_status()?;
+        let found = call.engine.machines().discover(search).await.or_status()?;
         Ok(Response::new(found.map_ok(discovered).map_err(store_error_status).boxed()))
     }
 }

@@ -3,7 +3,7 @@
 use super::convert::{initiator, time, time_from};
 use super::page::{List, Page, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use model::filter::{Filter, FilterSubject};
 use model::health::{Alert, Alerts, HealthSummary, ReportChange, Reports};
 use model::refusal::Refusal;
@@ -17,8 +17,9 @@ use tonic::{Request, Response, Status};
 #[tonic::async_trait]
 impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
+        let call = self.call(&request)?;
         let object = TargetId::parse(&request.get_ref().id).or_status()?;
-        let found = self.engine.health().get(&object).await.or_status()?;
+        let found = call.engine.health().get(&object).await.or_status()?;
         Ok(Response::new(health_with_reports(&object, &found)))
     }
 
@@ -26,12 +27,13 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::ListHealthRequest>,
     ) -> Answer<v1::ListHealthResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Health).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Health, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.engine.health().list(filter, page.after(), page.limit()).await;
+        let found = call.engine.health().list(filter, page.after(), page.limit()).await;
         let found = found.or_status()?;
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let found = found.items.into_iter();
@@ -46,37 +48,40 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
-        let alerts = alerts_from(requested.alerts, self.engine.now()).or_status()?;
+        let alerts = alerts_from(requested.alerts, call.engine.now()).or_status()?;
         if alerts.is_empty() {
             return Err(refusal_status(Refusal::missing("alerts")));
         }
         let about = (requested.id.as_str(), requested.source);
-        self.change_health(&metadata, about, ReportChange::Merge(alerts), requested.dry_run).await
+        call.change_health(&metadata, about, ReportChange::Merge(alerts), requested.dry_run).await
     }
 
     async fn replace_health_report(
         &self,
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
-        let alerts = alerts_from(requested.alerts, self.engine.now()).or_status()?;
+        let alerts = alerts_from(requested.alerts, call.engine.now()).or_status()?;
         let about = (requested.id.as_str(), requested.source);
-        self.change_health(&metadata, about, ReportChange::Replace(alerts), requested.dry_run).await
+        call.change_health(&metadata, about, ReportChange::Replace(alerts), requested.dry_run).await
     }
 
     async fn delete_health_report(
         &self,
         request: Request<v1::DeleteHealthReportRequest>,
     ) -> Answer<v1::Health> {
+        let call = self.call(&request)?;
         let (metadata, _, requested) = request.into_parts();
         let change = ReportChange::Remove(requested.alert_ids.into_iter().collect());
         let about = (requested.id.as_str(), requested.source);
-        self.change_health(&metadata, about, change, requested.dry_run).await
+        call.change_health(&metadata, about, change, requested.dry_run).await
     }
 }
 
-impl GrpcServices {
+impl Call {
     async fn change_health(
         &self,
         metadata: &MetadataMap,

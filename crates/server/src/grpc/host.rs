@@ -17,6 +17,7 @@ impl v1::host_service_server::HostService for GrpcServices {
         &self,
         request: Request<v1::TriggerHostReprovisioningRequest>,
     ) -> Answer<v1::Host> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let firmware = match requested.firmware_id.as_str() {
@@ -32,7 +33,7 @@ impl v1::host_service_server::HostService for GrpcServices {
             },
             by,
         };
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let observed = engine.hosts().reprovision(desired).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
@@ -41,16 +42,18 @@ impl v1::host_service_server::HostService for GrpcServices {
         &self,
         request: Request<v1::CancelHostReprovisioningRequest>,
     ) -> Answer<v1::Host> {
+        let call = self.call(&request)?;
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
-        let engine = self.engine.with_dry_run(request.get_ref().dry_run);
+        let engine = call.engine.with_dry_run(request.get_ref().dry_run);
         let observed = engine.hosts().cancel(&id, requester).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
 
     async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer<v1::Host> {
+        let call = self.call(&request)?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
-        let observed = self.engine.hosts().get(&id).await.or_status()?;
+        let observed = call.engine.hosts().get(&id).await.or_status()?;
         Ok(Response::new(host(observed)))
     }
 }

@@ -3,8 +3,8 @@
 use super::convert::{initiator, time, word_from};
 use super::page::{List, MAX_SIZE, Page, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
-use super::{Answer, GrpcServices};
-use crate::netboot::artifacts::UploadError;
+use super::{Answer, Call, GrpcServices};
+use crate::netboot::artifacts::{Upload, UploadError};
 use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
 use model::filter::{Filter, FilterSubject};
@@ -13,6 +13,7 @@ use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use model::time::Timestamp;
 use proto::{v1, words};
+use std::collections::BTreeSet;
 use tonic::{Request, Response, Status, Streaming};
 
 const KINDS: &str = "use raw, qcow2, tar, kernel or iso";
@@ -23,16 +24,19 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<Streaming<v1::UploadArtifactRequest>>,
     ) -> Answer<v1::Artifact> {
+        let call = self.call_stream(&request)?;
         let mut pieces = request.into_inner();
         let first =
             pieces.message().await?.ok_or_else(|| refusal_status(Refusal::missing("data")))?;
         if !first.sha256.is_empty() {
             model::image::sha256("sha256", &first.sha256).or_status()?;
         }
+        let size = declared_size(first.size).or_status()?;
+        let upload = call.reserve_space(size).await?;
         let expected = first.sha256.clone();
         let rest = pieces.map(|piece| piece.map(|piece| piece.data));
         let all = futures_util::stream::iter([Ok(first.data)]).chain(rest);
-        match self.artifacts.receive(&expected, all).await {
+        match call.artifacts.receive(upload, &expected, all).await {
             Ok(taken) => Ok(Response::new(artifact(&taken))),
             Err(UploadError::Refused(refusal)) => Err(refusal_status(refusal)),
             Err(UploadError::Disconnected(status)) => Err(status),
@@ -40,18 +44,20 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn create_image(&self, request: Request<v1::CreateImageRequest>) -> Answer<v1::Image> {
+        let call = self.call(&request)?;
         let requester = who(&request);
         let v1::CreateImageRequest { image: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
-        let body = self.body_from(&requested).await.or_status()?;
+        let body = call.body_from(&requested).await.or_status()?;
         let desired = Image { name: requested.name, body, created_at: Timestamp::default() };
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let created = engine.images().create(desired, requester).await.or_status()?;
         Ok(Response::new(image(&created)))
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {
-        let found = self.engine.images().get(&request.get_ref().name).await.or_status()?;
+        let call = self.call(&request)?;
+        let found = call.engine.images().get(&request.get_ref().name).await.or_status()?;
         Ok(Response::new(image(&found)))
     }
 
@@ -59,12 +65,13 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Image).or_status()?;
         let stamp = &requested.filter;
         let page = Page::new(List::Images, stamp, requested.page_size, &requested.page_token)
             .or_status()?;
-        let found = self.engine.images().list(filter, page.after(), page.size + 1).await;
+        let found = call.engine.images().list(filter, page.after(), page.size + 1).await;
         let found = found.or_status()?;
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let (found, next_page_token) = page.split_page(found.items, |one| &one.name);
@@ -73,12 +80,13 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
+        let call = self.call(&request)?;
         let requester = who(&request);
         let v1::DeleteImageRequest { name, dry_run } = request.get_ref();
-        let engine = self.engine.with_dry_run(*dry_run);
+        let engine = call.engine.with_dry_run(*dry_run);
         let gone = engine.images().delete(name, requester).await.or_status()?;
         for orphan in gone.orphans.iter().filter(|_| !dry_run) {
-            self.artifacts.remove(orphan).await;
+            call.artifacts.remove(orphan).await;
         }
         Ok(Response::new(image(&gone.image)))
     }
@@ -87,20 +95,50 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<v1::GetNetbootConfigRequest>,
     ) -> Answer<v1::GetNetbootConfigResponse> {
+        let call = self.call(&request)?;
         let v1::GetNetbootConfigRequest { interface, range } = request.into_inner();
         let network = Network { interface, range }.checked().or_status()?;
-        let Some(url) = &self.netboot_url else {
+        let Some(url) = &call.netboot_url else {
             let message = "this server has no netboot service: netboot.listen is not set in its configuration";
             let refusal = Refusal::new(Reason::NetbootOff, message).next("farrier serve --help");
             return Err(refusal_status(refusal));
         };
-        let machines = self.all_machines().await?;
+        let machines = call.all_machines().await?;
         let dnsmasq = dnsmasq(url, &network, &machines);
         Ok(Response::new(v1::GetNetbootConfigResponse { dnsmasq }))
     }
 }
 
-impl GrpcServices {
+impl Call {
+    /// Reserves the space of a file. Files that no image uses make room for it.
+    async fn reserve_space(&self, size: u64) -> Result<Upload, Status> {
+        match self.artifacts.reserve(size).await {
+            Err(refusal) if refusal.reason == Reason::NoRoom => {}
+            reserved => return reserved.or_status(),
+        }
+        if let Some(used) = self.used_artifacts().await? {
+            self.artifacts.remove_unused(used).await.or_status()?;
+        }
+        self.artifacts.reserve(size).await.or_status()
+    }
+
+    /// The checksums that images name; None: an image is unreadable and may name any.
+    async fn used_artifacts(&self) -> Result<Option<BTreeSet<String>>, Status> {
+        let mut used = BTreeSet::new();
+        let mut after = String::new();
+        loop {
+            let listed = self.engine.images().list(Filter::default(), &after, MAX_SIZE).await;
+            let page = listed.or_status()?;
+            if !page.unreadable.is_empty() {
+                return Ok(None);
+            }
+            let Some(last) = page.items.last() else { return Ok(Some(used)) };
+            after.clone_from(&last.name);
+            let files = page.items.iter().flat_map(|image| image.body.artifacts());
+            used.extend(files.map(|file| file.sha256.clone()));
+        }
+    }
+
     async fn all_machines(&self) -> Result<Vec<model::machine::Machine>, Status> {
         let mut machines = Vec::new();
         let mut after = None;
@@ -163,6 +201,14 @@ impl GrpcServices {
         let url = Some(requested.url.clone());
         Ok(Artifact { sha256: requested.sha256.clone(), size, url })
     }
+}
+
+/// The size that the first message of an upload names.
+fn declared_size(size: i64) -> Result<u64, Refusal> {
+    u64::try_from(size).ok().filter(|size| *size > 0).ok_or_else(|| {
+        let instead = "send the size of the whole file, in bytes, in the first message";
+        Refusal::invalid("size", format!("is {size}"), instead)
+    })
 }
 
 fn who<T>(request: &Request<T>) -> Requester {

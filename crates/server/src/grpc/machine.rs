@@ -8,7 +8,7 @@ use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status, store_error_status};
 use super::stream::{self, Streaming};
 use super::update;
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::admission::StartRequest;
 use engine::machine::batch::{BatchEntry, Registration, RegistrationChange};
 use engine::{Change, DescribedMachine};
@@ -72,7 +72,7 @@ fn batch_entry(requested: v1::Machine) -> BatchEntry {
     Ok((id, change(requested, None)))
 }
 
-impl GrpcServices {
+impl Call {
     /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
     async fn start_operation(
         &self,
@@ -97,7 +97,7 @@ impl GrpcServices {
     }
 }
 
-impl GrpcServices {
+impl Call {
     /// The answer to a change; in a dry run with what the racks of the machine would do.
     async fn changed_machine(&self, done: Machine, dry_run: bool) -> Answer<v1::Machine> {
         let mut shown = machine(done.clone());
@@ -152,31 +152,33 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::RegisterMachineRequest { machine: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
         let id = optional_machine_id(&requested.machine_id).or_status()?;
         let change = change(requested, None);
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.machines().register_changed(id, change, actor).await.or_status()?;
-        self.changed_machine(done, dry_run).await
+        call.changed_machine(done, dry_run).await
     }
 
     async fn register_machines(
         &self,
         request: Request<v1::RegisterMachinesRequest>,
     ) -> Answer<v1::RegisterMachinesResponse> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::RegisterMachinesRequest { machines, only_new, dry_run } = request.into_inner();
         check_batch(&machines).or_status()?;
         let ids: Vec<String> = machines.iter().map(|one| one.machine_id.clone()).collect();
         let entries = machines.into_iter().map(batch_entry).collect();
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.machines().register_all(entries, only_new, actor).await.or_status()?;
         let would_follow = match dry_run {
             true => {
                 let machines = done.iter().flatten().map(|one| one.machine.clone()).collect();
-                self.engine.machines().predict_racks(machines).await.or_status()?
+                call.engine.machines().predict_racks(machines).await.or_status()?
             }
             false => Vec::new(),
         };
@@ -186,23 +188,24 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let v1::GetMachineRequest { machine_id: text, any_name } = request.get_ref();
         let exact = match MachineId::parse(text) {
-            Ok(id) => self.engine.machines().get(&id).await,
+            Ok(id) => call.engine.machines().get(&id).await,
             Err(refusal) => Err(refusal.into()),
         };
         let found = match exact {
             Ok(found) => found,
             Err(unknown) if !any_name => return Err(store_error_status(unknown)),
             Err(unknown) => {
-                let id = self.engine.find_known_as(text, unknown).await.or_status()?;
+                let id = call.engine.find_known_as(text, unknown).await.or_status()?;
                 let id = MachineId::parse(&id).or_status()?;
-                self.engine.machines().get(&id).await.or_status()?
+                call.engine.machines().get(&id).await.or_status()?
             }
         };
         let id = found.id.clone();
-        let health = self.health_of(&TargetId::from(&id), &found.health).await?;
-        let hardware = self.engine.machines().hardware(vec![id.clone()]).await.or_status()?;
+        let health = call.health_of(&TargetId::from(&id), &found.health).await?;
+        let hardware = call.engine.machines().hardware(vec![id.clone()]).await.or_status()?;
         let mut shown = machine_with_hardware(found, hardware.get(&id));
         if let Some(status) = &mut shown.status {
             status.health = health;
@@ -214,15 +217,16 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let v1::ListMachinesRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Machine).or_status()?;
         let scope = scope(&filter, selected.order);
         let page = Page::new(List::Machines, &scope, page_size, &page_token).or_status()?;
-        let found = self.engine.machines().list(selected, page.from.clone(), page.size).await;
+        let found = call.engine.machines().list(selected, page.from.clone(), page.size).await;
         let found = found.or_status()?;
         let ids = found.machines.iter().map(|machine| machine.id.clone()).collect();
-        let hardware = self.engine.machines().hardware(ids).await.or_status()?;
+        let hardware = call.engine.machines().hardware(ids).await.or_status()?;
         let shown = found.machines.into_iter().map(|machine| {
             let recorded = hardware.get(&machine.id);
             machine_with_hardware(machine, recorded)
@@ -238,6 +242,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::UpdateMachineRequest {
             machine: requested,
@@ -250,21 +255,22 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let id = MachineId::parse_field(&requested.machine_id, field).or_status()?;
         let change = change(requested, update_mask);
         let version = expected_version(version);
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.machines().update(id, change, version, actor).await.or_status()?;
-        self.changed_machine(done, dry_run).await
+        call.changed_machine(done, dry_run).await
     }
 
     async fn delete_machine(
         &self,
         request: Request<v1::DeleteMachineRequest>,
     ) -> Answer<v1::Machine> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
         let version = expected_version(requested.expected_version);
         let overrides = overrides_from(requested.gate_override, DELETE_MACHINE).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let deleted = engine.machines().delete(id, version, overrides, actor).await.or_status()?;
         Ok(Response::new(machine(deleted)))
     }
@@ -273,8 +279,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::WatchMachinesRequest>,
     ) -> Answer<Self::WatchMachinesStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
-        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, machine_event))
     }
 
@@ -282,30 +289,33 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::RebootMachineRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let desired =
             OperationRequest::of_type(RunType::Reboot, requested.gate_override, requested.dry_run);
-        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
+        call.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn reimage_machine(
         &self,
         request: Request<v1::ReimageMachineRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), requested.image_ref)]);
         let reimage =
             OperationRequest::of_type(RunType::Reimage, requested.gate_override, requested.dry_run);
         let desired = OperationRequest { params, ..reimage };
-        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
+        call.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn enter_maintenance(
         &self,
         request: Request<v1::EnterMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.drain.then_some(Maintenance::EnterDraining);
@@ -315,13 +325,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let desired = desired.in_maintenance_plan(way);
         let params = drain_params(requested.drain, requested.drain_options).or_status()?;
         let desired = OperationRequest { params, ..desired };
-        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
+        call.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn exit_maintenance(
         &self,
         request: Request<v1::ExitMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.uncordon.then_some(Maintenance::ExitUncordoning);
@@ -329,18 +340,19 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let desired =
             OperationRequest::of_type(run_type, requested.gate_override, requested.dry_run);
         let desired = desired.in_maintenance_plan(way);
-        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
+        call.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn cancel_operation(
         &self,
         request: Request<v1::CancelOperationRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
         let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
         let requester = who(request.metadata(), &requested.reason).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let done = engine.runs().act(id, Action::Cancel, requester).await.or_status()?;
-        self.operation_answer(&done, AnsweredRun { new: false, dry_run: requested.dry_run }).await
+        call.operation_answer(&done, AnsweredRun { new: false, dry_run: requested.dry_run }).await
     }
 }

@@ -10,7 +10,7 @@ use super::convert::{
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::node::{
     AppliedNodeRequest, Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard,
     PreviewedStage, SessionPolicy,
@@ -46,6 +46,10 @@ const STORAGE: &str = "# The folders that users of this machine can write to. Th
                        # Until this is written, or there is a hook cleanup_storage, cleaning it fails.\n\
                        # scratch_dirs = [\"/scratch\", \"/dev/shm\"]\n";
 
+/// The line of an agent that reaches Farrier over TLS.
+const CA_FILE: &str = "# The certificate of the authority that has signed Farrier's certificate; copy it there.\n\
+                       ca_file = \"/etc/farrier/ca.pem\"\n";
+
 #[tonic::async_trait]
 impl v1::node_service_server::NodeService for GrpcServices {
     type WatchNodesStream = Streaming<v1::NodeEvent>;
@@ -54,6 +58,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::OnboardNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let desired = Onboard {
@@ -64,10 +69,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
             by,
         };
         if requested.dry_run {
-            let observed = self.engine.nodes().preview_onboard(desired).await.or_status()?;
+            let observed = call.engine.nodes().preview_onboard(desired).await.or_status()?;
             return Ok(Response::new(previewed(observed)));
         }
-        let done = self.engine.nodes().onboard(desired).await.or_status()?;
+        let done = call.engine.nodes().onboard(desired).await.or_status()?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -75,62 +80,67 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::DecommissionNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let mode = mode_from(requested.mode).or_status()?;
         let v1::DecommissionNodeRequest { node_id, request_id, dry_run, gate_override, .. } =
             requested;
         let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
-        self.start_decommission(requested, by).await
+        call.start_decommission(requested, by).await
     }
 
     async fn drain_node(
         &self,
         request: Request<v1::DrainNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::DrainNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
         let mode = DecommissionMode::Drain;
         let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
-        self.start_decommission(requested, by).await
+        call.start_decommission(requested, by).await
     }
 
     async fn retire_node(
         &self,
         request: Request<v1::RetireNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::RetireNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
         let mode = DecommissionMode::Retire;
         let requested = DecommissionFields { node_id, mode, request_id, gate_override, dry_run };
-        self.start_decommission(requested, by).await
+        call.start_decommission(requested, by).await
     }
 
     async fn reactivate_node(
         &self,
         request: Request<v1::ReactivateNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::ReactivateNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
         let why = text::check_optional_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, REACTIVATE_NODE).or_status()?;
         let ask = NodeRequest::Reactivate { why, overrides: overrides.clone() };
-        let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
-        self.applied(&done, &overrides, dry_run).await
+        let done = call.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
+        call.applied(&done, &overrides, dry_run).await
     }
 
     async fn quarantine_node(
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::QuarantineNodeRequest { node_id, reason, dry_run } = request.get_ref();
         let why = text::check_reason("reason", reason).or_status()?;
         let ask = NodeRequest::Quarantine { why };
-        let done = self.with_dry_run(*dry_run).apply_request(node_id, ask, "", by).await?;
+        let done = call.with_dry_run(*dry_run).apply_request(node_id, ask, "", by).await?;
         Ok(Response::new(node(&done.node)))
     }
 
@@ -138,24 +148,26 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReleaseNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::ReleaseNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
         let why = text::check_reason("reason", &reason).or_status()?;
         let overrides = overrides_from(gate_override, RELEASE_NODE).or_status()?;
         let ask = NodeRequest::Release { why, overrides: overrides.clone() };
-        let done = self.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
-        self.applied(&done, &overrides, dry_run).await
+        let done = call.with_dry_run(dry_run).apply_request(&node_id, ask, &request_id, by).await?;
+        call.applied(&done, &overrides, dry_run).await
     }
 
     async fn resume_node(
         &self,
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::ResumeNodeRequest { node_id, dry_run } = request.get_ref();
         let id = NodeId::parse(node_id).or_status()?;
-        let engine = self.engine.with_dry_run(*dry_run);
+        let engine = call.engine.with_dry_run(*dry_run);
         let done = engine.nodes().resume(&id, requester).await.or_status()?;
         let task = match done.task {
             ResumeResult::Fresh => "fresh",
@@ -164,7 +176,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
             ResumeResult::None => "none",
         };
         let preview = match &done.reopened {
-            Some(run) => self.run_preview(run, *dry_run).await?,
+            Some(run) => call.run_preview(run, *dry_run).await?,
             None => None,
         };
         Ok(Response::new(v1::ResumeNodeResponse {
@@ -180,12 +192,13 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::BootstrapNodeRequest>,
     ) -> Answer<v1::NodeBundle> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
         let machine = MachineId::parse(&requested.machine_id).or_status()?;
         let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
-        let url = self.agents_url_or_refuse().or_status()?;
-        let agents = self.agents.with_dry_run(requested.dry_run);
+        let url = call.agents_url_or_refuse().or_status()?;
+        let agents = call.agents.with_dry_run(requested.dry_run);
         let made = agents.bootstrap(machine, scenario, requester).await.or_status()?;
         let mut made = bundle(&made, url, requested.dry_run);
         made.node = made.node.map(|node| if requested.dry_run { planned_node(node) } else { node });
@@ -196,20 +209,22 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReissueBootstrapRequest>,
     ) -> Answer<v1::NodeBundle> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
         let id = NodeId::parse(&requested.node_id).or_status()?;
         let scenario = lifetime_from(requested.expires_in_seconds).or_status()?;
-        let url = self.agents_url_or_refuse().or_status()?;
+        let url = call.agents_url_or_refuse().or_status()?;
         let stored = if requested.keep_session { SessionPolicy::Keep } else { SessionPolicy::End };
-        let agents = self.agents.with_dry_run(requested.dry_run);
+        let agents = call.agents.with_dry_run(requested.dry_run);
         let made = agents.issue(&id, scenario, stored, requester).await.or_status()?;
         Ok(Response::new(bundle(&made, url, requested.dry_run)))
     }
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
+        let call = self.call(&request)?;
         let id = NodeId::parse(&request.get_ref().node_id).or_status()?;
-        let view = self.engine.nodes().get(&id).await.or_status()?;
+        let view = call.engine.nodes().get(&id).await.or_status()?;
         Ok(Response::new(detail(view)))
     }
 
@@ -217,6 +232,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ListNodesRequest>,
     ) -> Answer<v1::ListNodesResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let v1::ListNodesRequest { filter, page_size, page_token, order_by } = requested;
         let order = ListOrder::parse(&order_by, FilterSubject::Node).or_status()?;
@@ -225,7 +241,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let selected = Selection { filter: filter_from(&filter).or_status()?, order };
         let size = usize::try_from(page.size).unwrap_or_default();
         let found =
-            self.engine.nodes().list(selected, page.from.clone(), size).await.or_status()?;
+            call.engine.nodes().list(selected, page.from.clone(), size).await.or_status()?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         let unreadable_rows = unreadable_rows(&found.unreadable);
@@ -236,8 +252,9 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::WatchNodesRequest>,
     ) -> Answer<Self::WatchNodesStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
-        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, event))
     }
 }
@@ -251,7 +268,7 @@ struct DecommissionFields {
     dry_run: bool,
 }
 
-impl GrpcServices {
+impl Call {
     async fn start_decommission(
         &self,
         requested: DecommissionFields,
@@ -544,7 +561,9 @@ fn bundle(made: &Bundle, url: &str, dry_run: bool) -> v1::NodeBundle {
         false => {
             let token = made.token.expose_secret();
             let controllers = controllers(url);
-            let config = format!("controllers = {controllers}\ntoken = {token:?}\n{STORAGE}");
+            let ca_file = if url.contains("https://") { CA_FILE } else { "" };
+            let config =
+                format!("controllers = {controllers}\n{ca_file}token = {token:?}\n{STORAGE}");
             (token.into(), config)
         }
     };

@@ -4,7 +4,7 @@ use super::convert::{log_chunk, operation, operation_event};
 use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::watch::{LogStream, Watch};
 use model::filter::FilterSubject;
 use model::id::RunId;
@@ -15,7 +15,7 @@ use proto::v1;
 use store::RunPage;
 use tonic::{Request, Response, Status};
 
-impl GrpcServices {
+impl Call {
     /// A page of runs, and the token of the next.
     pub(super) async fn run_page(
         &self,
@@ -69,8 +69,9 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::GetOperationRequest>,
     ) -> Answer<v1::Operation> {
+        let call = self.call(&request)?;
         let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
-        let found = self.engine.runs().get(&id.or_status()?).await.or_status()?;
+        let found = call.engine.runs().get(&id.or_status()?).await.or_status()?;
         Ok(Response::new(operation(&found)))
     }
 
@@ -78,8 +79,9 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::ListOperationsRequest>,
     ) -> Answer<v1::ListOperationsResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
-        let (found, next_page_token) = self
+        let (found, next_page_token) = call
             .run_page(
                 List::Operations,
                 (&requested.filter, &requested.order_by),
@@ -100,9 +102,10 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::WatchOperationsRequest>,
     ) -> Answer<Self::WatchOperationsStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let watch =
-            self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
+            call.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, requested.bookmark, operation_event))
     }
 
@@ -110,9 +113,10 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::StreamOperationLogsRequest>,
     ) -> Answer<Self::StreamOperationLogsStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
-        let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
+        let log = call.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 }

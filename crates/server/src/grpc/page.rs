@@ -33,6 +33,8 @@ pub(super) enum List {
     Replicas,
     SimFaults,
     SimEffects,
+    Tokens,
+    Audit,
     ComponentFirmware,
 }
 
@@ -59,6 +61,8 @@ impl List {
             Self::Replicas => "replicas",
             Self::SimFaults => "sim-faults",
             Self::SimEffects => "sim-effects",
+            Self::Tokens => "tokens",
+            Self::Audit => "audit",
             Self::ComponentFirmware => "component-firmware",
         }
     }

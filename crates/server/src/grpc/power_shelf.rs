@@ -8,7 +8,7 @@ use super::device::{DevicePageRequest, described, labels, power_state, spec, sta
 use super::page::{List, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::update;
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::{DescribedDevice, ShelfPreview};
 use model::blast_radius::AffectedMachine;
 use model::effect::DesiredPower;
@@ -36,24 +36,26 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::RegisterPowerShelfRequest { power_shelf, dry_run } = request.into_inner();
         let requested =
             power_shelf.ok_or_else(|| refusal_status(Refusal::missing("power_shelf")))?;
         let id = checked_id(&requested).or_status()?;
         let change = update::change(requested, None, &["labels", "spec"], shelf, shelf_from);
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.devices().register_changed(id, change, actor).await.or_status()?;
-        self.shelf_response(&done, dry_run).await
+        call.shelf_response(&done, dry_run).await
     }
 
     async fn get_power_shelf(
         &self,
         request: Request<v1::GetPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
+        let call = self.call(&request)?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
-        let found = self.engine.devices().get(id.as_str()).await.or_status()?;
-        let status = Some(self.device_status(&found).await?);
+        let found = call.engine.devices().get(id.as_str()).await.or_status()?;
+        let status = Some(call.device_status(&found).await?);
         Ok(Response::new(v1::PowerShelf { status, ..shelf(&found) }))
     }
 
@@ -61,6 +63,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::ListPowerShelvesRequest>,
     ) -> Answer<v1::ListPowerShelvesResponse> {
+        let call = self.call(&request)?;
         let v1::ListPowerShelvesRequest { filter, page_size, page_token, order_by } =
             request.into_inner();
         let desired = DevicePageRequest {
@@ -71,7 +74,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
             size: page_size,
             token: &page_token,
         };
-        let (found, next_page_token) = self.device_page(desired).await?;
+        let (found, next_page_token) = call.device_page(desired).await?;
         let power_shelves = found.records.iter().map(shelf).collect();
         let unreadable_rows = unreadable_rows(&found.unreadable);
         let page = v1::ListPowerShelvesResponse { power_shelves, next_page_token, unreadable_rows };
@@ -82,6 +85,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::UpdatePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::UpdatePowerShelfRequest {
             power_shelf,
@@ -94,52 +98,55 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let id = PowerShelfId::parse_field(&requested.power_shelf_id, "power_shelf.power_shelf_id")
             .or_status()?;
         let change = update::change(requested, update_mask, &["labels", "spec"], shelf, shelf_from);
-        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let (engine, version) = (call.engine.with_dry_run(dry_run), expected_version(version));
         let done =
             engine.devices().update(id.as_str(), change, version, actor).await.or_status()?;
-        self.shelf_response(&done, dry_run).await
+        call.shelf_response(&done, dry_run).await
     }
 
     async fn delete_power_shelf(
         &self,
         request: Request<v1::DeletePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
+        let call = self.call(&request)?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let version = expected_version(request.get_ref().expected_version);
         let done = engine.devices().delete(id.as_str(), version, requester).await.or_status()?;
-        self.shelf_response(&done, dry_run).await
+        call.shelf_response(&done, dry_run).await
     }
 
     async fn retry_power_shelf(
         &self,
         request: Request<v1::RetryPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
+        let call = self.call(&request)?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.devices().retry(id.as_str(), requester).await.or_status()?;
-        self.shelf_response(&done, dry_run).await
+        call.shelf_response(&done, dry_run).await
     }
 
     async fn set_power_shelf_maintenance(
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<()> {
+        let call = self.call(&request)?;
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
         let mut requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let request_id = requested.request_id.take();
-        let request_id = request_id.unwrap_or_else(|| self.engine.new_request_id());
+        let request_id = request_id.unwrap_or_else(|| call.engine.new_request_id());
         requested.request_id = Some(request_id.clone());
         let foreseen = if dry_run {
-            let preview = self.engine.power_shelves().preview(requested).await.or_status()?;
+            let preview = call.engine.power_shelves().preview(requested).await.or_status()?;
             preview.preview.permitted().or_status()?;
             preview.preview
         } else {
-            self.engine.power_shelves().maintain(requested).await.or_status()?
+            call.engine.power_shelves().maintain(requested).await.or_status()?
         };
         let mut answer = Response::new(());
         if let Some(value) = request_id.parse().ok().filter(|_| !dry_run) {
@@ -159,14 +166,15 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<v1::PowerShelfMaintenancePreview> {
+        let call = self.call(&request)?;
         let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let operation = requested.operation;
-        let observed = self.engine.power_shelves().preview(requested).await.or_status()?;
+        let observed = call.engine.power_shelves().preview(requested).await.or_status()?;
         Ok(Response::new(preview(observed, operation)))
     }
 }
 
-impl GrpcServices {
+impl Call {
     /// The response of a change; in a dry run with the transitions that would follow.
     async fn shelf_response(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
         let mut reported = shelf(done);

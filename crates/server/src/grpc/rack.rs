@@ -7,13 +7,14 @@ use super::page::{List, Page, scope, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::stream::{self, Streaming};
 use super::update;
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::rack::{MaintenanceStart, MaintenanceStatus};
 use model::filter::FilterSubject;
 use model::gate::{DELETE_RACK, RACK_MAINTENANCE};
 use model::id::{RackId, RunId};
 use model::order::Selection;
 use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
+use model::rack::{Rack, RackState};
 use model::refusal::Refusal;
 use model::text;
 use proto::v1;
@@ -58,13 +59,26 @@ impl MaintenanceFields {
     }
 }
 
-impl GrpcServices {
+impl Call {
     async fn start_maintenance(
         &self,
         start: MaintenanceStart,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
         let started = self.engine.racks().maintain(start).await.or_status()?;
         Ok(Response::new(convert::started(&started)))
+    }
+
+    /// The answer to a change of a rack; in a dry run with what the rack would do.
+    async fn changed_rack(&self, changed: &Rack, dry_run: bool) -> Answer<v1::Rack> {
+        let mut shown = convert::rack(changed);
+        let looks = matches!(changed.state, RackState::Created | RackState::Discovering);
+        if let (Some(status), true) = (&mut shown.status, dry_run)
+            && (looks || changed.topology_changed)
+        {
+            let follows = self.engine.racks().predict_rediscovery(changed).await.or_status()?;
+            status.would_follow.push(follows);
+        }
+        Ok(Response::new(shown))
     }
 
     async fn maintenance_statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
@@ -82,18 +96,20 @@ impl v1::rack_service_server::RackService for GrpcServices {
     type WatchRacksStream = Streaming<v1::RackEvent>;
 
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let described = convert::described(requested.rack).or_status()?;
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let made = engine.racks().create(described, by).await.or_status()?;
-        Ok(Response::new(convert::changed(&made, requested.dry_run)))
+        call.changed_rack(&made, requested.dry_run).await
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
+        let call = self.call(&request)?;
         let id = RackId::parse(&request.get_ref().rack_id).or_status()?;
-        let view = self.engine.racks().get(&id).await.or_status()?;
-        let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
+        let view = call.engine.racks().get(&id).await.or_status()?;
+        let health = call.health_of(&view.rack.target(), &view.rack.head.health).await?;
         let mut shown = convert::view(&view);
         if let Some(status) = &mut shown.status {
             status.health = health;
@@ -105,13 +121,14 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let v1::ListRacksRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Rack).or_status()?;
         let scope = scope(&filter, selected.order);
         let page = Page::new(List::Racks, &scope, page_size, &page_token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self.engine.racks().list(selected, page.from.clone(), size).await;
+        let found = call.engine.racks().list(selected, page.from.clone(), size).await;
         let found = found.or_status()?;
         Ok(Response::new(v1::ListRacksResponse {
             racks: found.records.iter().map(convert::rack).collect(),
@@ -121,6 +138,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     }
 
     async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let v1::UpdateRackRequest { rack, expected_version: version, dry_run, update_mask } =
             request.into_inner();
@@ -128,17 +146,18 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let id = RackId::parse_field(&requested.rack_id, "rack.rack_id").or_status()?;
         let change =
             update::change(requested, update_mask, WRITABLE, convert::rack, convert::described);
-        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let (engine, version) = (call.engine.with_dry_run(dry_run), expected_version(version));
         let done = engine.racks().update(id, change, version, by).await.or_status()?;
-        Ok(Response::new(convert::changed(&done, dry_run)))
+        call.changed_rack(&done, dry_run).await
     }
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
+        let call = self.call(&request)?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let id = RackId::parse(&requested.rack_id).or_status()?;
         let version = expected_version(requested.expected_version);
-        let engine = self.engine.with_dry_run(requested.dry_run);
+        let engine = call.engine.with_dry_run(requested.dry_run);
         let overrides = overrides_from(requested.gate_override, DELETE_RACK).or_status()?;
         let marked = engine.racks().delete(id, version, overrides, by).await.or_status()?;
         Ok(Response::new(convert::view(&marked)))
@@ -148,8 +167,9 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::WatchRacksRequest>,
     ) -> Answer<Self::WatchRacksStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
-        let watch = self.open_watch(&requested.filter, &requested.cursor).await?;
+        let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, convert::event))
     }
 
@@ -157,6 +177,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::RackMaintenanceOnDemandRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let call = self.call(&request)?;
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
         let rack = requested.rack_id.map(|rack| rack.id).unwrap_or_default();
@@ -169,13 +190,14 @@ impl v1::rack_service_server::RackService for GrpcServices {
             dry_run: requested.dry_run,
         };
         let start = ask.start(&metadata, rack, desired, MaintenanceTrigger::OnDemand);
-        self.start_maintenance(start.or_status()?).await
+        call.start_maintenance(start.or_status()?).await
     }
 
     async fn reprovision_rack(
         &self,
         request: Request<v1::ReprovisionRackRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let call = self.call(&request)?;
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
         let rack = RackId::parse(&requested.rack_id).or_status()?;
@@ -191,14 +213,15 @@ impl v1::rack_service_server::RackService for GrpcServices {
             RackMaintenanceRequest::default(),
             MaintenanceTrigger::Reprovision,
         );
-        self.start_maintenance(start.or_status()?).await
+        call.start_maintenance(start.or_status()?).await
     }
 
     async fn get_rack_maintenance_status(
         &self,
         request: Request<v1::GetRackMaintenanceStatusRequest>,
     ) -> Answer<v1::GetRackMaintenanceStatusResponse> {
-        let found = self.maintenance_statuses(&request.get_ref().id).await?;
+        let call = self.call(&request)?;
+        let found = call.maintenance_statuses(&request.get_ref().id).await?;
         let operations = found.iter().map(convert::status).collect();
         Ok(Response::new(v1::GetRackMaintenanceStatusResponse { operations }))
     }

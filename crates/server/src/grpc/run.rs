@@ -6,7 +6,7 @@ use super::convert::{
 use super::page::{List, unreadable_rows};
 use super::status::OrStatus;
 use super::stream::{self, Streaming};
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::admission::{RestartRequest, StartRequest};
 use model::gate::{RESTART, machine_run};
 use model::id::{MachineId, PlanId, RunId};
@@ -17,7 +17,7 @@ use proto::v1;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
-impl GrpcServices {
+impl Call {
     async fn act_on_run(
         &self,
         metadata: &MetadataMap,
@@ -74,6 +74,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     type StreamRunLogsStream = Streaming<v1::LogChunk>;
 
     async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let initiator = initiator(request.metadata());
         let requested = request.into_inner();
         let dry_run = requested.dry_run;
@@ -92,14 +93,15 @@ impl v1::run_service_server::RunService for GrpcServices {
                 .or_status()?,
             initiator,
         };
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let started = engine.runs().start(start).await.or_status()?;
-        self.run_answer(&started.run, AnsweredRun { new: started.new, dry_run }).await
+        call.run_answer(&started.run, AnsweredRun { new: started.new, dry_run }).await
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let id = RunId::parse(&request.get_ref().run_id).or_status()?;
-        let found = self.engine.runs().get(&id).await.or_status()?;
+        let found = call.engine.runs().get(&id).await.or_status()?;
         Ok(Response::new(run(&found)))
     }
 
@@ -107,8 +109,9 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::ListRunsRequest>,
     ) -> Answer<v1::ListRunsResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
-        let (found, next_page_token) = self
+        let (found, next_page_token) = call
             .run_page(
                 List::Runs,
                 (&requested.filter, &requested.order_by),
@@ -122,17 +125,19 @@ impl v1::run_service_server::RunService for GrpcServices {
     }
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), action_fields!(requested), Action::Cancel).await
+        call.act_on_run(request.metadata(), action_fields!(requested), Action::Cancel).await
     }
 
     async fn watch_runs(
         &self,
         request: Request<v1::WatchRunsRequest>,
     ) -> Answer<Self::WatchRunsStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let watch =
-            self.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
+            call.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, requested.bookmark, run_event))
     }
 
@@ -140,47 +145,54 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::StreamRunLogsRequest>,
     ) -> Answer<Self::StreamRunLogsStream> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let id = RunId::parse(&requested.run_id).or_status()?;
-        let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
+        let log = call.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 
     async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), action_fields!(requested), Action::RetryStep).await
+        call.act_on_run(request.metadata(), action_fields!(requested), Action::RetryStep).await
     }
 
     async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), action_fields!(requested), Action::Resume).await
+        call.act_on_run(request.metadata(), action_fields!(requested), Action::Resume).await
     }
 
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
         let fields = action_fields!(requested);
         let asked = (requested.request_id.as_str(), requested.gate_override.clone());
-        self.restart_run(request.metadata(), fields, asked, RestartMode::Rerun).await
+        call.restart_run(request.metadata(), fields, asked, RestartMode::Rerun).await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
         let fields = action_fields!(requested);
         let asked = (requested.request_id.as_str(), requested.gate_override.clone());
-        self.restart_run(request.metadata(), fields, asked, RestartMode::RestartClean).await
+        call.restart_run(request.metadata(), fields, asked, RestartMode::RestartClean).await
     }
 
     async fn adopt_observed_state(
         &self,
         request: Request<v1::AdoptObservedStateRequest>,
     ) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
-        self.act_on_run(request.metadata(), action_fields!(requested), Action::Adopt).await
+        call.act_on_run(request.metadata(), action_fields!(requested), Action::Adopt).await
     }
 
     async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer<v1::Run> {
+        let call = self.call(&request)?;
         let requested = request.get_ref();
         text::check_reason("reason", &requested.reason).or_status()?;
-        self.act_on_run(request.metadata(), action_fields!(requested), Action::MarkManual).await
+        call.act_on_run(request.metadata(), action_fields!(requested), Action::MarkManual).await
     }
 }

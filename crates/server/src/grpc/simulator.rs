@@ -3,10 +3,10 @@
 use super::convert::word_from;
 use super::page::{List, Page};
 use super::status::{OrStatus, refusal_status};
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use model::fault::FaultCode;
 use model::filter::{Filter, FilterSubject};
-use model::refusal::{Reason, Refusal};
+use model::refusal::Refusal;
 use model::target::{TargetId, TargetKind};
 use model::text;
 use proto::{v1, words};
@@ -18,11 +18,12 @@ const FAULT_MACHINE: &str = "fault.machine";
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
     async fn create_fault(&self, request: Request<v1::CreateFaultRequest>) -> Answer<v1::SimFault> {
+        let call = self.call(&request)?;
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
-        let simulator = self.simulator()?;
-        self.check_fault_machine(&rule.machine).await?;
+        let simulator = call.simulator()?;
+        call.check_fault_machine(&rule.machine).await?;
         let added = simulator.add_fault(rule).or_status()?;
         Ok(Response::new(fault(added)))
     }
@@ -31,11 +32,12 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::ListFaultsRequest>,
     ) -> Answer<v1::ListFaultsResponse> {
+        let call = self.call(&request)?;
         let v1::ListFaultsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimFault).or_status()?;
         let page = Page::new(List::SimFaults, &stamp, page_size, &page_token).or_status()?;
         let found =
-            self.simulator()?.fault_page(&filter, page.after(), page.limit()).or_status()?;
+            call.simulator()?.fault_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.id);
         let faults = found.into_iter().map(fault).collect();
         Ok(Response::new(v1::ListFaultsResponse { faults, next_page_token }))
@@ -45,9 +47,10 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::DeleteFaultsRequest>,
     ) -> Answer<v1::DeleteFaultsResponse> {
+        let call = self.call(&request)?;
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let deleted = self.simulator()?.clear_faults(which).or_status()?;
+        let deleted = call.simulator()?.clear_faults(which).or_status()?;
         if deleted == 0
             && let Some(id) = which
         {
@@ -64,11 +67,12 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::ListEffectsRequest>,
     ) -> Answer<v1::ListEffectsResponse> {
+        let call = self.call(&request)?;
         let v1::ListEffectsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimEffect).or_status()?;
         let page = Page::new(List::SimEffects, &stamp, page_size, &page_token).or_status()?;
         let found =
-            self.simulator()?.effect_page(&filter, page.after(), page.limit()).or_status()?;
+            call.simulator()?.effect_page(&filter, page.after(), page.limit()).or_status()?;
         let (found, next_page_token) = page.split_page(found, |one| &one.key);
         let effects = found.into_iter().map(|count| v1::SimEffect {
             key: count.key,
@@ -81,13 +85,10 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
     }
 }
 
-impl GrpcServices {
+impl Call {
+    /// A server without simulated hardware does not offer this service.
     fn simulator(&self) -> Result<&Sim, Status> {
-        self.sim.as_ref().ok_or_else(|| {
-            let message = "this server has no simulated hardware";
-            let next = "farrier serve --simulate 0";
-            refusal_status(Refusal::new(Reason::SimulatorOff, message).next(next))
-        })
+        self.sim.as_ref().ok_or_else(|| Status::unimplemented("no simulated hardware"))
     }
 
     /// Refuses a rule for one machine or device that is not registered: it would never apply. A
@@ -121,6 +122,11 @@ fn count(field: &str, value: i32) -> Result<u32, Refusal> {
         .map_err(|_| Refusal::invalid(field, format!("is {value}"), "use 0 or a positive number"))
 }
 
+/// The simulator refuses more than it can use.
+fn percent(field: &str, value: i32) -> Result<u8, Refusal> {
+    u8::try_from(value).map_err(|_| Refusal::invalid(field, format!("is {value}"), "use 0 to 99"))
+}
+
 /// A fault rule as a client describes it. The simulator assigns its id.
 fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
     let verb = word_from::<v1::ProviderVerb>("fault.verb", requested.verb)?.unwrap_or_default();
@@ -137,6 +143,7 @@ fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
         times: count("fault.times", requested.times)?,
         delay_ms: count("fault.delay_ms", requested.delay_ms)?,
         message: requested.message,
+        at_percent: percent("fault.at_percent", requested.at_percent)?,
         code,
         ..rule
     })
@@ -166,5 +173,6 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         message: rule.message,
         struck: saturate(rule.applied_count),
         code: rule.code.map(|code| code.as_str().to_string()).unwrap_or_default(),
+        at_percent: rule.at_percent.into(),
     }
 }

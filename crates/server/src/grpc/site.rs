@@ -22,17 +22,19 @@ const NO_MODEL: &str = "-";
 #[tonic::async_trait]
 impl v1::site_service_server::SiteService for GrpcServices {
     async fn create_site(&self, request: Request<v1::CreateSiteRequest>) -> Answer<v1::Site> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::CreateSiteRequest { site: requested, dry_run } = request.into_inner();
         let described = described(requested).or_status()?;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let created = engine.sites().create(described, requester).await.or_status()?;
         Ok(Response::new(site(&created)))
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
+        let call = self.call(&request)?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
-        let found = self.engine.sites().get(&id).await.or_status()?;
+        let found = call.engine.sites().get(&id).await.or_status()?;
         Ok(Response::new(site(&found)))
     }
 
@@ -40,6 +42,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
         &self,
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
+        let call = self.call(&request)?;
         let requested = request.into_inner();
         let v1::ListSitesRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Site).or_status()?;
@@ -47,7 +50,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
         let page = Page::new(List::Sites, &scope, page_size, &page_token).or_status()?;
         let size = usize::try_from(page.size).unwrap_or_default();
         let found =
-            self.engine.sites().list(selected, page.from.clone(), size).await.or_status()?;
+            call.engine.sites().list(selected, page.from.clone(), size).await.or_status()?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         let unreadable_rows = unreadable_rows(&found.unreadable);
@@ -55,6 +58,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::UpdateSiteRequest {
             site: requested,
@@ -66,24 +70,26 @@ impl v1::site_service_server::SiteService for GrpcServices {
         let id = SiteId::parse_field(&requested.site_id, "site.site_id").or_status()?;
         let change = update::change(requested, update_mask, &["labels", "spec"], site, described);
         let version = expected_version(version);
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let updated = engine.sites().update(id, change, version, requester).await.or_status()?;
         Ok(Response::new(site(&updated)))
     }
 
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
+        let call = self.call(&request)?;
         let requester = who(request.metadata(), "").or_status()?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
         let version = expected_version(request.get_ref().expected_version);
-        let engine = self.engine.with_dry_run(request.get_ref().dry_run);
+        let engine = call.engine.with_dry_run(request.get_ref().dry_run);
         let gone = engine.sites().delete(&id, version, requester).await.or_status()?;
         Ok(Response::new(site(&gone)))
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
+        let call = self.call(&request)?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
-        self.engine.nodes().probe_site(&id).await.or_status()?;
-        let observed = self.engine.sites().get(&id).await.or_status()?;
+        call.engine.nodes().probe_site(&id).await.or_status()?;
+        let observed = call.engine.sites().get(&id).await.or_status()?;
         Ok(Response::new(site(&observed)))
     }
 }

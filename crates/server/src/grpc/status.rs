@@ -50,6 +50,9 @@ pub(crate) fn refusal_status(refusal: Refusal) -> Status {
         RefusalKind::Precondition => Code::FailedPrecondition,
         RefusalKind::Exists => Code::AlreadyExists,
         RefusalKind::Gone => Code::OutOfRange,
+        RefusalKind::Unauthenticated => Code::Unauthenticated,
+        RefusalKind::Denied => Code::PermissionDenied,
+        RefusalKind::Exhausted => Code::ResourceExhausted,
     };
     let mut details = ErrorDetails::new();
     let mut metadata = HashMap::new();

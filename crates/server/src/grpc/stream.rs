@@ -1,6 +1,6 @@
 //! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
-use super::GrpcServices;
+use super::Call;
 use super::convert::WatchEvent;
 use super::status::{OrStatus, retryable_status};
 use engine::watch::{LogStream, Watch, WatchPosition, WatchUpdate, Watched};
@@ -22,7 +22,7 @@ const STOPPING: &str = "SERVER_STOPPING";
 /// The delay after which a client should connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-impl GrpcServices {
+impl Call {
     /// Opens a watch after a cursor; empty: with a snapshot.
     pub(super) async fn open_watch<T: Watched>(
         &self,

@@ -5,7 +5,7 @@ use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::{List, unreadable_rows};
 use super::status::{OrStatus, refusal_status};
 use super::update;
-use super::{Answer, GrpcServices};
+use super::{Answer, Call, GrpcServices};
 use engine::DescribedDevice;
 use model::filter::FilterSubject;
 use model::id::SwitchId;
@@ -20,20 +20,22 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         &self,
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::RegisterSwitchRequest { switch: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("switch")))?;
         let id = checked_id(&requested).or_status()?;
         let change = update::change(requested, None, &["labels", "spec"], switch, switch_from);
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.devices().register_changed(id, change, actor).await.or_status()?;
-        self.switch_response(&done, dry_run).await
+        call.switch_response(&done, dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
+        let call = self.call(&request)?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
-        let found = self.engine.devices().get(id.as_str()).await.or_status()?;
-        let status = Some(self.device_status(&found).await?);
+        let found = call.engine.devices().get(id.as_str()).await.or_status()?;
+        let status = Some(call.device_status(&found).await?);
         Ok(Response::new(v1::Switch { status, ..switch(&found) }))
     }
 
@@ -41,6 +43,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         &self,
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
+        let call = self.call(&request)?;
         let v1::ListSwitchesRequest { filter, page_size, page_token, order_by } =
             request.into_inner();
         let desired = DevicePageRequest {
@@ -51,13 +54,14 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
             size: page_size,
             token: &page_token,
         };
-        let (found, next_page_token) = self.device_page(desired).await?;
+        let (found, next_page_token) = call.device_page(desired).await?;
         let switches = found.records.iter().map(switch).collect();
         let unreadable_rows = unreadable_rows(&found.unreadable);
         Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token, unreadable_rows }))
     }
 
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
+        let call = self.call(&request)?;
         let actor = initiator(request.metadata());
         let v1::UpdateSwitchRequest {
             switch: requested,
@@ -69,33 +73,35 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let id = SwitchId::parse_field(&requested.switch_id, "switch.switch_id").or_status()?;
         let change =
             update::change(requested, update_mask, &["labels", "spec"], switch, switch_from);
-        let (engine, version) = (self.engine.with_dry_run(dry_run), expected_version(version));
+        let (engine, version) = (call.engine.with_dry_run(dry_run), expected_version(version));
         let done =
             engine.devices().update(id.as_str(), change, version, actor).await.or_status()?;
-        self.switch_response(&done, dry_run).await
+        call.switch_response(&done, dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
+        let call = self.call(&request)?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let version = expected_version(request.get_ref().expected_version);
         let done = engine.devices().delete(id.as_str(), version, requester).await.or_status()?;
-        self.switch_response(&done, dry_run).await
+        call.switch_response(&done, dry_run).await
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
+        let call = self.call(&request)?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.with_dry_run(dry_run);
+        let engine = call.engine.with_dry_run(dry_run);
         let done = engine.devices().retry(id.as_str(), requester).await.or_status()?;
-        self.switch_response(&done, dry_run).await
+        call.switch_response(&done, dry_run).await
     }
 }
 
-impl GrpcServices {
+impl Call {
     /// The response of a change; in a dry run with the transitions that would follow.
     async fn switch_response(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
         let mut reported = switch(done);

@@ -2,7 +2,8 @@
 
 use crate::config::Netboot;
 use engine::secret::BootOffer;
-use model::image::ImageContent;
+use model::image::{ImageContent, check_boot_words};
+use model::refusal::Refusal;
 
 /// Attempts to fetch the machine's script before it boots from its disk: Farrier may be restarting.
 const TRIES: [&str; 3] = ["a", "b", "c"];
@@ -26,15 +27,21 @@ pub fn first_script(url: &str) -> String {
               iseq ${platform} pcbios && sanboot --no-describe --drive 0x80 || exit\n"
 }
 
-/// For a machine with a pending deployment.
-pub fn machine_script(settings: &Netboot, boot: &BootOffer, mac: &str) -> String {
+/// For a machine with a pending deployment. Everything in it was checked when it was stored, and is
+/// checked again: an older version checked less.
+pub fn machine_script(
+    settings: &Netboot,
+    boot: &BootOffer,
+    mac: &str,
+    key: &str,
+) -> Result<String, Refusal> {
     let (deployment, token) = (&boot.deployment, &boot.token);
     let url = settings.url();
     let what = match &deployment.image.body {
         ImageContent::Disk { .. } => "the deploy environment",
         ImageContent::Kernel { .. } => deployment.image.name.as_str(),
         // The BMC attaches the ISO; there is nothing to fetch.
-        ImageContent::Iso { .. } => return "#!ipxe\nexit\n".into(),
+        ImageContent::Iso { .. } => return Ok("#!ipxe\nexit\n".into()),
     };
     let initrd = match &deployment.image.body {
         ImageContent::Disk { .. } | ImageContent::Kernel { initrd: Some(_), .. } => true,
@@ -49,6 +56,7 @@ pub fn machine_script(settings: &Netboot, boot: &BootOffer, mac: &str) -> String
         ImageContent::Disk { .. } => {
             words.extend(settings.cmdline.split_whitespace().map(String::from));
             words.push(format!("farrier.url={url} farrier.token={token} farrier.mac={mac}"));
+            words.push(format!("farrier.key={key}"));
         }
         ImageContent::Kernel { cmdline, .. } => words.push(
             cmdline
@@ -60,12 +68,18 @@ pub fn machine_script(settings: &Netboot, boot: &BootOffer, mac: &str) -> String
         ),
         ImageContent::Iso { .. } => {}
     }
+    let title = format!("Farrier: {} boots {what} for {}", deployment.machine_id, deployment.key);
+    let words = words.join(" ");
+    for (field, text) in [
+        ("image.cmdline", &words),
+        ("the name of the machine, image or step", &title),
+        ("netboot.url", &url),
+    ] {
+        check_boot_words(field, text)?;
+    }
     let mut script = format!(
-        "#!ipxe\necho Farrier: {} boots {what} for {}\nset tries:int32 0\n:kernel\n\
-         kernel {url}/netboot/{token}/kernel {} || goto again_kernel\n",
-        deployment.machine_id,
-        deployment.key,
-        words.join(" ")
+        "#!ipxe\necho {title}\nset tries:int32 0\n:kernel\n\
+         kernel {url}/netboot/{token}/kernel {words} || goto again_kernel\n"
     );
     if initrd {
         script += &format!(
@@ -77,7 +91,7 @@ pub fn machine_script(settings: &Netboot, boot: &BootOffer, mac: &str) -> String
     if initrd {
         script += &retry_fetch("initrd");
     }
-    script
+    Ok(script)
 }
 
 /// Retries a fetch, because Farrier may be restarting; not for ever, because the token may have
@@ -116,10 +130,10 @@ mod tests {
     fn a_disk_image_boots_the_deploy_environment_with_its_token() {
         let file = Artifact { sha256: "a".repeat(64), size: 1, url: None };
         let boot = boot(ImageContent::Disk { format: DiskFormat::Raw, file });
-        let script = machine_script(&settings(), &boot, "52:54:00:00:00:01");
+        let script = machine_script(&settings(), &boot, "52:54:00:00:00:01", "ea4a").unwrap();
         let kernel = "kernel http://10.0.0.1:8480/netboot/t0k/kernel initrd=initrd console=ttyS0 \
                       farrier.url=http://10.0.0.1:8480 farrier.token=t0k \
-                      farrier.mac=52:54:00:00:00:01 || goto again_kernel\n";
+                      farrier.mac=52:54:00:00:00:01 farrier.key=ea4a || goto again_kernel\n";
         assert!(script.starts_with("#!ipxe\n") && script.contains(kernel), "{script}");
         assert!(script.contains("initrd --name initrd http://10.0.0.1:8480/netboot/t0k/initrd"));
     }
@@ -132,10 +146,25 @@ mod tests {
             &settings(),
             &boot(ImageContent::Kernel { kernel, initrd: None, cmdline }),
             "52:54:00:00:00:01",
-        );
+            "ea4a",
+        )
+        .unwrap();
         let words = " quiet seed=http://10.0.0.1:8480/x?t=t0k ip=52:54:00:00:00:01 node-1 m-1 ||";
         assert!(script.contains(words), "{script}");
         assert!(!script.contains("initrd") && !script.contains("farrier.token"), "{script}");
+    }
+
+    /// An image that an older version has stored.
+    #[test]
+    fn a_command_line_cannot_add_a_command() {
+        for cmdline in
+            ["quiet || chain http://evil", "quiet\nshell", "a ; shell", "${x}", "a && b", "# x"]
+        {
+            let kernel = Artifact { sha256: "a".repeat(64), size: 1, url: None };
+            let body = ImageContent::Kernel { kernel, initrd: None, cmdline: cmdline.into() };
+            let refusal = machine_script(&settings(), &boot(body), "52:54:00:00:00:01", "ea4a");
+            assert_eq!(refusal.unwrap_err().field.as_deref(), Some("image.cmdline"), "{cmdline}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod error;
 mod lookups;
 mod notify;
 mod statement;
+mod tls;
 
 pub(super) use statement::{execute, execute_all, query};
 
@@ -22,8 +23,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tls::{TlsParameters, Verification};
 use tokio::sync::mpsc;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
 pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     // Ids sort by bytes, independent of the locale of the database.
@@ -128,6 +131,27 @@ pub(crate) struct PoolSize<'a> {
     pub name: &'a str,
 }
 
+/// Says at every start that the way to a database on another host is open to others.
+fn warn_if_unverified(config: &Config, verification: Verification) {
+    let distant = |host: &&Host| match host {
+        Host::Unix(_) => false,
+        Host::Tcp(name) => {
+            let address = name.parse::<std::net::IpAddr>();
+            address.map_or(name != "localhost", |address| !address.is_loopback())
+        }
+    };
+    let Some(Host::Tcp(host)) = config.get_hosts().iter().find(distant) else { return };
+    let how = match verification {
+        Verification::Disable | Verification::Prefer => "may not be encrypted",
+        Verification::Require => "is encrypted, and its certificate is not verified",
+        Verification::Authority | Verification::Full => return,
+    };
+    tracing::warn!(
+        host,
+        "the connection to PostgreSQL {how}; use sslmode=verify-full&sslrootcert=FILE"
+    );
+}
+
 pub(crate) struct Postgres {
     pool: Pool,
     notifications: mpsc::UnboundedSender<Signal>,
@@ -145,12 +169,18 @@ impl Postgres {
         bus: SignalBus,
     ) -> Result<Arc<Self>> {
         let PoolSize { connections, name } = size;
+        let (url, parameters) = TlsParameters::split(url).map_err(StoreError::Unavailable)?;
+        let tls = parameters.connector().map_err(StoreError::Unavailable)?;
         let mut config: Config = url.parse().map_err(|error| {
+            // In a list of keywords the parser quotes what follows a password with a blank in it.
+            let why = if url.contains("://") { format!(" ({error})") } else { String::new() };
             StoreError::Unavailable(format!(
-                "the database URL cannot be read ({error}); write postgres://user@host:5432/name"
+                "the database URL cannot be read{why}; write postgres://user@host:5432/name"
             ))
         })?;
+        warn_if_unverified(&config, parameters.verification);
         config
+            .ssl_mode(parameters.mode())
             .connect_timeout(DEAD_AFTER)
             .keepalives_idle(DEAD_AFTER)
             .keepalives_interval(DEAD_AFTER / 4)
@@ -164,7 +194,7 @@ impl Postgres {
             config.application_name(name);
         }
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, manager))
+        let pool = Pool::builder(Manager::from_config(config.clone(), tls.clone(), manager))
             .max_size(connections.saturating_sub(LISTENERS).max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
@@ -179,7 +209,7 @@ impl Postgres {
         let origin = format!("{:x}", notify::origin());
         let (notices, queue) = mpsc::unbounded_channel();
         tokio::spawn(notify::run_notifier(pool.clone(), origin.clone(), queue));
-        tokio::spawn(notify::run_listener(config, origin, bus.clone()));
+        tokio::spawn(notify::run_listener((config, tls), origin, bus.clone()));
         let lookups = lookups::Lookups::default();
         Ok(Arc::new(Self {
             pool,

@@ -41,6 +41,12 @@ const MIGRATIONS: &[Migration] = migrations![
     "0018_json_text": 16,
     // An older replica would evict pods that a drain must leave, and cannot read run type JOIN.
     "0019_host_names": 19,
+    "0020_credential_policy": 19,
+    // An older replica cannot open the secrets that a newer one seals.
+    "0021_seal_keys": 21,
+    // An older replica answers every client, with or without a token.
+    "0022_access": 22,
+    "0023_audit": 22,
 ];
 
 /// The schema version of this farrier.

@@ -4,8 +4,10 @@
 //! each transaction.
 
 use super::Tx;
+use crate::audit::AuditDraft;
 use crate::{Result, StoreError};
 use futures_util::future::BoxFuture;
+use model::audit::AuditEntry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The future of a transaction's body. Boxed, because the future of a closure cannot be bounded
@@ -49,6 +51,23 @@ pub(crate) enum ReadConsistency {
 pub(crate) trait Job: Send + Sync {
     /// Runs the body once and stores its result.
     fn run<'a>(&'a self, tx: &'a mut Tx) -> TxFuture<'a, ()>;
+}
+
+/// A job that also writes an entry of the audit log, in the same transaction.
+pub(crate) struct AuditedJob {
+    pub job: Arc<dyn Job>,
+    pub draft: Arc<AuditDraft>,
+}
+
+impl Job for AuditedJob {
+    fn run<'a>(&'a self, tx: &'a mut Tx) -> TxFuture<'a, ()> {
+        Box::pin(async move {
+            tx.created_run = None;
+            self.job.run(tx).await?;
+            let operation_id = tx.created_run.take().unwrap_or_default();
+            tx.insert_audit_entry(&AuditEntry { operation_id, ..self.draft.entry() })
+        })
+    }
 }
 
 pub(crate) struct Transaction<I, T, F> {

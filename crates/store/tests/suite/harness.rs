@@ -51,7 +51,8 @@ macro_rules! on_postgres {
 /// Reverts the schema migrations from 13 on.
 pub const REVERT_SINCE_13: &str = "DROP TABLE step_durations; DROP TABLE refused_requests; \
      DROP TABLE node_names; ALTER TABLE identities DROP COLUMN version; \
-     DROP TABLE oldest_writer; DROP TABLE set_aside;";
+     DROP TABLE oldest_writer; DROP TABLE set_aside; ALTER TABLE credentials DROP COLUMN policy; \
+     ALTER TABLE credentials DROP COLUMN key_id; DROP TABLE seal_keys; DROP TABLE seal_masters;";
 
 /// Reverts the schema migrations of racks and of nodes, after those from 13 on.
 pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \

@@ -1,6 +1,7 @@
 //! Provider state: checkpoints, encrypted credentials, pinned identities, lockouts and deployments.
 
 use crate::harness::{Db, at, event};
+use model::credential::{CredentialPolicy, PeerBinding};
 use model::deploy::{Deployment, DeploymentClaim, DeploymentStage};
 use model::effect::EffectKey;
 use model::filter::{Filter, FilterSubject};
@@ -86,6 +87,12 @@ fn credential(version: i64) -> CredentialRow {
         sealed: vec![0, 159, 146, 150],
         version,
         updated_at: at(version),
+        // An older farrier stores none.
+        policy: (version > 1).then(|| CredentialPolicy {
+            peers: vec![PeerBinding::parse("peers", "10.1.0.0/24").unwrap()],
+            plain_http: version > 2,
+        }),
+        key_id: (version > 1).then(|| "k-1".into()),
     }
 }
 

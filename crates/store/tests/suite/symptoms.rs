@@ -6,7 +6,7 @@ use model::device::DeviceReachability;
 use model::effect::EffectKey;
 use model::id::RunId;
 use model::lifecycle::{DeviceFailure, DeviceSpec, RecordHeader};
-use model::machine::{DiskWrite, Labels, Machine, NetworkBoot, Phase};
+use model::machine::{DiskWrite, FailedImaging, Labels, Machine, NetworkBoot, Phase};
 use model::switch::{Switch, SwitchState};
 use store::{MachineSymptom, RecordSymptom};
 
@@ -26,6 +26,7 @@ async fn machines_are_found_by_symptom(db: Db) {
         machine
     };
     let lost = Some((ConditionType::Reachable, false));
+    let empty = Some((ConditionType::Provisioned, false));
     let key = EffectKey::trusted("op-1/repave/1");
     let write = DiskWrite {
         key,
@@ -35,6 +36,7 @@ async fn machines_are_found_by_symptom(db: Db) {
         before: None,
     };
     let boot = NetworkBoot { armed_by: RunId::trusted("op-1"), since: at(1) };
+    let failed = FailedImaging { run: RunId::trusted("op-1"), since: at(1) };
     db.add_machines(vec![
         ready("m-never", None),
         ready("m-up", Some((ConditionType::Reachable, true))),
@@ -45,12 +47,18 @@ async fn machines_are_found_by_symptom(db: Db) {
         ready("m-failed", Some((ConditionType::NeedsIntervention, true))),
         ready("m-solved", Some((ConditionType::NeedsIntervention, false))),
         Machine { open_disk_write: Some(write), ..ready("m-half", None) },
+        ready("m-empty", empty),
+        ready("m-imaged", Some((ConditionType::Provisioned, true))),
+        Machine { phase: Phase::FactoryReady, ..ready("m-out-of-use", empty) },
         Machine { network_boot: Some(boot), ..ready("m-netboot", None) },
+        Machine { failed_imaging: Some(failed), ..ready("m-not-installed", None) },
     ])
     .await;
     for (symptom, expected) in [
         (MachineSymptom::NeedsIntervention, &["m-failed"][..]),
         (MachineSymptom::OpenDiskWrite, &["m-half"]),
+        (MachineSymptom::NoSystem, &["m-empty"]),
+        (MachineSymptom::FailedImaging, &["m-not-installed"]),
         (MachineSymptom::NetworkBoot, &["m-netboot"]),
         (MachineSymptom::Unreachable, &["m-lost-1", "m-lost-2"]),
         (MachineSymptom::BmcUnreachable, &["m-bmc"]),

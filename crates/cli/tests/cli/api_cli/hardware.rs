@@ -14,6 +14,8 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     person.run(&set, 0);
     written_credentials(person, path);
     person.formats("credential list", "password");
+    assert!(person.line("secret rotate --dry-run", 0).contains("would be sealed again"));
+    assert!(person.line("secret rotate", 0).contains("was removed"));
     let list = person.json("credential list");
     assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &3.into()), "{list}");
     assert!(!list.to_string().contains("s3cret"), "{list}");

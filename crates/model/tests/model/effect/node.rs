@@ -75,7 +75,17 @@ fn kubeadm_options_are_checked_with_the_plan() {
     {
         assert_eq!(arguments(good).check("f"), Ok(()), "{good}");
     }
-    for bad in ["", "v=5", "-v", "--token=x", "--config", "--node-name=n", "--a=\nb"] {
+    for bad in [
+        "",
+        "v=5",
+        "-v",
+        "--token=x",
+        "--discovery-file=f",
+        "--tls-bootstrap-token=x",
+        "--config",
+        "--node-name=n",
+        "--a=\nb",
+    ] {
         let refusal = arguments(bad).check("f").unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("f.arguments[0]"), "{bad}");
     }

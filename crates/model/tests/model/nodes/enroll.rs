@@ -53,20 +53,29 @@ fn a_token_works_once_and_in_time() {
 #[test]
 fn a_token_is_for_one_machine() {
     let macs: &[&str] = &["aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02"];
-    for (requester, known, same) in [
-        (applicant("SN1", macs), machine("SN1", macs), true),
-        (applicant("sn1 ", &[]), machine("SN1", &[]), true),
-        (applicant("SN2", macs), machine("SN1", macs), false),
+    let (differs, missing) =
+        (Err(EnrollmentRefusal::IdentityDiffers), Err(EnrollmentRefusal::IdentityMissing));
+    let other: &[&str] = &["aa:bb:cc:00:00:03"];
+    for (requester, known, expected) in [
+        (applicant("SN1", macs), machine("SN1", macs), Ok(())),
+        (applicant("sn1 ", &[]), machine("SN1", &[]), Ok(())),
+        (applicant("SN2", macs), machine("SN1", macs), differs),
         // A value that one side does not know is not compared.
-        (applicant("", &[]), machine("SN1", macs), true),
-        (applicant("SN1", macs), machine("", &[]), true),
-        (applicant("", &["AA:BB:CC:00:00:02"]), machine("SN1", macs), true),
-        (applicant("", &["aa:bb:cc:00:00:03"]), machine("SN1", macs), false),
-        (applicant("SN1", &["aa:bb:cc:00:00:03"]), machine("SN1", macs), false),
-        (applicant("", &["aa:bb:cc:00:00:03", macs[0]]), machine("", macs), true),
+        (applicant("SN1", macs), machine("", &[]), Ok(())),
+        (applicant("", &[]), machine("", &[]), Ok(())),
+        (applicant("", &["AA:BB:CC:00:00:02"]), machine("SN1", macs), Ok(())),
+        (applicant("SN1", &[]), machine("SN1", macs), Ok(())),
+        (applicant("", other), machine("SN1", macs), differs),
+        (applicant("SN1", other), machine("SN1", macs), differs),
+        (applicant("", &[other[0], macs[0]]), machine("", macs), Ok(())),
+        // Where they are known, leaving them out is no way around the comparison.
+        (applicant("", &[]), machine("SN1", macs), missing),
+        (applicant(" ", &[]), machine("SN1", &[]), missing),
+        (applicant("", &[]), machine("", macs), missing),
+        (applicant("", macs), machine("SN1", &[]), missing),
+        (applicant("SN1", &[]), machine("", macs), missing),
     ] {
         let admitted = ticket(None).admit(&requester, &known, at(1)).map(drop);
-        let expected = if same { Ok(()) } else { Err(EnrollmentRefusal::IdentityDiffers) };
         assert_eq!(admitted, expected, "{requester:?} on {known:?}");
     }
 }
@@ -78,6 +87,7 @@ fn everybody_is_told_why() {
         (EnrollmentRefusal::TokenUsed, "token-used"),
         (EnrollmentRefusal::TokenExpired, "token-expired"),
         (EnrollmentRefusal::IdentityDiffers, "identity-differs"),
+        (EnrollmentRefusal::IdentityMissing, "identity-missing"),
         (EnrollmentRefusal::SessionUnknown, "session-unknown"),
         (EnrollmentRefusal::NodeDeleted, "node-deleted"),
         (EnrollmentRefusal::TaskOver, "task-over"),

@@ -7,7 +7,7 @@ use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::machine::view::EffectiveState;
 use model::rack::maintenance::RackStep;
 use model::rack::{
-    MaintenanceStage, Rack, RackContext, RackDevice, RackDeviceState, RackFailurePhase,
+    Counts, MaintenanceStage, Rack, RackContext, RackDevice, RackDeviceState, RackFailurePhase,
     RackOperation, RackState, RackTurnInput, explain,
 };
 use model::run::RunPhase;
@@ -144,10 +144,26 @@ fn a_dry_run_names_the_rediscovery() {
         (error(RackFailurePhase::PowerSequence), "stays in Error until an operator resolves it"),
         (RackState::Deleting, "does not look for devices"),
     ] {
-        let said = rack(state).predict_rediscovery();
+        let said = rack(state).predict_rediscovery(Counts::default());
         assert!(said.starts_with("rack-1 ") && said.contains(words), "{said}");
+    }
+    // It waits for what is missing after the change.
+    let expects = Counts { machines: 2, switches: 1, power_shelves: 0 };
+    for (there, waits) in [
+        (expects, None),
+        (
+            Counts { machines: 1, ..expects },
+            Some("; until then it waits: 1 of 2 machines stand in it"),
+        ),
+        (Counts::default(), Some("0 of 2 machines stand in it, 0 of 1 switches stand in it")),
+    ] {
+        let mut rack = rack(RackState::Ready);
+        rack.spec.expected = expects;
+        let said = rack.predict_rediscovery(there);
+        assert_eq!(said.contains("until then it waits"), waits.is_some(), "{said}");
+        assert!(said.ends_with(waits.unwrap_or("are left out")), "{said}");
     }
     let pending = vec![RunId::trusted("op-7")];
     let rack = Rack { maintenance_requested: pending, ..rack(RackState::Ready) };
-    assert!(rack.predict_rediscovery().contains("cancels op-7"));
+    assert!(rack.predict_rediscovery(Counts::default()).contains("cancels op-7"));
 }

@@ -6,11 +6,11 @@ use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{DesiredPower, DeviceFacts, DrainOptions, EffectKey};
 use model::fault::{Fault, FaultCode};
 use model::gate::{Gate, Overrides};
-use model::id::{MachineId, PowerShelfId, RackId, RunId, SwitchId};
+use model::id::{PowerShelfId, RackId, RunId, SwitchId};
 use model::lifecycle::{
     DeviceFailure, DeviceSpec, IdleReason, LifecycleDecision, RecordHeader, run_step,
 };
-use model::machine::{DiskWrite, Labels, Machine, Phase};
+use model::machine::{DiskWrite, Labels, Machine, MachineProblem, Phase};
 use model::node::NodeState;
 use model::plan::{Maintenance, Params, RunType};
 use model::power_shelf::PowerShelf;
@@ -21,7 +21,10 @@ use model::rack::{
 use model::run::{Run, RunSpec, Workflow};
 use model::switch::{Switch, SwitchState};
 use model::target::{TargetId, TargetKind};
-use model::why::{RunContext, dead_feeds, explain_device, explain_machine, explain_run};
+use model::why::{
+    Rank, RunContext, Urgency, dead_feeds, explain_device, explain_machine, explain_run,
+    rank_machine,
+};
 
 const ON: &str = "farrier rack maintenance start rack-1 --power on";
 
@@ -177,8 +180,35 @@ fn a_machine_without_a_system_is_not_ready_for_work() {
     let removed = ConditionObservation::new(ConditionType::Provisioned, false, "Released");
     machine.learn(&[removed], at(1));
     let told = explain_machine(&machine, None, RunContext::default(), at(9));
-    assert!(told.headline.contains("but it has no system: Released"), "{told:#?}");
-    assert_eq!(told.next_commands[0], "farrier enter-maintenance m-1");
+    let words = "but it has no system; Provisioned is false: Released";
+    assert!(told.headline.contains(words), "{told:#?}");
+    assert_eq!(told.next_commands, ["farrier enter-maintenance m-1", "farrier reimage m-1"]);
+    assert!(matches!(machine.problem(), Some(MachineProblem::NoSystem(_))), "{machine:?}");
+    assert_eq!(rank_machine(&machine), Some(Rank::new(Urgency::OutOfService, at(1))));
+
+    // Its silence follows from it; its BMC is needed for the repair.
+    for (condition, first) in [
+        (ConditionType::Reachable, "farrier enter-maintenance m-1"),
+        (ConditionType::BmcReachable, "farrier machine inspect m-1"),
+    ] {
+        let mut silent = machine.clone();
+        silent.learn(&[ConditionObservation::new(condition, false, "timeout")], at(2));
+        let told = explain_machine(&silent, None, RunContext::default(), at(9));
+        assert!(told.headline.contains(words), "{told:#?}");
+        assert_eq!(told.next_commands[0], first, "{told:#?}");
+    }
+
+    // One that was taken out of use, or is in maintenance, is no problem; what it has is told.
+    for (phase, words, first) in [
+        (Phase::FactoryReady, "it has no system any more", "farrier enter-maintenance m-1"),
+        (Phase::Maintenance, "it has no system;", "farrier reimage m-1"),
+    ] {
+        let machine = Machine { phase, ..machine.clone() };
+        assert_eq!((machine.problem(), rank_machine(&machine)), (None, None), "{phase:?}");
+        let told = explain_machine(&machine, None, RunContext::default(), at(9));
+        assert!(told.headline.contains(words), "{told:#?}");
+        assert_eq!(told.next_commands[0], first, "{told:#?}");
+    }
 }
 
 fn shelf(id: &str, power: Option<DesiredPower>) -> PowerShelf {
@@ -204,11 +234,11 @@ fn the_shelves_that_feed_a_machine_are_named_when_all_of_them_are_off() {
         let mut machine = machine(Phase::Ready, false, &[]);
         machine.spec.feeds = feeds.iter().map(|id| PowerShelfId::trusted(*id)).collect();
         let shelves = [shelf("ps-1", power[0]), shelf("ps-2", power[1])];
-        let found = dead_feeds(&machine, &shelves);
+        let found = dead_feeds(&machine.spec.feeds, &shelves);
         let dead: Vec<PowerShelfId> = dead.iter().map(|id| PowerShelfId::trusted(*id)).collect();
         assert_eq!(found, dead, "{feeds:?} {power:?}");
     }
-    assert!(dead_feeds(&machine(Phase::Ready, false, &[]), &[]).is_empty());
+    assert!(dead_feeds(&[], &[]).is_empty());
 
     let mut machine = machine(Phase::Ready, false, &[]);
     let lost = ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff");
@@ -216,7 +246,7 @@ fn the_shelves_that_feed_a_machine_are_named_when_all_of_them_are_off() {
     let mut told = explain_machine(&machine, None, RunContext::default(), at(9));
     assert_eq!(told.next_commands[0], "farrier machine power m-1 on");
     let feeds = ["ps-1", "ps-2"].map(PowerShelfId::trusted);
-    told.blame_feeds(&MachineId::trusted("m-1"), &feeds);
+    told.blame_feeds("m-1", &feeds);
     let cause = "; no power shelf that feeds m-1 is on: ps-1, ps-2 are off";
     assert!(told.headline.ends_with(cause), "{}", told.headline);
     let on = "farrier power-shelf maintenance power-on --id ps-1 --id ps-2";

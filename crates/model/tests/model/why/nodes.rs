@@ -6,8 +6,9 @@ use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
-use model::node::{Node, NodeContext, NodeState};
-use model::run::{Failure, Run, Workflow};
+use model::node::{Node, NodeContext, NodeState, NodeWork};
+use model::plan::RunType;
+use model::run::{Failure, Run, RunSpec, Workflow};
 use model::why::{Urgency, explain_machine, rank_node};
 
 /// A node whose machine an operation has taken down, with that operation.
@@ -49,9 +50,56 @@ fn a_node_that_is_worked_on_needs_no_person() {
             | NodeState::Removing
             | NodeState::Deleted => None,
         };
-        assert_eq!(rank_node(&node, false, now).map(|rank| rank.urgency), expected, "{state:?}");
-        assert_eq!(rank_node(&node, true, now), None, "{state:?}");
+        let rank = |work| rank_node(&node, work, now).map(|rank| rank.urgency);
+        assert_eq!(rank(NodeWork::Idle), expected, "{state:?}");
+        assert_eq!(rank(NodeWork::AtWork), None, "{state:?}");
+        // An onboarding that stopped is listed by itself: a later success on the machine clears
+        // NeedsIntervention.
+        let onboards = matches!(state, NodeState::BootstrapIssued | NodeState::Enrolling);
+        let stopped = if onboards { Some(Urgency::Stopped) } else { expected };
+        assert_eq!(rank(NodeWork::Stopped), stopped, "{state:?}");
     }
+}
+
+/// Rows: whether its machine is held, the workflow of its onboarding; none: it cannot be read. Then
+/// what that means for the node, and the first command.
+#[test]
+fn a_stopped_onboarding_leads_to_a_rerun_or_to_the_removal() {
+    let again = "farrier operation rerun op-1";
+    let remove = "farrier node decommission node-1 --mode full_decommission";
+    for (held, workflow, work, command) in [
+        (true, Some(Workflow::Running), NodeWork::AtWork, ""),
+        (false, Some(Workflow::Pending), NodeWork::AtWork, ""),
+        (false, Some(Workflow::Completed), NodeWork::Idle, ""),
+        (false, Some(Workflow::FailedRetryable), NodeWork::Stopped, again),
+        (false, Some(Workflow::FailedManualIntervention), NodeWork::Stopped, again),
+        (false, Some(Workflow::Cancelled), NodeWork::Stopped, again),
+        (false, None, NodeWork::Stopped, remove),
+    ] {
+        let mut node = node(NodeState::Enrolling);
+        node.workflow = Some(RunId::trusted("op-1"));
+        let run = workflow.map(|workflow| {
+            let mut run = Run::new(RunSpec { run_type: RunType::Onboard, ..spec(vec![wipe(0)]) });
+            run.progress.workflow = workflow;
+            run.progress.failure = workflow.failed().then(|| Failure {
+                fault: Fault::new(FaultCode::SiteUnfit, "no such fabric"),
+                step: "wipe".into(),
+                attempts: 1,
+            });
+            run
+        });
+        assert_eq!(NodeWork::of(&node, held, run.as_ref()), work, "{workflow:?}");
+        if work != NodeWork::Stopped {
+            continue;
+        }
+        let context = NodeContext { run: run.as_ref(), ..NodeContext::default() };
+        let told = node.explain(context, at(9));
+        assert!(told.next_commands.iter().any(|one| one == command), "{workflow:?}: {told:?}");
+        assert!(told.next_commands.iter().any(|one| one == remove), "{workflow:?}: {told:?}");
+        assert_ne!(told.waiting_for, "its onboarding", "{workflow:?}");
+    }
+    let idle = Node { workflow: None, ..node(NodeState::BootstrapIssued) };
+    assert_eq!(NodeWork::of(&idle, false, None), NodeWork::Idle);
 }
 
 /// Rows: the operation that took the machine down, whether the machine is off. Then the words of

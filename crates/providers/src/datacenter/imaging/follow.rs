@@ -100,8 +100,12 @@ impl ImagingWork<'_> {
                 Err(fault) => fault,
             };
             // A refused login will be refused again, and each attempt counts towards a lockout.
-            let refused =
-                matches!(fault.code, FaultCode::LoginRefused | FaultCode::CredentialMissing);
+            let refused = matches!(
+                fault.code,
+                FaultCode::LoginRefused
+                    | FaultCode::CredentialMissing
+                    | FaultCode::CredentialNotAllowed
+            );
             if refused || began.elapsed() > self.imaging.boot_timeout {
                 let waited = format_duration(began.elapsed());
                 let message = format!(

@@ -3,7 +3,6 @@
 
 use super::MaasProvider;
 use super::machine::is_maas_endpoint;
-use crate::peer_login::Login;
 use crate::port::Target;
 use crate::secret_mask::SecretMask;
 use model::effect::{CallResult, ProviderAnswer};
@@ -41,11 +40,8 @@ impl MaasProvider {
         if spec.bmc_endpoint.is_empty() || is_maas_endpoint(spec) {
             return Ok(SecretMask::default());
         }
-        match self.store.credential(self.bmc_credential(spec)).await {
-            // A credential of another kind has no password of the BMC.
-            Ok(credential) => Ok(Login::of(&credential)
-                .map(|login| SecretMask::of([&login.password]))
-                .unwrap_or_default()),
+        match self.store.credential_facts(self.bmc_credential(spec)).await {
+            Ok(credential) => Ok(credential.password_mask()),
             // There is no password; a node can be removed after its credential.
             Err(fault) if fault.code == FaultCode::CredentialMissing => Ok(SecretMask::default()),
             Err(fault) => Err(fault),

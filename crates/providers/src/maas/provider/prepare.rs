@@ -4,11 +4,12 @@
 use super::executor::StageExecutor;
 use super::machine;
 use crate::ipmi::is_ipmi;
-use crate::maas::{Bmc, PowerConfig, StorageLayout, Whoami};
-use crate::peer_login::Login;
+use crate::maas::{Address, Bmc, PowerConfig, StorageLayout, Whoami};
+use crate::peer_login::{Login, login_peer};
 use crate::port::{Target, hostname};
 use crate::redfish::BmcAddress;
-use crate::state_store::no_credential;
+use crate::state_store::{Credential, no_credential};
+use model::credential::{AllowedAddresses, Peer};
 use model::effect::{CallOutcome, CallResult};
 use model::fault::{Fault, FaultCode, Result};
 use model::node::NodeState;
@@ -123,7 +124,7 @@ impl StageExecutor<'_> {
                 format!("the machine names no bmc_credential for its BMC; name one: {instead}");
             return Err(Fault::new(FaultCode::CredentialMissing, message));
         }
-        let credential = self.call.provider.store.credential(name).await.map_err(|fault| {
+        let missing = |fault: Fault| {
             if fault.code != FaultCode::CredentialMissing {
                 return fault;
             }
@@ -132,9 +133,28 @@ impl StageExecutor<'_> {
                 no_credential(name).message
             );
             Fault::new(FaultCode::CredentialMissing, message)
-        })?;
+        };
+        // The password goes to MAAS, and from there to the BMC: both must be allowed.
+        let region = Address::parse(&self.site.spec.maas_url)
+            .map_err(|refusal| Fault::new(FaultCode::SiteUnfit, refusal.message))?;
+        self.power_credential(name, &region.peer()).await.map_err(missing)?;
+        let bmc_peer = login_peer(&spec.bmc_endpoint)?;
+        let credential = self.power_credential(name, &bmc_peer).await?;
         let login = Login::of(&credential)?;
         bmc(target, login.user, login.password).map(Some)
+    }
+
+    /// The credential for a peer whose name others resolve, so that a binding to networks cannot be
+    /// checked for a name.
+    async fn power_credential(&self, name: &str, peer: &Peer) -> Result<Credential> {
+        let credential = self.call.provider.store.credential(name, peer).await?;
+        match credential.allowed {
+            AllowedAddresses::Any => Ok(credential),
+            AllowedAddresses::Within(_) => {
+                let fault = AllowedAddresses::fault(peer);
+                Err(fault.with(|facts| facts.credential = Some(name.into())))
+            }
+        }
     }
 
     pub async fn render_cloud_init(&self) -> CallResult {

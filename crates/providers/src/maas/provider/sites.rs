@@ -90,10 +90,11 @@ impl SiteClients {
 
     pub async fn open(&self, site: &Site) -> Result<Arc<SiteClient>> {
         let spec = &site.spec;
-        let credential = self.logins.0.credential(&spec.maas_credential).await?;
         let unfit = |message: String| Fault::new(FaultCode::SiteUnfit, message);
         let address = Address::parse(&spec.maas_url)
             .map_err(|refusal| unfit(format!("site.spec.{}", refusal.message)))?;
+        let peer = address.peer();
+        let credential = self.logins.0.credential(&spec.maas_credential, &peer).await?;
         let key = RegionKey {
             address: address.to_string(),
             credential: credential.name.clone(),
@@ -160,6 +161,7 @@ impl SiteClients {
             known.is_none() && matches!(trust, Trust::FirstUse(_)) && address.endpoint().tls();
         let settings = crate::maas::Settings {
             trust,
+            allowed: credential.allowed.clone(),
             max_in_flight: limits.at_once as usize,
             per_second: limits.per_second,
             ..self.settings.client.clone()
@@ -180,7 +182,7 @@ fn api_key(credential: &Credential) -> Result<&SecretString> {
         Secret::MaasKey { key } => Ok(key),
         Secret::Password { .. } | Secret::Key { .. } | Secret::Kubeconfig { .. } => {
             Err(wrong_kind(
-                credential,
+                &credential.name,
                 "an API key of MAAS: farrier credential set NAME --maas-key FILE",
             ))
         }

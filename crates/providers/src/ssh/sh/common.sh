@@ -56,12 +56,19 @@ finish() {
     fill status.new "$1 $kept_out $kept_err $cut_out $cut_err" && mv -f status.new status
 }
 
-# Whether the folder of all jobs is safe: others may write beside it, so it must be ours and no link.
+# Whether $1 is a folder of this user, and no link.
+mine() { [ ! -h "$1" ] && [ -d "$1" ] && [ -O "$1" ]; }
+
+# Whether the folder of all jobs is safe. Every user may write beside it, so nothing in it is believed
+# unless it is ours, no link, and no other user can write into it.
 trusted() {
-    if [ -h "$base" ] || [ ! -d "$base" ] || [ ! -O "$base" ]; then
-        say foreign
-        return 1
-    fi
+    rights=
+    if mine "$base"; then rights=$(LC_ALL=C ls -ld "$base" 2>/dev/null); fi
+    case $rights in
+    d????-??-*) return 0 ;;
+    esac
+    say foreign
+    return 1
 }
 
 own() {
@@ -92,6 +99,7 @@ look() {
     trusted || return 1
     if [ -f "$base/$name" ]; then state=stopped-before-start; return 0; fi
     if [ ! -d "$base/$name" ]; then state=never; return 0; fi
+    if ! mine "$base/$name" || [ -h "$base/$name/job" ]; then say foreign; return 1; fi
     if ! enter; then state="lost unmade"; return 0; fi
     ended && return 0
     booted
@@ -101,6 +109,8 @@ look() {
         size out; kept_out=$size
         size err; kept_err=$size
         state="lost reboot $kept_out $kept_err"
+        # Nothing reads them any more, and the command of a join has a token in it.
+        rm -f command join
         return 0
     fi
     { read -r pid since dot <runner; } 2>/dev/null

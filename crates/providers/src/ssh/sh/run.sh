@@ -49,5 +49,7 @@ for pause in 0.01 0.02 0.05 0.1 0.2 0.5 1; do
 done
 kill -9 "$ticker"
 wait "$ticker"
+# Before the end is reported: a command may have a secret in it.
+rm -f command
 finish "$code"
-rm -f command out.pipe err.pipe
+rm -f out.pipe err.pipe

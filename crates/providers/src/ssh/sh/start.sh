@@ -1,9 +1,9 @@
 # Starts the job, at most once. Steps that a full disk may fail are done in a temporary folder. Creating
 # the job's own folder marks the start, and only one process can do that.
 
+own || return 0
 if [ -f "$base/$name" ]; then say stopped-before-start; return 0; fi
 if [ -d "$base/$name" ]; then say before; return 0; fi
-own || return 0
 fresh=$base/.new.$$.$nonce
 
 # Without setsid the job uses the process group that the SSH server created for this command, which is
@@ -31,7 +31,7 @@ if ! (LC_ALL=C; export LC_ALL; umask 077; prepare); then
     say failed
     return 0
 fi
-if ! LC_ALL=C mkdir "$base/$name"; then
+if ! (umask 077; LC_ALL=C mkdir "$base/$name"); then
     rm -rf "$fresh"
     if [ -f "$base/$name" ]; then say stopped-before-start
     elif [ -d "$base/$name" ]; then say before

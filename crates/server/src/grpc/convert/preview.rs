@@ -2,7 +2,7 @@
 
 use super::{operation, run, run_step};
 use crate::grpc::status::OrStatus;
-use crate::grpc::{Answer, GrpcServices};
+use crate::grpc::{Answer, Call};
 use engine::run::RunPreview;
 use model::effect::Effect;
 use model::id::MachineId;
@@ -27,7 +27,7 @@ impl AnsweredRun {
     }
 }
 
-impl GrpcServices {
+impl Call {
     /// An operation that a request has started or acted on, or would.
     pub(in crate::grpc) async fn operation_answer(
         &self,

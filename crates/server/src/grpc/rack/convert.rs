@@ -192,18 +192,6 @@ pub(super) fn view(view: &RackView) -> v1::Rack {
     shown
 }
 
-/// The answer to a change of a rack; in a dry run with what the rack would do.
-pub(super) fn changed(changed: &Rack, dry_run: bool) -> v1::Rack {
-    let mut shown = rack(changed);
-    let looks = matches!(changed.state, RackState::Created | RackState::Discovering);
-    if let (Some(status), true) = (&mut shown.status, dry_run)
-        && (looks || changed.topology_changed)
-    {
-        status.would_follow.push(changed.predict_rediscovery());
-    }
-    shown
-}
-
 fn not_ingested(one: &NotIngested) -> v1::MachineNotIngested {
     v1::MachineNotIngested {
         machine_id: one.machine.to_string(),

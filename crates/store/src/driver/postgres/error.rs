@@ -1,5 +1,6 @@
 //! What an error of PostgreSQL means.
 
+use super::tls::advice;
 use crate::StoreError;
 
 /// The message of an error of a statement in an aborted transaction.
@@ -15,7 +16,9 @@ pub(super) fn store_error(error: &tokio_postgres::Error) -> StoreError {
     let Some(db) = error.as_db_error() else {
         // The error itself says only "error connecting to server"; its source has the cause.
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-        return StoreError::Unavailable(format!("{error}{}", cause.unwrap_or_default()));
+        let message = format!("{error}{}", cause.unwrap_or_default());
+        let advice = advice(&message).map(|advice| format!("; {advice}")).unwrap_or_default();
+        return StoreError::Unavailable(format!("{message}{advice}"));
     };
     match db.code() {
         &S::UNIQUE_VIOLATION | &S::FOREIGN_KEY_VIOLATION | &S::EXCLUSION_VIOLATION => {

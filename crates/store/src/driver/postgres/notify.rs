@@ -1,5 +1,6 @@
 //! LISTEN and NOTIFY: signals between replicas. A lost notification costs latency, never work.
 
+use super::tls::Connector;
 use super::{WRITE_LIMIT, execute, timeout_error};
 use crate::signal::{Signal, SignalBus};
 use crate::value::Value;
@@ -8,7 +9,7 @@ use deadpool_postgres::Pool;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Config};
 
 const CHANNEL: &str = "farrier";
 /// The maximum number of signals in one notification.
@@ -47,11 +48,11 @@ async fn notify(pool: &Pool, payload: &str) -> Result<()> {
     execute(&conn, sql, &[Value::from(CHANNEL), Value::from(payload)]).await.map(drop)
 }
 
-/// Receives the signals of other replicas. After a reconnect it signals [`Signal::Work`] and
-/// [`Signal::Event`], because notifications may have been missed.
-pub(super) async fn run_listener(config: Config, origin: String, bus: SignalBus) {
+/// Receives the signals of other replicas. After a reconnect it signals [`Signal::Work`],
+/// [`Signal::Event`] and [`Signal::Access`], because notifications may have been missed.
+pub(super) async fn run_listener(server: (Config, Connector), origin: String, bus: SignalBus) {
     loop {
-        if let Err(error) = listen(&config, &origin, &bus).await {
+        if let Err(error) = listen(&server, &origin, &bus).await {
             tracing::debug!(%error, "the LISTEN connection failed; reconnecting");
         }
         if bus.is_unused() {
@@ -62,11 +63,11 @@ pub(super) async fn run_listener(config: Config, origin: String, bus: SignalBus)
 }
 
 async fn listen(
-    config: &Config,
+    (config, tls): &(Config, Connector),
     origin: &str,
     bus: &SignalBus,
 ) -> std::result::Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+    let (client, mut connection) = config.connect(tls.clone()).await?;
     let (sender, mut heartbeat) = mpsc::unbounded_channel();
     let pump = tokio::spawn(async move {
         while let Some(message) =
@@ -84,7 +85,7 @@ async fn listen(
         }
     });
     client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
-    bus.publish([Signal::Work, Signal::Event]);
+    bus.publish([Signal::Work, Signal::Event, Signal::Access]);
     while let Some(notice) = heartbeat.recv().await {
         let mut lines = notice.payload().lines();
         if lines.next() != Some(origin) {

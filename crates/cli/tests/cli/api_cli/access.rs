@@ -1,0 +1,67 @@
+//! Tokens, roles, contexts and the sign-in, as they are typed.
+
+use super::Terminal;
+use std::path::Path;
+
+pub fn typed(person: &Terminal, dir: &Path) {
+    let me = person.line("whoami", 0);
+    assert!(me.starts_with("admin at token tok-") && me.contains("credential-write"), "{me}");
+    let link = person.line("console", 0);
+    assert!(link.starts_with("http://127.0.0.1:") && link.contains("/sign-in?code="), "{link}");
+
+    assert!(person.line("role list", 0).contains("rack-operator"));
+    person.line("role create night --permission view --permission operate", 0);
+    let wrong = person.line("role create night --permission root", 2);
+    assert!(wrong.contains("use one of view, operate"), "{wrong}");
+    let other = person.line("role create night --permission view", 2);
+    assert!(other.contains("exists with other permissions"), "{other}");
+    let built_in = person.line("role delete viewer", 2);
+    assert!(built_in.contains("built in"), "{built_in}");
+
+    let file = dir.join("night.token");
+    let out = file.to_str().unwrap();
+    let made = person.run(
+        &[
+            "token",
+            "create",
+            "--user",
+            "eve",
+            "--role",
+            "night",
+            "--expires-in",
+            "90d",
+            "--out",
+            out,
+        ],
+        0,
+    );
+    let secret = std::fs::read_to_string(&file).unwrap();
+    assert!(secret.starts_with("farrier_pat_") && !made.contains(secret.trim()), "{made}");
+    let tokens = person.json("token list");
+    let eve = tokens.as_array().unwrap().iter().find(|token| token["user"] == "eve").unwrap();
+    assert_eq!(eve["state"], "valid");
+    let id = eve["token_id"].as_str().unwrap();
+
+    let bound = person.line("role bind viewer user:eve", 0);
+    let binding = bound.split(':').next().unwrap();
+    assert!(person.line("role bindings", 0).contains("user:eve"));
+    person.line(&format!("role unbind {binding}"), 0);
+    let in_use = person.line("role delete night", 2);
+    assert!(in_use.contains("farrier role unbind rb-"), "{in_use}");
+    person.line(&format!("token revoke {id}"), 0);
+    let found = person.line(&format!("token revoke {id}"), 2);
+    assert!(found.contains("revoked before"), "{found}");
+
+    assert!(person.line("audit list --user admin", 0).contains("AccessService/CreateToken"));
+    assert!(person.line("audit verify", 0).contains("all as they were written"));
+    let wrong = person.line("audit verify --checkpoint x", 2);
+    assert!(wrong.contains("write POSITION:SEAL"), "{wrong}");
+
+    let none = person.line("context use prod", 2);
+    assert!(none.contains("there is no context prod; known: none"), "{none}");
+    person.line("context delete prod", 2);
+    assert!(person.line("context list", 0).contains("farrier login URL"));
+    person.line("login http://127.0.0.1:9", 4);
+    let no_database = format!("token recover --database {}/none --out {out}", dir.display());
+    person.line(&no_database, 4);
+}

@@ -1,0 +1,219 @@
+//! The audit log: sealing, searching and checking it, and counting refusals.
+//!
+//! An accepted request writes its entry in its own commit. Entries are chained within a second
+//! after that, so that no commit waits for another: each seal is a keyed hash of the seal before it
+//! and of the entry. Refusals are counted in memory and written together, so that many of them
+//! are one entry with a count.
+
+use crate::clock::Clock;
+use model::audit::{AuditCheck, AuditEntry, AuditOutcome, AuditSeal, StoredAuditEntry};
+use ring::hmac;
+use secrecy::{ExposeSecret, SecretString};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{AuditDraft, AuditQuery, Result, Store, Tx};
+use tokio::sync::Notify;
+
+/// How long an entry may wait for its seal.
+const SEAL_DELAY: Duration = Duration::from_millis(500);
+/// How often other replicas' entries are sealed when this one has none.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// The number of entries that one transaction seals.
+const MAX_SEALED_AT_ONCE: i64 = 200;
+const PAGE: i64 = 1_000;
+/// The number of different refusals that are counted apart between two writes.
+const MAX_KINDS_OF_REFUSALS: usize = 256;
+
+#[derive(Clone)]
+pub struct AuditLog {
+    store: Store,
+    clock: Clock,
+    key: hmac::Key,
+    pending: Arc<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    changed: Notify,
+    refusals: Mutex<BTreeMap<RefusalKey, AuditEntry>>,
+}
+
+/// Refusals with the same key are one entry.
+type RefusalKey = (String, String, String);
+
+impl AuditLog {
+    pub fn new(store: Store, clock: Clock, key: &SecretString) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose_secret().as_bytes());
+        Self { store, clock, key, pending: Arc::default() }
+    }
+
+    /// Starts the entry of a request.
+    pub fn draft(&self, entry: AuditEntry) -> Arc<AuditDraft> {
+        Arc::new(AuditDraft::new(AuditEntry { at: (self.clock)(), ..entry }))
+    }
+
+    /// An accepted request has been answered. Writes its entry if it has not written anything
+    /// itself.
+    pub async fn finish(&self, draft: &AuditDraft) {
+        if !draft.is_written() {
+            let written = self.store.write("audit", draft.entry(), |entry, tx| {
+                Box::pin(async move { tx.insert_audit_entry(entry) })
+            });
+            if let Err(error) = written.await {
+                let call = draft.entry().call;
+                tracing::error!(%error, call, "a request is missing in the audit log");
+            }
+        }
+        self.pending.changed.notify_one();
+    }
+
+    /// Counts a refused request.
+    pub fn count_refusal(&self, entry: AuditEntry, reason: &str) {
+        let at = (self.clock)();
+        let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = match refusals.len() < MAX_KINDS_OF_REFUSALS {
+            true => (entry.user.clone(), entry.call.clone(), reason.to_string()),
+            false => (String::new(), String::new(), reason.to_string()),
+        };
+        let counted = refusals.entry(key).or_insert_with(|| {
+            let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 0 };
+            AuditEntry { at, outcome, ..entry }
+        });
+        if let AuditOutcome::Refused { count, .. } = &mut counted.outcome {
+            *count += 1;
+        }
+        self.pending.changed.notify_one();
+    }
+
+    /// Seals entries until the process ends.
+    pub async fn run_sealing(self) {
+        loop {
+            tokio::select! {
+                () = self.pending.changed.notified() => tokio::time::sleep(SEAL_DELAY).await,
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+            if let Err(error) = self.write_refusals().await {
+                tracing::warn!(%error, "refused requests are not in the audit log yet");
+            }
+            if let Err(error) = self.seal_all().await {
+                tracing::warn!(%error, "entries of the audit log are not sealed yet");
+            }
+        }
+    }
+
+    async fn write_refusals(&self) -> Result<()> {
+        let counted = {
+            let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *refusals)
+        };
+        if counted.is_empty() {
+            return Ok(());
+        }
+        let entries: Vec<AuditEntry> = counted.values().cloned().collect();
+        let written = self.store.write("audit_refusals", entries, |entries, tx| {
+            Box::pin(
+                async move { entries.iter().try_for_each(|entry| tx.insert_audit_entry(entry)) },
+            )
+        });
+        if let Err(error) = written.await {
+            // They are counted on, and written when the database answers.
+            let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, entry) in counted {
+                refusals.entry(key).or_insert(entry);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Seals all entries that are committed now.
+    pub async fn seal_all(&self) -> Result<()> {
+        loop {
+            let waits = self.store.read_one((), |(), tx| Box::pin(tx.has_unsealed_audit())).await?;
+            if !waits {
+                return Ok(());
+            }
+            let key = self.key.clone();
+            let sealed = self.store.write("seal_audit", key, |key, tx| Box::pin(seal(tx, key)));
+            if sealed.await? < MAX_SEALED_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Entries before a sequence number, the newest first.
+    pub async fn list(
+        &self,
+        query: AuditQuery,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<StoredAuditEntry>> {
+        let input = (query, before, limit);
+        let found = self.store.scan(input, |(query, before, limit), tx| {
+            Box::pin(tx.audit_entries(query, *before, *limit))
+        });
+        found.await
+    }
+
+    /// Checks the whole chain, and that it contains a checkpoint which was kept elsewhere.
+    pub async fn check(&self, checkpoint: Option<AuditSeal>) -> Result<AuditCheck> {
+        let mut check = AuditCheck::default();
+        let mut after = 0;
+        let mut found = None;
+        loop {
+            let page = self.store.scan(after, |after, tx| Box::pin(tx.audit_chain(*after, PAGE)));
+            let page = page.await?;
+            check.extend(&page, |before, text| hash(&self.key, before, text));
+            let seals = page.iter().filter_map(|one| one.sealed.as_ref());
+            for seal in seals {
+                after = seal.position;
+                if checkpoint.as_ref().is_some_and(|kept| kept.position == seal.position) {
+                    found = Some(seal.seal.clone());
+                }
+            }
+            if (page.len() as i64) < PAGE {
+                break;
+            }
+        }
+        let rest = self.store.scan((), |(), tx| {
+            Box::pin(async move { Ok((tx.audit_head().await?, tx.count_unsealed_audit().await?)) })
+        });
+        let (recorded, unsealed) = rest.await?;
+        // Entries may have been sealed since the last page.
+        if recorded.position <= after || self.chain_ends_at(after).await? {
+            check.finish(Some(&recorded));
+        }
+        if let Some(checkpoint) = &checkpoint {
+            check.compare(checkpoint, found.as_deref());
+        }
+        check.unsealed = unsealed;
+        Ok(check)
+    }
+
+    /// Whether no entry follows this position, although the recorded end is later.
+    async fn chain_ends_at(&self, position: i64) -> Result<bool> {
+        let next = self.store.scan(position, |after, tx| Box::pin(tx.audit_chain(*after, 1)));
+        Ok(next.await?.is_empty())
+    }
+}
+
+async fn seal(tx: &mut Tx, key: &hmac::Key) -> Result<i64> {
+    let mut head = tx.lock_audit_head().await?;
+    let entries = tx.unsealed_audit(MAX_SEALED_AT_ONCE).await?;
+    for one in &entries {
+        let seal = hash(key, &head.seal, &one.entry.sealed_text(one.seq));
+        head = AuditSeal { position: head.position + 1, seal };
+        tx.seal_audit_entry(one.seq, &head)?;
+    }
+    tx.set_audit_head(&head)?;
+    Ok(entries.len() as i64)
+}
+
+fn hash(key: &hmac::Key, before: &str, text: &str) -> String {
+    let mut context = hmac::Context::with_key(key);
+    context.update(before.as_bytes());
+    context.update(b"\n");
+    context.update(text.as_bytes());
+    context.sign().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,213 @@
+//! Access control: which principal may do what.
+//!
+//! A [`Principal`] is an authenticated user, with its groups and its token. Bindings give roles to
+//! users, groups and tokens; a role is a set of permissions. [`AccessPolicy::grants`] computes the
+//! permissions of a principal; everything that is not granted is denied.
+
+mod permission;
+mod role;
+mod run;
+mod token;
+
+pub use permission::{Permission, PermissionSet};
+pub use role::{BUILT_IN_ROLES, Role, RoleBinding, Subject};
+pub use token::{TOKEN_PREFIX, TokenKind, TokenRecord, TokenState, check_lifetime};
+
+use crate::refusal::{Reason, Refusal};
+use crate::time::Timestamp;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// How a caller proved its identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AuthMethod {
+    /// An API token.
+    Token,
+    /// A sign-in in a browser.
+    Session,
+    /// A client certificate.
+    Certificate,
+    /// A token of an OpenID Connect provider.
+    Oidc,
+    /// No request of a client: the server itself.
+    Internal,
+}
+
+impl AuthMethod {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Session => "session",
+            Self::Certificate => "certificate",
+            Self::Oidc => "oidc",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// An authenticated user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    pub user: String,
+    pub groups: Vec<String>,
+    pub method: AuthMethod,
+    /// The API token, if one was used.
+    pub token_id: Option<String>,
+}
+
+impl Principal {
+    fn is(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::User(name) => self.user == *name,
+            Subject::Group(name) => self.groups.contains(name),
+            Subject::Token(id) => self.token_id.as_ref() == Some(id),
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.user)
+    }
+}
+
+/// The roles and bindings of an installation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessPolicy {
+    /// Roles beside the built-in ones.
+    pub roles: Vec<Role>,
+    pub bindings: Vec<RoleBinding>,
+}
+
+impl AccessPolicy {
+    /// The role of this name. A built-in role cannot be redefined.
+    pub fn role(&self, name: &str) -> Option<Role> {
+        let built_in = BUILT_IN_ROLES.iter().find(|role| role.name == name);
+        built_in.map(|role| role.to_role()).or_else(|| {
+            let own = self.roles.iter().find(|role| role.name == name);
+            own.cloned()
+        })
+    }
+
+    /// Whether a valid token has the permission admin.
+    pub fn has_administrator(&self, tokens: &[TokenRecord], now: Timestamp) -> bool {
+        let api = tokens.iter().filter(|token| token.kind == TokenKind::Api);
+        let mut valid = api.filter(|token| token.state(now) == TokenState::Valid);
+        valid.any(|token| self.grants(&token.principal()).contains(Permission::Admin))
+    }
+
+    /// The permissions of a principal. A binding to a role that does not exist grants nothing.
+    pub fn grants(&self, principal: &Principal) -> PermissionSet {
+        let bound = self.bindings.iter().filter(|binding| principal.is(&binding.subject));
+        let roles: BTreeSet<&str> = bound.map(|binding| binding.role.as_str()).collect();
+        let sets = roles.into_iter().filter_map(|name| self.role(name));
+        sets.fold(PermissionSet::EMPTY, |all, role| all.union(role.permissions))
+    }
+}
+
+/// The refusal of a request without a valid credential.
+pub fn unauthenticated(problem: &str) -> Refusal {
+    Refusal::new(Reason::Unauthenticated, problem.to_string())
+        .next("farrier login   # or set FARRIER_TOKEN_FILE to the file of an API token")
+}
+
+/// Refuses a request that needs a permission which its principal does not have.
+pub fn check_permission(
+    principal: &Principal,
+    granted: PermissionSet,
+    needed: Permission,
+    what: &str,
+) -> Result<(), Refusal> {
+    if granted.contains(needed) {
+        return Ok(());
+    }
+    let message =
+        format!("{what} needs the permission {}, which {principal} does not have", needed.as_str());
+    Err(Refusal::new(Reason::PermissionDenied, message)
+        .next("farrier whoami   # shows your roles; an administrator grants more"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(user: &str, groups: &[&str], token: Option<&str>) -> Principal {
+        Principal {
+            user: user.into(),
+            groups: groups.iter().map(|one| one.to_string()).collect(),
+            method: AuthMethod::Token,
+            token_id: token.map(String::from),
+        }
+    }
+
+    fn binding(subject: Subject, role: &str) -> RoleBinding {
+        RoleBinding { id: format!("{subject}-{role}"), subject, role: role.into() }
+    }
+
+    #[test]
+    fn a_principal_has_the_permissions_of_all_its_bindings() {
+        let own = Role { name: "flasher".into(), permissions: Permission::Firmware.into() };
+        let policy = AccessPolicy {
+            roles: vec![own],
+            bindings: vec![
+                binding(Subject::User("ada".into()), "viewer"),
+                binding(Subject::Group("ops".into()), "operator"),
+                binding(Subject::Token("tok-1".into()), "flasher"),
+                binding(Subject::User("bob".into()), "no-such-role"),
+            ],
+        };
+        for (who, can, cannot) in [
+            (principal("ada", &[], None), Permission::View, Permission::Operate),
+            (principal("ada", &["ops"], None), Permission::Destroy, Permission::Firmware),
+            (principal("eve", &[], Some("tok-1")), Permission::Firmware, Permission::View),
+        ] {
+            let granted = policy.grants(&who);
+            assert!(check_permission(&who, granted, can, "it").is_ok(), "{who:?}");
+            let refusal = check_permission(&who, granted, cannot, "it").unwrap_err();
+            assert_eq!(refusal.reason, Reason::PermissionDenied);
+            assert!(refusal.message.contains(cannot.as_str()), "{refusal}");
+        }
+        for nobody in [principal("bob", &[], None), principal("ops", &["ada"], Some("tok-2"))] {
+            assert_eq!(policy.grants(&nobody), PermissionSet::EMPTY, "{nobody:?}");
+        }
+    }
+
+    #[test]
+    fn an_administrator_needs_a_token_that_is_valid() {
+        let token = TokenRecord {
+            id: "tok-1".into(),
+            kind: TokenKind::Api,
+            parent: None,
+            user: "root".into(),
+            description: String::new(),
+            created_at: Timestamp::from_micros(0),
+            created_by: String::new(),
+            expires_at: Some(Timestamp::from_micros(10)),
+            revoked_at: None,
+        };
+        let policy = |subject: Subject, role: &str| AccessPolicy {
+            roles: Vec::new(),
+            bindings: vec![binding(subject, role)],
+        };
+        let own = Subject::Token("tok-1".into());
+        for (policy, now, expected) in [
+            (policy(own.clone(), "admin"), 9, true),
+            (policy(Subject::User("root".into()), "admin"), 9, true),
+            (policy(own.clone(), "operator"), 9, false),
+            (policy(Subject::User("ada".into()), "admin"), 9, false),
+            (policy(own, "admin"), 10, false),
+        ] {
+            let tokens = std::slice::from_ref(&token);
+            let found = policy.has_administrator(tokens, Timestamp::from_micros(now));
+            assert_eq!(found, expected, "{policy:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn a_built_in_role_cannot_be_redefined() {
+        let fake = Role { name: "viewer".into(), permissions: PermissionSet::ALL };
+        let policy = AccessPolicy { roles: vec![fake], bindings: Vec::new() };
+        let role = policy.role("viewer").unwrap();
+        assert_eq!(role.permissions, Permission::View.into());
+    }
+}

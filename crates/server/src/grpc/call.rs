@@ -1,0 +1,170 @@
+//! One call: the services on behalf of its caller.
+//!
+//! A handler gets at the engine only through [`GrpcServices::call`], which needs the [`Caller`]
+//! that the authentication has put into the request. A handler that forgets it does not compile.
+//! The objects that the request names go into its entry of the audit log, which the first commit
+//! writes.
+
+use crate::netboot::artifacts::Artifacts;
+use engine::Engine;
+use engine::access::{AccessControl, Caller};
+use engine::audit::AuditLog;
+use engine::node::Agents;
+use engine::secret::SecretStore;
+use model::audit::MAX_OBJECTS;
+use proto::{Name, json_form};
+use providers::sim::Sim;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+use store::AuditDraft;
+use tonic::{Request, Status};
+
+/// Everything that a call may use.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub engine: Engine,
+    pub access: AccessControl,
+    pub audit: AuditLog,
+    /// The simulated hardware; None: this server has none.
+    pub sim: Option<Sim>,
+    pub secrets: SecretStore,
+    pub artifacts: Artifacts,
+    /// The base URL under which machines reach the netboot service; none: it is off.
+    pub netboot_url: Option<String>,
+    pub agents: Agents,
+    /// The URLs under which agents reach this server, separated by commas; empty: they cannot.
+    pub agents_url: String,
+    /// The folder of tokens that kubeconfigs may name; None: they may name no file.
+    pub token_folder: Option<PathBuf>,
+    /// Whether a credential must name the peers that it may be sent to.
+    pub binding_required: bool,
+}
+
+impl Call {
+    /// The same services for a request that may be a dry run; see [`Engine::with_dry_run`].
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        Self {
+            engine: self.engine.with_dry_run(dry_run),
+            secrets: self.secrets.with_dry_run(dry_run),
+            agents: self.agents.with_dry_run(dry_run),
+            ..self.clone()
+        }
+    }
+
+    pub fn caller(&self) -> &Caller {
+        self.engine.caller()
+    }
+}
+
+/// The implementation of every service. Its state is private to this file.
+#[derive(Clone)]
+pub(crate) struct GrpcServices(Call);
+
+impl GrpcServices {
+    pub fn new(services: Call) -> Self {
+        Self(services)
+    }
+
+    /// Whether this server has simulated hardware.
+    pub(super) fn simulates(&self) -> bool {
+        self.0.sim.is_some()
+    }
+
+    /// The services on behalf of the caller of this request.
+    pub(super) fn call<T: Name>(&self, request: &Request<T>) -> Result<Call, Status> {
+        if let Some(draft) = request.extensions().get::<Arc<AuditDraft>>() {
+            describe(draft, &json_form::to_json(request.get_ref()));
+        }
+        self.call_stream(request)
+    }
+
+    /// Like `call`, for a request that is a stream.
+    pub(super) fn call_stream<T>(&self, request: &Request<T>) -> Result<Call, Status> {
+        let caller = request.extensions().get::<Caller>();
+        let caller = caller.ok_or_else(|| Status::unauthenticated("the request has no caller"))?;
+        let audit = request.extensions().get::<Arc<AuditDraft>>().cloned();
+        let Call { engine, access, secrets, agents, .. } = &self.0;
+        Ok(Call {
+            engine: engine.for_caller(caller).with_audit(audit.clone()),
+            access: access.with_audit(audit.clone()),
+            secrets: secrets.with_audit(audit.clone()),
+            agents: agents.with_audit(audit),
+            ..self.0.clone()
+        })
+    }
+}
+
+/// Adds the objects of a request to its entry. A dry run has none.
+fn describe(draft: &AuditDraft, request: &Value) {
+    if request.get("dry_run").and_then(Value::as_bool) == Some(true) {
+        draft.leave_out();
+        return;
+    }
+    let mut objects = Vec::new();
+    collect_objects(request, &mut objects);
+    objects.truncate(MAX_OBJECTS);
+    let given = ["reference", "reason"].into_iter().find_map(|name| text(request.get(name)?));
+    let overridden = || text(request.get("gate_override")?.get("reason")?);
+    draft.describe(objects, given.or_else(overridden).unwrap_or_default());
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(String::from)
+}
+
+/// The fields that name an object, in the message and in the messages in it.
+fn collect_objects(message: &Value, objects: &mut Vec<String>) {
+    let names = ["name", "names", "peer", "subject", "user", "id", "ids", "endpoint"];
+    let Value::Object(fields) = message else { return };
+    for (field, value) in fields {
+        let named =
+            names.contains(&field.as_str()) || field.ends_with("_id") || field.ends_with("_ids");
+        match value {
+            Value::String(_) if named && field != "request_id" => objects.extend(text(value)),
+            Value::Array(values) if named => objects.extend(values.iter().filter_map(text)),
+            Value::Array(values) => {
+                values.iter().for_each(|value| collect_objects(value, objects));
+            }
+            Value::Object(_) => collect_objects(value, objects),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::audit::AuditEntry;
+    use model::time::Timestamp;
+    use serde_json::json;
+
+    #[test]
+    fn an_entry_names_the_objects_of_its_request() {
+        for (request, objects, reference) in [
+            (json!({"machine_id": "m-1", "request_id": "r"}), vec!["m-1"], ""),
+            (
+                json!({"machine": {"machine_id": "m-1", "spec": {"rack_id": "r"}}}),
+                vec!["m-1", "r"],
+                "",
+            ),
+            (json!({"power_shelf_ids": ["a", "b"], "reference": "T-1"}), vec!["a", "b"], "T-1"),
+            (json!({"machines": [{"machine_id": "x"}], "reason": "why"}), vec!["x"], "why"),
+            (json!({"name": "bmc", "secret": {"password": "p"}}), vec!["bmc"], ""),
+            (json!({"run_id": "op-1", "gate_override": {"reason": "now"}}), vec!["op-1"], "now"),
+        ] {
+            let entry = AuditEntry::of(None, "call", Timestamp::from_micros(0));
+            let draft = AuditDraft::new(entry);
+            describe(&draft, &request);
+            let entry = draft.entry();
+            assert_eq!(
+                (entry.objects, entry.reference.as_str()),
+                (objects.into_iter().map(String::from).collect(), reference),
+                "{request}"
+            );
+            assert!(!draft.is_written());
+            describe(&draft, &json!({"dry_run": true}));
+            assert!(draft.is_written());
+        }
+    }
+}
