@@ -160,13 +160,13 @@ impl HttpClient {
         last: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<HttpResponse, SendError> {
         let limit = self.settings.timeouts.answer + upload.time();
-        let (sending, body) = Channel::new(1);
+        let (mut sending, body) = Channel::new(1);
         let head = self.head(request).header(CONTENT_LENGTH, upload.length());
         let outgoing =
             self.sealed(request, head, Either::Right(body)).map_err(SendError::Unsent)?;
         let sender = self.connect().await.map_err(SendError::Unsent)?;
         let answering = self.exchange(sender, outgoing, limit);
-        let feeding = upload.send(sending, last);
+        let feeding = upload.send(&mut sending, last);
         tokio::pin!(answering, feeding);
         let mut complete = false;
         let answered = tokio::select! {

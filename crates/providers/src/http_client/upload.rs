@@ -51,9 +51,11 @@ impl FileUpload {
     }
 
     /// Sends chunk by chunk, as fast as the server reads, and awaits `last` before the last one.
+    /// The sender must live until the answer: when it is dropped right after a chunk, the channel
+    /// can report the end of the body before that chunk.
     pub async fn send(
         &mut self,
-        mut to: Sender<Bytes>,
+        to: &mut Sender<Bytes>,
         last: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<UploadEnd> {
         let mut pending = std::mem::take(&mut self.before);
