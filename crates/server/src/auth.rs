@@ -34,6 +34,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use revocable::RevocableBody;
 use std::sync::Arc;
 use store::AuditDraft;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 /// The cookie of a signed-in browser.
 const SESSION_COOKIE: &str = "farrier_session";
@@ -55,6 +57,16 @@ enum Resource {
     Page,
 }
 
+impl Resource {
+    const fn needs(self) -> Needs {
+        match self {
+            Self::Open => Needs::Nothing,
+            Self::Call(rule) => rule.needs,
+            Self::Page => Needs::One(Permission::View),
+        }
+    }
+}
+
 /// Puts the layer in front of every route.
 pub(crate) fn protected(routes: Router, access: AccessControl, audit: AuditLog) -> Router {
     let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()) };
@@ -74,7 +86,8 @@ async fn authenticate(
     }
     let caller = layer.caller(resource, request.headers()).await;
     let entry = layer.entry(resource, &request, caller.as_ref().ok(), remark);
-    let caller = match caller {
+    let allowed = caller.and_then(|caller| resource.needs().check(&caller).map(|()| caller));
+    let caller = match allowed {
         Ok(caller) => caller,
         Err(refusal) => {
             if let Some(entry) = entry {
@@ -93,7 +106,7 @@ async fn authenticate(
     }
     let response = next.run(request).await;
     if let Some(draft) = draft {
-        layer.settle(&draft, refusal_code(&response)).await;
+        layer.settle(&draft, refusal_reason(&response)).await;
     }
     match resource {
         // The streams of pages live as long as those of calls.
@@ -119,18 +132,15 @@ impl AuthLayer {
         }
     }
 
+    /// The authenticated caller. Whether it may do what it asks for is decided afterwards, so that
+    /// a refusal has its name in the audit log.
     async fn caller(&self, resource: Resource, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        let (needs, page) = match resource {
-            Resource::Call(rule) => (rule.needs, false),
-            Resource::Page | Resource::Open => (Needs::One(Permission::View), true),
-        };
-        let caller = match (bearer(headers), session(headers).filter(|_| page)) {
-            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await?,
-            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await?,
-            (None, None) => return Err(unauthenticated("the request has no API token")),
-        };
-        needs.check(&caller)?;
-        Ok(caller)
+        let page = resource == Resource::Page;
+        match (bearer(headers), session(headers).filter(|_| page)) {
+            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await,
+            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await,
+            (None, None) => Err(unauthenticated("the request has no API token")),
+        }
     }
 
     /// The entry of the audit log; none for a request that only reads.
@@ -151,19 +161,23 @@ impl AuthLayer {
     }
 
     /// Counts the request as refused, or makes sure that its entry is written.
-    async fn settle(&self, draft: &AuditDraft, refused: Option<tonic::Code>) {
+    async fn settle(&self, draft: &AuditDraft, refused: Option<String>) {
         match refused {
-            Some(code) => self.audit.count_refusal(draft.entry(), &format!("{code:?}")),
+            Some(reason) => self.audit.count_refusal(draft.entry(), &reason),
             None => self.audit.finish(draft).await,
         }
     }
 }
 
-/// The code of a refused call. A refused unary call has its status in the headers; a stream has
-/// begun.
-fn refusal_code(response: &Response) -> Option<tonic::Code> {
-    let status = response.headers().get("grpc-status")?.to_str().ok()?.parse().ok()?;
-    Some(tonic::Code::from_i32(status)).filter(|code| *code != tonic::Code::Ok)
+/// The reason of a refused call, as its client gets it. A refused unary call has its status in the
+/// headers; a stream has begun.
+fn refusal_reason(response: &Response) -> Option<String> {
+    let status = Status::from_header_map(response.headers())?;
+    if status.code() == Code::Ok {
+        return None;
+    }
+    let info = status.get_details_error_info();
+    Some(info.map_or_else(|| format!("{:?}", status.code()), |info| info.reason))
 }
 
 /// The token of the header `authorization`.

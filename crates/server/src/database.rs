@@ -5,13 +5,15 @@ use crate::grpc::time;
 use engine::access::{AccessControl, new_secret};
 use engine::database::{self, RowRequest};
 use model::access::TokenKind;
+use model::audit::AuditEntry;
 use model::refusal::Refusal;
 use model::run::actions::Requester;
 use model::text;
 use proto::{v1, words};
 use secrecy::{ExposeSecret, SecretString};
 use std::path::Path;
-use store::{Options, RowKind, SetAsideRow, Store};
+use std::sync::Arc;
+use store::{AuditDraft, Options, RowKind, SetAsideRow, Store};
 use tonic::Status;
 
 /// One connection for the check, and one that listens.
@@ -50,10 +52,21 @@ impl OfflineDatabase {
         Ok(Self { store, actor })
     }
 
+    /// The database for one command, whose commit writes an entry of the audit log. The user is
+    /// the one of the host.
+    fn for_command(&self, command: &str, objects: &[&str], reason: &str) -> Store {
+        let now = engine::clock::system()();
+        let entry = AuditEntry { user: self.actor.clone(), ..AuditEntry::of(None, command, now) };
+        let draft = AuditDraft::new(AuditEntry { peer: "host".into(), ..entry });
+        draft.describe(objects.iter().map(|one| one.to_string()).collect(), reason.to_string());
+        self.store.with_audit(Some(Arc::new(draft)))
+    }
+
     /// Adds an administrator's token, for an installation whose tokens are lost.
     pub async fn recover_administrator(&self) -> Result<RecoveredToken, Status> {
         let (clock, random) = (engine::clock::system(), engine::random::system());
-        let access = AccessControl::open(self.store.clone(), clock, random).await.or_status()?;
+        let store = self.for_command("farrier token recover", &[], "");
+        let access = AccessControl::open(store, clock, random).await.or_status()?;
         let secret = new_secret(TokenKind::Api);
         let token = access.recover(&secret).await.or_status()?;
         Ok(RecoveredToken { token_id: token.id, user: token.user, secret })
@@ -67,14 +80,16 @@ impl OfflineDatabase {
         &self,
         requested: v1::SetAsideRowRequest,
     ) -> Result<v1::RowSetAside, Status> {
-        set_aside(&self.store, requested, self.actor.clone()).await
+        let store = self.for_command("farrier db set-aside", &[&requested.id], &requested.reason);
+        set_aside(&store, requested, self.actor.clone()).await
     }
 
     pub async fn put_back(
         &self,
         requested: v1::PutBackRowRequest,
     ) -> Result<v1::RowSetAside, Status> {
-        put_back(&self.store, requested, self.actor.clone()).await
+        let store = self.for_command("farrier db put-back", &[&requested.id], &requested.reason);
+        put_back(&store, requested, self.actor.clone()).await
     }
 }
 

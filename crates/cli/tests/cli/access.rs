@@ -319,4 +319,7 @@ fn the_first_token_survives_a_crash_and_a_lost_one_is_recovered() {
     while farrier(&["--server", &url, "token", "list"], &recovered).0 != 0 {
         assert!(started.elapsed() < TEST_TIMEOUT, "the server does not learn of the token");
     }
+    let (code, log, err) = farrier(&["--server", &url, "audit", "list"], &recovered);
+    assert_eq!(code, 0, "{err}");
+    assert!(log.contains("farrier token recover"), "{log}");
 }
