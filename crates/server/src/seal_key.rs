@@ -52,9 +52,9 @@ fn load_from(
             Ok((cipher(parse(&bytes).map_err(wrong)?), TokenKeys::OfOlderFarrier))
         }
         Err(error) if error.kind() == ErrorKind::NotFound && sealed => Err(wrong(
-            "is missing, and the database has secrets that only this key opens; restore it from \
-             its backup, or name another one with seal_key_file; docs/operate/backup.md says what to \
-             do if it is lost for ever"
+            "is missing, and the database has secrets that only this key opens; copy it from \
+             another replica or from its backup, or name it with seal_key_file; \
+             docs/operate/backup.md says what to do if it is lost for ever"
                 .into(),
         )),
         Err(error) if error.kind() == ErrorKind::NotFound => {
