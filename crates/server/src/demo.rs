@@ -376,6 +376,7 @@ mod tests {
         shelves.maintain(request(&["ps-r1-1"], DesiredPower::Off)).await.unwrap();
         until(|told| told.contains("switched off"), "ps-r1-1").await;
         shelves.maintain(request(&["ps-r1-2"], DesiredPower::Off)).await.unwrap();
+        until(|told| told.contains("switched off"), "ps-r1-2").await;
         for device in ["r1-m07", "sw-r1-2"] {
             let told = until(|told| told.contains("no power shelf that feeds"), device).await;
             assert!(told.headline.contains("ps-r1-1, ps-r1-2 are off"), "{told:?}");
@@ -384,7 +385,7 @@ mod tests {
         }
         let both = request(&["ps-r1-1", "ps-r1-2"], DesiredPower::On);
         shelves.maintain(both).await.unwrap();
-        until(|told| told.contains("ready for work"), "r1-m07").await;
+        until(|told| told.ends_with("is new: registered, and never provisioned"), "r1-m07").await;
     }
 
     /// In simulated time, at the speed of the demo.

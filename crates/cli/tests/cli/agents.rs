@@ -275,7 +275,7 @@ async fn thousands_of_guesses_are_limited_and_stay_one_log_line() {
         env.server.log().lines().filter(|line| line.contains("denied")).map(String::from).collect();
     assert!(matches!(lines.len(), 1 | 2), "{lines:?}");
     assert!(lines[0].contains("requests denied") && lines[0].contains("agents"), "{lines:?}");
-    let operator = TestAgent { port: env.server.setup.port, ..agent };
+    let operator = TestAgent { port: env.server.setup.port, session: TEST_TOKEN.into() };
     let (_, page) = operator.raw("GET", "/metrics", "");
     let count = |why: &str| {
         let series = format!("farrier_denied_requests_total{{listener=\"agents\",why=\"{why}\"}} ");

@@ -10,7 +10,6 @@ use proto::v1;
 use std::collections::BTreeSet;
 use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Response;
-use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
@@ -412,7 +411,7 @@ async fn an_update_undoes_nothing_that_it_did_not_see() {
 /// The simulator's service is neither in the health service nor in what reflection describes.
 async fn check_simulator_is_hidden(url: &str) {
     const SIMULATOR: &str = "farrier.v1.SimulatorService";
-    let channel = Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+    let channel = crate::fleet::channel(url).await;
     let mut health = HealthClient::new(channel.clone());
     let request = HealthCheckRequest { service: SIMULATOR.into() };
     assert_eq!(health.check(request).await.unwrap_err().code(), tonic::Code::NotFound);

@@ -192,6 +192,8 @@ const READS: &[&str] = &[
     "audit list",
     "audit verify",
     "serve",
+    "tls init",
+    "tls renew",
     "agent run",
     "agent enroll",
     "agent status",

@@ -116,15 +116,22 @@ impl Setup {
         }
     }
 
-    /// The settings of another replica, on the same database and the same simulated hardware.
+    /// The settings of another replica, on the same database and the same simulated hardware, with
+    /// the same key.
     pub fn replica(&self, name: &str) -> Self {
         Self {
             name: name.into(),
             dir: self.dir.with_file_name(format!("data-{name}")),
             port: free_port(),
+            top: format!("{}\n{}", self.top, seal_key(&self.dir.with_file_name("seal.key"))),
             ..self.clone()
         }
     }
+}
+
+/// The line of the configuration for a key that servers on one database share.
+pub fn seal_key(path: &Path) -> String {
+    format!("seal_key_file = {path:?}\n")
 }
 
 /// A port on loopback for a server that starts later and may be restarted. It is outside the

@@ -1,6 +1,6 @@
 //! TLS towards PostgreSQL, against a server of the test's own with a certificate.
 
-use crate::fleet::{DatabaseKind, Server, Setup, TEST_TIMEOUT, free_port, skip};
+use crate::fleet::{DatabaseKind, Server, Setup, TEST_TIMEOUT, free_port, seal_key, skip};
 use crate::pki::{Authority, Files, Usage};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -165,6 +165,7 @@ fn the_server_of_the_database_proves_its_identity() {
         ("unverified", cluster.url("127.0.0.1", "template1", "sslmode=require")),
     ] {
         let mut setup = Setup::new(&dir.path().join(name), "zero");
+        setup.top = seal_key(&dir.path().join("seal.key"));
         setup.home = DatabaseKind::Postgres(url);
         let server = Server::start(setup);
         // Only connections with TLS are let in, and this one listens for signals.
@@ -188,10 +189,10 @@ fn the_server_of_the_database_proves_its_identity() {
         (cluster.url("localhost", "template1", "sslmode=verify-full"), "needs sslrootcert"),
         (cluster.url("localhost", "template1", "sslmode=allow"), "sslmode=allow is not supported"),
     ] {
-        let said = refusal(dir.path(), &url);
+        let said = refusal(&dir.path().join("refused"), &url);
         assert!(said.contains(words), "{url}: {said}");
     }
     cluster.start(false);
-    let said = refusal(dir.path(), &cluster.url("localhost", "template1", &full));
+    let said = refusal(&dir.path().join("refused"), &cluster.url("localhost", "template1", &full));
     assert!(said.contains("does not support TLS") && said.contains("ssl = on"), "{said}");
 }

@@ -1,6 +1,9 @@
 //! TLS of the listeners, seen by clients that were not written here (openssl, curl) and by ours.
 
-use crate::fleet::{Server, Setup, TEST_TIMEOUT, free_port, skip};
+use crate::fleet::{
+    Channel as AdminChannel, Server, Setup, TEST_TIMEOUT, TEST_TOKEN, TestToken, as_administrator,
+    free_port, skip,
+};
 use crate::pki::{Authority, Files, Usage, replace};
 use proto::v1;
 use proto::v1::run_service_client::RunServiceClient;
@@ -10,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 
 /// A foreign program. None skips the test, or fails it on CI.
@@ -33,7 +37,7 @@ fn farrier(args: &[&str]) -> (i32, String) {
     for name in ["SERVER", "SERVER_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY"] {
         command.env_remove(format!("FARRIER_{name}"));
     }
-    let output = command.args(args).output().unwrap();
+    let output = as_administrator(command.args(args)).output().unwrap();
     (output.status.code().unwrap(), words(&output))
 }
 
@@ -189,13 +193,14 @@ fn a_client_certificate_is_verified_and_can_be_revoked() {
     assert_eq!(words(&env.curl(&curl_args(&ada), "/healthz")), "ok\n");
 }
 
-async fn channel(env: &SecureServer, files: &Files) -> Channel {
+async fn channel(env: &SecureServer, files: &Files) -> AdminChannel {
     let read = |path: &Path| std::fs::read(path).unwrap();
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(read(&env.ca)))
         .identity(Identity::from_pem(read(&files.certificate), read(&files.key)));
     let endpoint = Channel::from_shared(env.url("")).unwrap().tls_config(tls).unwrap();
-    endpoint.connect().await.unwrap()
+    let connected = endpoint.connect().await.unwrap();
+    InterceptedService::new(connected, TestToken(TEST_TOKEN.into()))
 }
 
 /// An open stream does not outlive the certificate that it was opened with.

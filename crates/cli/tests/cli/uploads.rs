@@ -1,7 +1,7 @@
 //! Attacks on the disk by uploads: more than the quota, into the reserve, together, and cut off.
 
 use crate::api::{field_of, refused};
-use crate::fleet::{IMAGES, Server, Setup, TEST_TIMEOUT};
+use crate::fleet::{IMAGES, Server, Setup, TEST_TIMEOUT, channel};
 use crate::stage::{farrier, finish};
 use proto::v1::UploadArtifactRequest;
 use proto::v1::image_service_client::ImageServiceClient;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 const GIB: i64 = 1 << 30;
@@ -22,8 +21,7 @@ struct OpenUpload {
 }
 
 async fn begin(server: &Server, size: i64) -> OpenUpload {
-    let mut images: ImageServiceClient<Channel> =
-        ImageServiceClient::connect(server.url()).await.unwrap();
+    let mut images = ImageServiceClient::new(channel(&server.url()).await);
     let (sender, receiver) = mpsc::channel(1);
     let answer = tokio::spawn(async move {
         images.upload_artifact(ReceiverStream::new(receiver)).await.map(drop)

@@ -57,6 +57,12 @@ pub fn typed(person: &Terminal, dir: &Path) {
     let wrong = person.line("audit verify --checkpoint x", 2);
     assert!(wrong.contains("write POSITION:SEAL"), "{wrong}");
 
+    let tls = dir.join("tls");
+    let made = person.line(&format!("tls init {}", tls.display()), 0);
+    assert!(made.contains("server.pem") && tls.join("ca.key").exists(), "{made}");
+    person.line(&format!("tls init {}", tls.display()), 2);
+    person.line(&format!("tls renew {}", tls.display()), 0);
+
     let none = person.line("context use prod", 2);
     assert!(none.contains("there is no context prod; known: none"), "{none}");
     person.line("context delete prod", 2);
