@@ -6,9 +6,12 @@
 
 use crate::shell::{self, Failure};
 use crate::{buf, mutants, peers, postgres, python, tidy};
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
+use std::iter;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -132,8 +135,9 @@ impl TestProgram {
 /// The program of the crash matrix. It computes for minutes in simulated time.
 const SIMULATED: &str = "engine";
 
-/// Runs the crash matrix beside the other programs: it never waits, and they mostly do. It has the
-/// lower priority, because time does not matter to it. Its output follows that of the others.
+/// Runs the programs in two lanes, because most of them wait more than they compute. The second
+/// lane begins with the crash matrix, which never waits and therefore has the lower priority, and
+/// then takes programs from the end of the list. Its output follows that of the first lane.
 pub fn run_programs(
     programs: &[TestProgram],
     peers: &Peers,
@@ -141,20 +145,28 @@ pub fn run_programs(
 ) -> Result<(), Failure> {
     let (simulated, others): (Vec<_>, Vec<_>) =
         programs.iter().partition(|program| program.is_simulated());
+    let queue = Mutex::new(VecDeque::from(others));
+    let take = |end: fn(&mut VecDeque<_>) -> Option<_>| {
+        end(&mut queue.lock().unwrap_or_else(PoisonError::into_inner))
+    };
     thread::scope(|scope| {
-        let matrix = scope.spawn(|| {
-            let outputs = simulated.iter().map(|one| one.command(peers, filter).output());
-            outputs.collect::<Result<Vec<_>, _>>()
+        let second = scope.spawn(|| {
+            let rest = iter::from_fn(|| take(VecDeque::pop_back));
+            let lane = simulated.into_iter().chain(rest);
+            lane.map(|one: &TestProgram| (one, one.command(peers, filter).output())).collect()
         });
-        let run = |program: &&TestProgram| {
-            println!("\n     Running {}", program.path.display());
-            run_tests(&mut program.command(peers, filter)).err().map(|one| program.blame(&one))
+        let first = iter::from_fn(|| take(VecDeque::pop_front)).filter_map(|one| {
+            println!("\n     Running {}", one.path.display());
+            run_tests(&mut one.command(peers, filter)).err().map(|failure| one.blame(&failure))
+        });
+        let mut failures: Vec<String> = first.collect();
+        let second: Vec<(&TestProgram, io::Result<Output>)> = match second.join() {
+            Ok(outputs) => outputs,
+            Err(_) => return Err(Failure::new("a lane panicked", RERUN_HINT)),
         };
-        let mut failures: Vec<String> = others.iter().filter_map(run).collect();
-        let outputs = matrix.join().unwrap_or_else(|_| Err(io::Error::other("it panicked")));
-        let outputs = outputs.map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
-        for (program, output) in simulated.iter().zip(outputs) {
+        for (program, output) in second {
             println!("\n     Running {}", program.path.display());
+            let output = output.map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
             let text = String::from_utf8_lossy(&output.stdout);
             let ran = report_tests(text.lines().map(str::to_owned), || Ok(output.status));
             failures.extend(ran.err().map(|one| program.blame(&one)));
