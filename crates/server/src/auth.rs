@@ -1,20 +1,24 @@
 //! The layer in front of every route: it authenticates the caller and denies by default.
 //!
-//! A request needs an API token, or the session cookie of a browser for pages. The layer puts the
-//! [`Caller`] into the request; without one no handler gets at the engine. What a call needs is
+//! A request needs an API token, the session cookie of a browser for pages, or a connection with a
+//! client certificate; the first of them that is there decides. The layer puts the [`Caller`] into
+//! the request; without one no handler gets at the engine. What a call needs is
 //! the table in `calls`, which a test holds against the descriptors. Open are only the health
 //! checks and the sign-in.
 
 mod bootstrap;
 mod calls;
+mod certificate;
 mod revocable;
 mod sign_in;
 
 pub(crate) use bootstrap::{AdminToken, ensure_administrator};
+pub(crate) use certificate::read_identity;
 pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
 
 use crate::grpc::INITIATOR;
 use crate::grpc::status::refusal_status;
+use crate::listener::PeerCertificates;
 use crate::rate_limit::peer_address;
 use axum::Router;
 use axum::body::Body;
@@ -72,7 +76,8 @@ async fn authenticate(
     if resource == Resource::Open {
         return next.run(request).await;
     }
-    let caller = layer.caller(resource, request.headers()).await;
+    let shown = request.extensions().get::<PeerCertificates>();
+    let caller = layer.caller(resource, request.headers(), shown).await;
     let entry = layer.entry(resource, &request, caller.as_ref().ok(), remark);
     let caller = match caller {
         Ok(caller) => caller,
@@ -83,7 +88,8 @@ async fn authenticate(
             return refuse(&request, resource, refusal);
         }
     };
-    if let Ok(name) = HeaderValue::from_str(&caller.principal().user) {
+    // A name from a certificate or an identity provider may have other characters than ASCII.
+    if let Ok(name) = HeaderValue::from_bytes(caller.principal().user.as_bytes()) {
         request.headers_mut().insert(INITIATOR, name);
     }
     request.extensions_mut().insert(caller.clone());
@@ -119,18 +125,36 @@ impl AuthLayer {
         }
     }
 
-    async fn caller(&self, resource: Resource, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    /// `shown` is the client certificate of the connection.
+    async fn caller(
+        &self,
+        resource: Resource,
+        headers: &HeaderMap,
+        shown: Option<&PeerCertificates>,
+    ) -> Result<Caller, Refusal> {
         let (needs, page) = match resource {
             Resource::Call(rule) => (rule.needs, false),
             Resource::Page | Resource::Open => (Needs::One(Permission::View), true),
         };
-        let caller = match (bearer(headers), session(headers).filter(|_| page)) {
-            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await?,
-            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await?,
-            (None, None) => return Err(unauthenticated("the request has no API token")),
+        // What a client sends on purpose goes before the certificate of its connection, also when
+        // it is refused: a wrong token never turns into another user.
+        let caller = match (bearer(headers)?, session(headers).filter(|_| page), shown) {
+            (Some(token), _, _) => self.access.authenticate(token, TokenKind::Api).await?,
+            (None, Some(cookie), _) => self.access.authenticate(cookie, TokenKind::Session).await?,
+            (None, None, Some(shown)) => self.certificate_caller(shown)?,
+            (None, None, None) => {
+                return Err(unauthenticated("the request has no API token and no certificate"));
+            }
         };
         needs.check(&caller)?;
         Ok(caller)
+    }
+
+    fn certificate_caller(&self, shown: &PeerCertificates) -> Result<Caller, Refusal> {
+        let identity = shown
+            .identity()
+            .map_err(|problem| unauthenticated(&format!("the client certificate {problem}")))?;
+        self.access.accept(identity)
     }
 
     /// The entry of the audit log; none for a request that only reads.
@@ -166,11 +190,19 @@ fn refusal_code(response: &Response) -> Option<tonic::Code> {
     Some(tonic::Code::from_i32(status)).filter(|code| *code != tonic::Code::Ok)
 }
 
-/// The token of the header `authorization`.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+/// The token of the header `authorization`; None: there is no such header.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let token = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value.to_str().ok().and_then(|value| value.split_once(' ')),
+        (Some(_), Some(_)) => None,
+    };
+    let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match token.map(|(_, token)| token.trim()) {
+        Some(token) => Ok(Some(token)),
+        None => Err(unauthenticated("the header authorization is not `Bearer TOKEN`")),
+    }
 }
 
 /// The session of a browser.
@@ -222,10 +254,16 @@ mod tests {
             ("bearer  abc ", Some("abc")),
             ("Basic abc", None),
             ("abc", None),
+            ("", None),
         ] {
-            assert_eq!(bearer(&headers(&[("authorization", value)])), token, "{value:?}");
+            let read = headers(&[("authorization", value)]);
+            assert_eq!(bearer(&read).ok().flatten(), token, "{value:?}");
+            // A header that is no token is refused, not ignored.
+            assert_eq!(bearer(&read).is_err(), token.is_none(), "{value:?}");
         }
-        assert_eq!(bearer(&HeaderMap::new()), None);
+        assert_eq!(bearer(&HeaderMap::new()), Ok(None));
+        let two = headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]);
+        assert!(bearer(&two).is_err());
     }
 
     #[test]

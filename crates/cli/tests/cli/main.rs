@@ -22,6 +22,7 @@ mod api_plans;
 mod api_start;
 mod audit;
 mod audit_log;
+mod client_certificates;
 mod cluster;
 mod connection_limits;
 mod connections;
