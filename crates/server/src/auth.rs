@@ -9,6 +9,7 @@
 mod bootstrap;
 mod calls;
 mod certificate;
+mod oidc_sign_in;
 mod revocable;
 mod sign_in;
 
@@ -16,9 +17,11 @@ pub(crate) use bootstrap::{AdminToken, ensure_administrator};
 pub(crate) use certificate::read_identity;
 pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
 
+use crate::config::CALLBACK;
 use crate::grpc::INITIATOR;
 use crate::grpc::status::refusal_status;
 use crate::listener::PeerCertificates;
+use crate::oidc::OidcProvider;
 use crate::rate_limit::peer_address;
 use axum::Router;
 use axum::body::Body;
@@ -42,13 +45,15 @@ use store::AuditDraft;
 /// The cookie of a signed-in browser.
 const SESSION_COOKIE: &str = "farrier_session";
 /// Pages that need no caller: without them nobody could sign in.
-const OPEN_PAGES: [&str; 4] = ["/healthz", sign_in::PATH, "/console.css", "/favicon.svg"];
+const OPEN_PAGES: [&str; 6] =
+    ["/healthz", sign_in::PATH, oidc_sign_in::PATH, CALLBACK, "/console.css", "/favicon.svg"];
 
 #[derive(Clone)]
 struct AuthLayer {
     access: AccessControl,
     audit: AuditLog,
     calls: Arc<CallRules>,
+    oidc: Option<Arc<OidcProvider>>,
 }
 
 /// What a request is for.
@@ -60,8 +65,13 @@ enum Resource {
 }
 
 /// Puts the layer in front of every route.
-pub(crate) fn protected(routes: Router, access: AccessControl, audit: AuditLog) -> Router {
-    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()) };
+pub(crate) fn protected(
+    routes: Router,
+    access: AccessControl,
+    audit: AuditLog,
+    oidc: Option<Arc<OidcProvider>>,
+) -> Router {
+    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()), oidc };
     routes.layer(middleware::from_fn_with_state(layer, authenticate))
 }
 
@@ -139,7 +149,7 @@ impl AuthLayer {
         // What a client sends on purpose goes before the certificate of its connection, also when
         // it is refused: a wrong token never turns into another user.
         let caller = match (bearer(headers)?, session(headers).filter(|_| page), shown) {
-            (Some(token), _, _) => self.access.authenticate(token, TokenKind::Api).await?,
+            (Some(token), _, _) => self.bearer_caller(token).await?,
             (None, Some(cookie), _) => self.access.authenticate(cookie, TokenKind::Session).await?,
             (None, None, Some(shown)) => self.certificate_caller(shown)?,
             (None, None, None) => {
@@ -148,6 +158,17 @@ impl AuthLayer {
         };
         needs.check(&caller)?;
         Ok(caller)
+    }
+
+    /// The caller with this API token, or with this token of the identity provider.
+    async fn bearer_caller(&self, token: &str) -> Result<Caller, Refusal> {
+        match &self.oidc {
+            Some(provider) if is_web_token(token) => {
+                let identity = provider.authenticate(token, self.access.now()).await?;
+                self.access.accept(&identity)
+            }
+            Some(_) | None => self.access.authenticate(token, TokenKind::Api).await,
+        }
     }
 
     fn certificate_caller(&self, shown: &PeerCertificates) -> Result<Caller, Refusal> {
@@ -205,12 +226,21 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
+/// Whether a token has the form of a signed JSON Web Token: its header begins with `{"`.
+fn is_web_token(token: &str) -> bool {
+    token.starts_with("eyJ") && token.contains('.')
+}
+
 /// The session of a browser.
 fn session(headers: &HeaderMap) -> Option<&str> {
+    cookie(headers, SESSION_COOKIE)
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs =
         cookies.flat_map(|value| value.split(';')).filter_map(|one| one.split_once('='));
-    pairs.find(|(name, _)| name.trim() == SESSION_COOKIE).map(|(_, value)| value.trim())
+    pairs.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
 }
 
 fn refuse(request: &Request, resource: Resource, refusal: Refusal) -> Response {
