@@ -38,6 +38,7 @@ mod fleet;
 mod foreign;
 mod frozen;
 mod hardware;
+mod identity_provider;
 mod imaging;
 mod ipmi;
 mod left_behind;
