@@ -3,6 +3,7 @@
 //! are skipped with a message.
 
 pub mod ipmi_sim;
+pub mod oidc_provider;
 pub mod packages;
 pub mod sshd;
 pub mod sushy;

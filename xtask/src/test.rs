@@ -67,12 +67,15 @@ impl Peers {
         stage("packages", peers::packages::find_or_install)?;
         let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
         let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
+        let oidc_provider =
+            stage("oidc-provider", || peers::oidc_provider::find_or_install(&target()))?;
         let sshd = stage("sshd", peers::sshd::find_or_install)?;
         let (postgres, _cluster) = stage("postgresql", database)?;
         let named = [
             (PYTHON, python),
             (peers::ipmi_sim::VARIABLE, ipmi_sim),
             (peers::sushy::VARIABLE, sushy),
+            (peers::oidc_provider::VARIABLE, oidc_provider),
         ];
         let found = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
         Ok(Self { variables: found.chain(sshd).collect(), postgres, _cluster })

@@ -50,14 +50,15 @@ fn permission_words(values: &[i32]) -> String {
     if all.is_empty() { "none".into() } else { all.join(", ") }
 }
 
-/// Checks the token at the server, then remembers both.
+/// Checks the token or the certificate at the server, then remembers both.
 pub async fn login(screen: &mut Screen, args: LoginArgs, to: Connection) -> Result<Exit> {
-    let token = to.token.ok_or_else(|| {
-        Failure::refused(
-            "no token; pass --token-file FILE, or --token-file - to read it from stdin",
-        )
-    })?;
-    let client = Client::new(&args.url, &to.tls)?.with_token(Some(&token))?;
+    if to.token.is_none() && to.tls.client_certificate.is_none() {
+        return Err(Failure::refused(
+            "no token; pass --token-file FILE, or --token-file - to read it from stdin, or \
+             --client-certificate and --client-key",
+        ));
+    }
+    let client = Client::new(&args.url, &to.tls)?.with_token(to.token.as_deref())?;
     let caller = client.call(client.access().get_caller(GetCallerRequest {})).await?;
     let server = client.server().to_string();
     let host = server.split("://").last().unwrap_or_default();
@@ -67,7 +68,7 @@ pub async fn login(screen: &mut Screen, args: LoginArgs, to: Connection) -> Resu
     let ClientTlsArgs { server_ca, client_certificate, client_key } = to.tls;
     let context = Context {
         server: server.clone(),
-        token: Some(token),
+        token: to.token,
         token_file: None,
         server_ca: server_ca.map(absolute),
         client_certificate: client_certificate.map(absolute),

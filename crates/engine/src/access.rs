@@ -7,14 +7,15 @@
 mod admin;
 mod caller;
 
-pub use admin::{AccessAdmin, NewToken, TokenRequest, new_secret};
+pub use admin::{AccessAdmin, NewToken, SESSION_LIFE, TokenRequest, new_secret};
 pub use caller::Caller;
+use caller::Proof;
 
 use crate::clock::Clock;
 use crate::random::Random;
 use crate::secret::checksum;
 use model::access::{
-    AccessPolicy, Permission, RoleBinding, Subject, TokenKind, TokenRecord, TokenState,
+    AccessPolicy, Permission, Principal, RoleBinding, Subject, TokenKind, TokenRecord, TokenState,
     unauthenticated,
 };
 use model::id::{BindingId, TokenId};
@@ -72,6 +73,15 @@ impl Snapshot {
             Some(_) | None => own,
         }
     }
+}
+
+/// A user that a client certificate or an identity provider vouches for. The server has verified
+/// the proof.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignIdentity {
+    pub principal: Principal,
+    /// The end of the certificate or of the token.
+    pub valid_until: Timestamp,
 }
 
 /// The end of the first start of an installation.
@@ -162,11 +172,22 @@ impl AccessControl {
             TokenState::Valid => {
                 let principal = token.principal();
                 let granted = snapshot.policy.grants(&principal);
-                Ok(Caller::new(principal, granted, Some(token.id.clone())))
+                Ok(Caller::new(principal, granted, Proof::Token(token.id.clone())))
             }
             TokenState::Expired => Err(unauthenticated("the token has expired")),
             TokenState::Revoked => Err(unauthenticated("the token was revoked")),
         }
+    }
+
+    /// The caller with this identity. It has the rights that bindings give to its name and groups.
+    pub fn accept(&self, identity: &ForeignIdentity) -> std::result::Result<Caller, Refusal> {
+        let ForeignIdentity { principal, valid_until } = identity.clone();
+        if valid_until <= self.now() {
+            let method = principal.method.as_str();
+            return Err(unauthenticated(&format!("the {method} identity has expired")));
+        }
+        let granted = self.snapshot().policy.grants(&principal);
+        Ok(Caller::new(principal, granted, Proof::Foreign { valid_until }))
     }
 
     async fn compare_for_unknown_token(&self) {
@@ -178,14 +199,18 @@ impl AccessControl {
         }
     }
 
-    /// Whether the token of a caller is still valid and still has this permission.
+    /// Whether the proof of a caller is still valid and its principal still has this permission.
     fn is_allowed(&self, caller: &Caller, needed: Permission) -> bool {
-        let snapshot = self.snapshot();
-        let Some(token) = caller.presented_token().and_then(|id| snapshot.by_id.get(id)) else {
-            return false;
+        let (snapshot, now) = (self.snapshot(), self.now());
+        let valid = match caller.proof() {
+            Proof::Token(id) => {
+                let token = snapshot.by_id.get(id);
+                token.is_some_and(|token| snapshot.state(token, now) == TokenState::Valid)
+            }
+            Proof::Foreign { valid_until } => now < *valid_until,
+            Proof::Internal => false,
         };
-        snapshot.state(token, (self.clock)()) == TokenState::Valid
-            && snapshot.policy.grants(caller.principal()).contains(needed)
+        valid && snapshot.policy.grants(caller.principal()).contains(needed)
     }
 
     /// Resolves when a caller has lost this permission, for streams that are open for long.
@@ -194,7 +219,7 @@ impl AccessControl {
         while self.is_allowed(&caller, needed) {
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                // A token may expire meanwhile.
+                // A token or a certificate may expire meanwhile.
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
@@ -233,6 +258,7 @@ impl AccessControl {
             kind: TokenKind::Api,
             parent: None,
             user: FIRST_USER.into(),
+            groups: Vec::new(),
             description: "administrator".into(),
             created_at: now,
             created_by: by.into(),

@@ -4,16 +4,19 @@
 //! users, groups and tokens; a role is a set of permissions. [`AccessPolicy::grants`] computes the
 //! permissions of a principal; everything that is not granted is denied.
 
+mod certificate;
 mod permission;
 mod role;
 mod run;
 mod token;
 
+pub use certificate::CertificateNames;
 pub use permission::{Permission, PermissionSet};
 pub use role::{BUILT_IN_ROLES, Role, RoleBinding, Subject};
 pub use token::{TOKEN_PREFIX, TokenKind, TokenRecord, TokenState, check_lifetime};
 
 use crate::refusal::{Reason, Refusal};
+use crate::text;
 use crate::time::Timestamp;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -105,6 +108,21 @@ impl AccessPolicy {
     }
 }
 
+/// Checks the name of a user or a group that a certificate or an identity provider gives. The error
+/// continues a sentence about the name.
+pub fn check_foreign_name(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("is empty".into());
+    }
+    if name.trim() != name {
+        return Err("begins or ends with a blank".into());
+    }
+    text::check_short("name", name).map_err(|refusal| {
+        let why = refusal.message.split(';').next().unwrap_or_default();
+        why.trim_start_matches("name ").to_string()
+    })
+}
+
 /// The refusal of a request without a valid credential.
 pub fn unauthenticated(problem: &str) -> Refusal {
     Refusal::new(Reason::Unauthenticated, problem.to_string())
@@ -179,6 +197,7 @@ mod tests {
             kind: TokenKind::Api,
             parent: None,
             user: "root".into(),
+            groups: Vec::new(),
             description: String::new(),
             created_at: Timestamp::from_micros(0),
             created_by: String::new(),

@@ -16,6 +16,7 @@ pub mod fetch;
 pub mod governor;
 mod host_probe;
 pub mod http_client;
+pub mod identity_provider;
 pub mod inspect;
 pub mod ipmi;
 pub mod kubernetes;

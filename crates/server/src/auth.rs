@@ -1,20 +1,27 @@
 //! The layer in front of every route: it authenticates the caller and denies by default.
 //!
-//! A request needs an API token, or the session cookie of a browser for pages. The layer puts the
-//! [`Caller`] into the request; without one no handler gets at the engine. What a call needs is
+//! A request needs an API token, the session cookie of a browser for pages, or a connection with a
+//! client certificate; the first of them that is there decides. The layer puts the [`Caller`] into
+//! the request; without one no handler gets at the engine. What a call needs is
 //! the table in `calls`, which a test holds against the descriptors. Open are only the health
 //! checks and the sign-in.
 
 mod bootstrap;
 mod calls;
+mod certificate;
+mod oidc_sign_in;
 mod revocable;
 mod sign_in;
 
 pub(crate) use bootstrap::{AdminToken, ensure_administrator};
+pub(crate) use certificate::read_identity;
 pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
 
+use crate::config::CALLBACK;
 use crate::grpc::INITIATOR;
 use crate::grpc::status::refusal_status;
+use crate::listener::PeerCertificates;
+use crate::oidc::OidcProvider;
 use crate::rate_limit::peer_address;
 use axum::Router;
 use axum::body::Body;
@@ -40,13 +47,15 @@ use tonic_types::StatusExt;
 /// The cookie of a signed-in browser.
 const SESSION_COOKIE: &str = "farrier_session";
 /// Pages that need no caller: without them nobody could sign in.
-const OPEN_PAGES: [&str; 4] = ["/healthz", sign_in::PATH, "/console.css", "/favicon.svg"];
+const OPEN_PAGES: [&str; 6] =
+    ["/healthz", sign_in::PATH, oidc_sign_in::PATH, CALLBACK, "/console.css", "/favicon.svg"];
 
 #[derive(Clone)]
 struct AuthLayer {
     access: AccessControl,
     audit: AuditLog,
     calls: Arc<CallRules>,
+    oidc: Option<Arc<OidcProvider>>,
 }
 
 /// What a request is for.
@@ -68,8 +77,13 @@ impl Resource {
 }
 
 /// Puts the layer in front of every route.
-pub(crate) fn protected(routes: Router, access: AccessControl, audit: AuditLog) -> Router {
-    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()) };
+pub(crate) fn protected(
+    routes: Router,
+    access: AccessControl,
+    audit: AuditLog,
+    oidc: Option<Arc<OidcProvider>>,
+) -> Router {
+    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()), oidc };
     routes.layer(middleware::from_fn_with_state(layer, authenticate))
 }
 
@@ -84,7 +98,8 @@ async fn authenticate(
     if resource == Resource::Open {
         return next.run(request).await;
     }
-    let caller = layer.caller(resource, request.headers()).await;
+    let shown = request.extensions().get::<PeerCertificates>();
+    let caller = layer.caller(resource, request.headers(), shown).await;
     let entry = layer.entry(resource, &request, caller.as_ref().ok(), remark);
     let allowed = caller.and_then(|caller| resource.needs().check(&caller).map(|()| caller));
     let caller = match allowed {
@@ -96,7 +111,8 @@ async fn authenticate(
             return refuse(&request, resource, refusal);
         }
     };
-    if let Ok(name) = HeaderValue::from_str(&caller.principal().user) {
+    // A name from a certificate or an identity provider may have other characters than ASCII.
+    if let Ok(name) = HeaderValue::from_bytes(caller.principal().user.as_bytes()) {
         request.headers_mut().insert(INITIATOR, name);
     }
     request.extensions_mut().insert(caller.clone());
@@ -133,14 +149,43 @@ impl AuthLayer {
     }
 
     /// The authenticated caller. Whether it may do what it asks for is decided afterwards, so that
-    /// a refusal has its name in the audit log.
-    async fn caller(&self, resource: Resource, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    /// a refusal has its name in the audit log. `shown` is the client certificate of the
+    /// connection.
+    async fn caller(
+        &self,
+        resource: Resource,
+        headers: &HeaderMap,
+        shown: Option<&PeerCertificates>,
+    ) -> Result<Caller, Refusal> {
         let page = resource == Resource::Page;
-        match (bearer(headers), session(headers).filter(|_| page)) {
-            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await,
-            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await,
-            (None, None) => Err(unauthenticated("the request has no API token")),
+        // What a client sends on purpose goes before the certificate of its connection, also when
+        // it is refused: a wrong token never turns into another user.
+        match (bearer(headers)?, session(headers).filter(|_| page), shown) {
+            (Some(token), _, _) => self.bearer_caller(token).await,
+            (None, Some(cookie), _) => self.access.authenticate(cookie, TokenKind::Session).await,
+            (None, None, Some(shown)) => self.certificate_caller(shown),
+            (None, None, None) => {
+                Err(unauthenticated("the request has no API token and no certificate"))
+            }
         }
+    }
+
+    /// The caller with this API token, or with this token of the identity provider.
+    async fn bearer_caller(&self, token: &str) -> Result<Caller, Refusal> {
+        match &self.oidc {
+            Some(provider) if is_web_token(token) => {
+                let identity = provider.authenticate(token, self.access.now()).await?;
+                self.access.accept(&identity)
+            }
+            Some(_) | None => self.access.authenticate(token, TokenKind::Api).await,
+        }
+    }
+
+    fn certificate_caller(&self, shown: &PeerCertificates) -> Result<Caller, Refusal> {
+        let identity = shown
+            .identity()
+            .map_err(|problem| unauthenticated(&format!("the client certificate {problem}")))?;
+        self.access.accept(identity)
     }
 
     /// The entry of the audit log; none for a request that only reads.
@@ -180,19 +225,36 @@ fn refusal_reason(response: &Response) -> Option<String> {
     Some(info.map_or_else(|| format!("{:?}", status.code()), |info| info.reason))
 }
 
-/// The token of the header `authorization`.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+/// The token of the header `authorization`; None: there is no such header.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let token = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value.to_str().ok().and_then(|value| value.split_once(' ')),
+        (Some(_), Some(_)) => None,
+    };
+    let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match token.map(|(_, token)| token.trim()) {
+        Some(token) => Ok(Some(token)),
+        None => Err(unauthenticated("the header authorization is not `Bearer TOKEN`")),
+    }
+}
+
+/// Whether a token has the form of a signed JSON Web Token: its header begins with `{"`.
+fn is_web_token(token: &str) -> bool {
+    token.starts_with("eyJ") && token.contains('.')
 }
 
 /// The session of a browser.
 fn session(headers: &HeaderMap) -> Option<&str> {
+    cookie(headers, SESSION_COOKIE)
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs =
         cookies.flat_map(|value| value.split(';')).filter_map(|one| one.split_once('='));
-    pairs.find(|(name, _)| name.trim() == SESSION_COOKIE).map(|(_, value)| value.trim())
+    pairs.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
 }
 
 fn refuse(request: &Request, resource: Resource, refusal: Refusal) -> Response {
@@ -236,10 +298,16 @@ mod tests {
             ("bearer  abc ", Some("abc")),
             ("Basic abc", None),
             ("abc", None),
+            ("", None),
         ] {
-            assert_eq!(bearer(&headers(&[("authorization", value)])), token, "{value:?}");
+            let read = headers(&[("authorization", value)]);
+            assert_eq!(bearer(&read).ok().flatten(), token, "{value:?}");
+            // A header that is no token is refused, not ignored.
+            assert_eq!(bearer(&read).is_err(), token.is_none(), "{value:?}");
         }
-        assert_eq!(bearer(&HeaderMap::new()), None);
+        assert_eq!(bearer(&HeaderMap::new()), Ok(None));
+        let two = headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]);
+        assert!(bearer(&two).is_err());
     }
 
     #[test]

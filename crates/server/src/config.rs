@@ -8,6 +8,7 @@ mod datacenter;
 mod exposure;
 mod netboot;
 mod nodes;
+mod oidc;
 mod racks;
 mod tls;
 
@@ -25,6 +26,8 @@ use model::retry::Backoff;
 use model::run::Policy;
 pub use netboot::Netboot;
 pub use nodes::Nodes;
+pub(crate) use oidc::CALLBACK;
+pub use oidc::Oidc;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
 pub use racks::Racks;
@@ -72,6 +75,7 @@ pub struct Config {
     pub plan_files: Vec<PathBuf>,
     pub tls: Tls,
     pub agent_tls: Tls,
+    pub oidc: Oidc,
     pub connections: Connections,
     pub log: Log,
     pub engine: EngineConfig,
@@ -209,6 +213,7 @@ impl Default for Config {
             plan_files: Vec::new(),
             tls: Tls::default(),
             agent_tls: Tls::default(),
+            oidc: Oidc::default(),
             connections: Connections::default(),
             log: Log::default(),
             engine: EngineConfig::default(),
@@ -425,6 +430,7 @@ impl Config {
         self.tls.check("tls")?;
         self.agent_tls.check_own_key("agent_tls")?;
         self.agent_tls().check("agent_tls")?;
+        self.oidc.check()?;
         self.connections.check()?;
         self.nodes.check(self.agent_tls().is_on())?;
         self.retention.check()

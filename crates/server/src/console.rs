@@ -28,7 +28,7 @@ mod summary;
 mod text;
 mod why;
 
-pub(crate) use sign_in::sign_in_page;
+pub(crate) use sign_in::{ProviderLink, sign_in_page, signed_in_page};
 
 use axum::Router;
 use axum::http::header::{self, HeaderName, HeaderValue};

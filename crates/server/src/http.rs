@@ -1,6 +1,7 @@
 //! The endpoints beside gRPC and the console: metrics and health.
 
 use crate::auth;
+use crate::oidc::OidcProvider;
 use crate::request_guard::{self, ListenerApi};
 use crate::telemetry;
 use axum::Router;
@@ -38,6 +39,7 @@ pub(crate) struct ConsolePages {
     pub console: Router,
     pub access: AccessControl,
     pub audit: AuditLog,
+    pub oidc: Option<Arc<OidcProvider>>,
     /// Whether the listener has TLS.
     pub secure: bool,
 }
@@ -51,14 +53,14 @@ pub(crate) fn router(
     host_names: &[String],
 ) -> Router {
     let shared = HttpState { engine, metrics };
-    let ConsolePages { console, access, audit, secure } = pages;
+    let ConsolePages { console, access, audit, oidc, secure } = pages;
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
         .with_state(shared);
-    let sign_in = auth::sign_in_router(access.clone(), secure);
+    let sign_in = auth::sign_in_router(access.clone(), secure, oidc.clone());
     let routes = grpc.into_axum_router().merge(pages).merge(sign_in).merge(console);
-    let protected = auth::protected(routes, access, audit);
+    let protected = auth::protected(routes, access, audit, oidc);
     let guarded = request_guard::guarded(protected, ListenerApi::Grpc, host_names);
     guarded.layer(middleware::from_fn_with_state(PathLabels::new(), count))
 }

@@ -16,6 +16,7 @@ mod grpc;
 mod http;
 mod listener;
 mod netboot;
+mod oidc;
 mod private_files;
 mod process_limits;
 mod rate_limit;

@@ -8,6 +8,7 @@ use crate::listener::limits::{self, DescriptorPlan};
 use crate::listener::tls::ServerTls;
 use crate::listener::{Listener, ListenerName, StopSignal};
 use crate::netboot::{self, ManifestKey, artifacts::Artifacts};
+use crate::oidc::OidcProvider;
 use crate::request_guard::{self, ListenerApi};
 use crate::{agents, console, data_dir, demo, http, seal_key, telemetry};
 use engine::access::AccessControl;
@@ -103,6 +104,7 @@ async fn run_server(
     let secrets = open_secrets(&config, &store).await?;
     let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
     tokio::spawn(audit.clone().run_sealing());
+    let oidc = open_oidc(&config)?;
     let providers = open_providers(&config, &secrets, sim.as_ref())?;
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
@@ -141,7 +143,7 @@ async fn run_server(
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
     let secure = config.tls.is_on();
-    let pages = ConsolePages { console, access: access.clone(), audit, secure };
+    let pages = ConsolePages { console, access: access.clone(), audit, oidc, secure };
     let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
     // Before anybody is told that the server is ready: a signal from then on is a request to stop.
     let signals = StopRequests::listen();
@@ -152,6 +154,15 @@ async fn run_server(
         other.abort();
     }
     ended
+}
+
+/// The identity provider. Its keys are read in the background: a start does not wait for it.
+fn open_oidc(config: &Config) -> Result<Option<Arc<OidcProvider>>, ServeError> {
+    let provider = OidcProvider::open(&config.oidc)?;
+    if let Some(provider) = &provider {
+        tokio::spawn(Arc::clone(provider).run_refresh());
+    }
+    Ok(provider)
 }
 
 fn open_providers(

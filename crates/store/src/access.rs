@@ -26,7 +26,7 @@ pub struct AccessState {
 }
 
 const TOKEN_COLUMNS: &str = "id, hash, kind, parent, user_name, description, created_at, \
-                             created_by, expires_at, revoked_at";
+                             created_by, expires_at, revoked_at, user_groups";
 
 impl Tx {
     pub async fn access_version(&mut self) -> Result<i64> {
@@ -71,7 +71,7 @@ impl Tx {
         let StoredToken { token, hash } = stored;
         let sql = format!(
             "INSERT INTO api_tokens ({TOKEN_COLUMNS}) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
         );
         let values = values![
             token.id.as_str(),
@@ -84,6 +84,8 @@ impl Tx {
             token.created_by.as_str(),
             token.expires_at,
             token.revoked_at,
+            // A name of a group has no control characters.
+            token.groups.join("\n"),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.raise_access_version()
@@ -164,6 +166,7 @@ fn token(row: &Row) -> Result<StoredToken> {
         created_by: row.text(7)?.to_string(),
         expires_at: row.opt_time(8)?,
         revoked_at: row.opt_time(9)?,
+        groups: row.text(10)?.lines().map(str::to_string).collect(),
     };
     Ok(StoredToken { token, hash: row.text(1)?.to_string() })
 }

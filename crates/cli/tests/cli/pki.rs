@@ -56,6 +56,17 @@ impl Authority {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, stem);
         params.serial_number = Some(SerialNumber::from(serial));
+        self.sign(dir, stem, usage, params)
+    }
+
+    /// Makes a certificate, and writes it as `stem.pem` and `stem.key`.
+    pub fn sign(
+        &self,
+        dir: &Path,
+        stem: &str,
+        usage: Usage,
+        mut params: CertificateParams,
+    ) -> Files {
         params.extended_key_usages = vec![match usage {
             Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
             Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,

@@ -1,9 +1,6 @@
 //! TLS of the listeners, seen by clients that were not written here (openssl, curl) and by ours.
 
-use crate::fleet::{
-    Channel as AdminChannel, Server, Setup, TEST_TIMEOUT, TEST_TOKEN, TestToken, as_administrator,
-    free_port, skip,
-};
+use crate::fleet::{NO_CONTEXTS, Server, Setup, TEST_TIMEOUT, free_port, skip};
 use crate::pki::{Authority, Files, Usage, replace};
 use proto::v1;
 use proto::v1::run_service_client::RunServiceClient;
@@ -13,7 +10,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 
 /// A foreign program. None skips the test, or fails it on CI.
@@ -32,31 +28,32 @@ fn words(output: &Output) -> String {
 }
 
 /// Runs our own client; returns its exit code and what it said.
-fn farrier(args: &[&str]) -> (i32, String) {
+pub fn farrier(args: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     for name in ["SERVER", "SERVER_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY"] {
         command.env_remove(format!("FARRIER_{name}"));
     }
-    let output = as_administrator(command.args(args)).output().unwrap();
+    command.env("FARRIER_CONTEXTS", NO_CONTEXTS);
+    let output = command.args(args).output().unwrap();
     (output.status.code().unwrap(), words(&output))
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// A server with certificates of an authority of its own.
-struct SecureServer {
-    server: Server,
+pub struct SecureServer {
+    pub server: Server,
     authority: Authority,
-    ca: PathBuf,
+    pub ca: PathBuf,
     files: Files,
-    dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
 }
 
 impl SecureServer {
     /// `tls` is more of the section, with `DIR` for the directory of the files.
-    fn start(tls: &str, config: &str) -> Self {
+    pub fn start(tls: &str, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::new("servers");
         let ca = authority.write(&dir.path().join("ca.pem"));
@@ -77,8 +74,27 @@ impl SecureServer {
         self.server.setup.port
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port())
+    }
+
+    /// Runs our own client with these arguments.
+    pub fn farrier(&self, args: &[&str]) -> (i32, String) {
+        let url = self.url("");
+        farrier(&[args, &["--server", &url, "--server-ca", text(&self.ca)]].concat())
+    }
+
+    /// The file of the administrator's token.
+    pub fn token_file(&self) -> PathBuf {
+        self.server.setup.dir.join("test.token")
+    }
+
+    /// Gives a role to a subject.
+    pub fn bind(&self, role: &str, subject: &str) {
+        let token = self.token_file();
+        let bound = ["role", "bind", role, subject, "--token-file", text(&token)];
+        let (code, said) = self.farrier(&bound);
+        assert_eq!(code, 0, "{said}");
     }
 
     fn curl(&self, args: &[&str], path: &str) -> Output {
@@ -193,14 +209,13 @@ fn a_client_certificate_is_verified_and_can_be_revoked() {
     assert_eq!(words(&env.curl(&curl_args(&ada), "/healthz")), "ok\n");
 }
 
-async fn channel(env: &SecureServer, files: &Files) -> AdminChannel {
+pub async fn channel(env: &SecureServer, files: &Files) -> Channel {
     let read = |path: &Path| std::fs::read(path).unwrap();
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(read(&env.ca)))
         .identity(Identity::from_pem(read(&files.certificate), read(&files.key)));
     let endpoint = Channel::from_shared(env.url("")).unwrap().tls_config(tls).unwrap();
-    let connected = endpoint.connect().await.unwrap();
-    InterceptedService::new(connected, TestToken(TEST_TOKEN.into()))
+    endpoint.connect().await.unwrap()
 }
 
 /// An open stream does not outlive the certificate that it was opened with.
@@ -214,6 +229,8 @@ async fn a_watch_ends_when_its_certificate_is_revoked() {
         |name: &str, serial: u64| clients.issue(dir.path(), name, (Usage::Client, &[], serial));
     let (ada, bob) = (client("ada", 7), client("bob", 8));
     let env = SecureServer::start(&format!("client_ca = {ca:?}\ncrl = {crl:?}\n"), "");
+    env.bind("viewer", "user:ada");
+    env.bind("viewer", "user:bob");
     let mut watches = Vec::new();
     for files in [&ada, &bob] {
         let mut runs = RunServiceClient::new(channel(&env, files).await);
@@ -309,6 +326,13 @@ fn the_first_certificates_are_made_by_one_command() {
         "--server",
     ];
     let list = |args: &[&str]| farrier(&[args, &["list"]].concat());
+    let (code, said) = list(&[identity.as_slice(), &[&url]].concat());
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("view, which admin does not have"), "{said}");
+    let token = server.setup.dir.join("test.token");
+    let bound = ["role", "bind", "viewer", "user:admin", "--token-file", text(&token)];
+    let (code, said) = farrier(&[identity.as_slice(), &[&url], &bound].concat());
+    assert_eq!(code, 0, "{said}");
     let (code, said) = list(&[identity.as_slice(), &[&url]].concat());
     assert_eq!(code, 0, "{said}");
 

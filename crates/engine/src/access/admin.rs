@@ -1,6 +1,6 @@
 //! Tokens, roles and bindings, as administrators change them, and the sign-in of browsers.
 
-use super::{AccessControl, Caller, Snapshot};
+use super::{AccessControl, Caller, ForeignIdentity, Snapshot};
 use crate::secret::checksum;
 use model::access::{
     BUILT_IN_ROLES, Permission, Role, RoleBinding, Subject, TOKEN_PREFIX, TokenKind, TokenRecord,
@@ -19,7 +19,7 @@ use store::{AuditDraft, Result, Store, StoreError, StoredToken, Tx};
 /// The life of the code in a sign-in link.
 const SIGN_IN_LIFE: Duration = Duration::from_secs(15 * 60);
 /// The life of a browser's session.
-const SESSION_LIFE: Duration = Duration::from_secs(12 * 3600);
+pub const SESSION_LIFE: Duration = Duration::from_secs(12 * 3600);
 /// The number of random bytes in a token.
 const SECRET_BYTES: usize = 32;
 
@@ -74,18 +74,35 @@ impl AccessControl {
     /// Opens a session with the code of a sign-in link. The code works once.
     pub async fn sign_in(&self, code: &str) -> Result<NewToken> {
         let caller = self.authenticate(code, TokenKind::SignIn).await?;
-        self.open_session(&caller, caller.presented_token().map(str::to_string)).await
+        let code = caller.presented_token().map(str::to_string);
+        self.open_session(&caller, SESSION_LIFE, code).await
     }
 
     /// Opens a session with an API token.
     pub async fn sign_in_with_token(&self, token: &str) -> Result<NewToken> {
         let caller = self.authenticate(token, TokenKind::Api).await?;
-        self.open_session(&caller, None).await
+        self.open_session(&caller, SESSION_LIFE, None).await
+    }
+
+    /// Opens a session for a user of the identity provider. No stored token ends it; it lasts for
+    /// `life`, at most as long as every session.
+    pub async fn sign_in_foreign(
+        &self,
+        identity: &ForeignIdentity,
+        life: Duration,
+    ) -> Result<NewToken> {
+        let caller = self.accept(identity)?;
+        self.open_session(&caller, life.min(SESSION_LIFE), None).await
     }
 
     /// `consumed` is the token that this sign-in uses up.
-    async fn open_session(&self, caller: &Caller, consumed: Option<String>) -> Result<NewToken> {
-        let made = self.derived_token(caller, TokenKind::Session, SESSION_LIFE);
+    async fn open_session(
+        &self,
+        caller: &Caller,
+        life: Duration,
+        consumed: Option<String>,
+    ) -> Result<NewToken> {
+        let made = self.derived_token(caller, TokenKind::Session, life);
         let stored = made.stored();
         let written = self.store.write("sign_in", (stored, consumed), |(stored, consumed), tx| {
             Box::pin(async move {
@@ -131,6 +148,7 @@ impl AccessControl {
             kind,
             parent: principal.token_id.clone(),
             user: principal.user.clone(),
+            groups: principal.groups.clone(),
             description: String::new(),
             created_at: now,
             created_by: principal.user.clone(),
@@ -142,6 +160,12 @@ impl AccessControl {
 
     /// The code of a sign-in link for this caller.
     pub async fn create_sign_in_code(&self, caller: &Caller) -> Result<NewToken> {
+        // A session lives and ends with the token that it derives from.
+        if caller.presented_token().is_none() {
+            let message =
+                format!("{} has no API token that a link could stand for", caller.principal());
+            return Err(Refusal::new(Reason::TokenNeeded, message).into());
+        }
         let made = self.derived_token(caller, TokenKind::SignIn, SIGN_IN_LIFE);
         let written = self.store.write("create_sign_in_code", made.stored(), |stored, tx| {
             Box::pin(async move { tx.insert_token(stored) })
@@ -193,6 +217,7 @@ impl AccessAdmin {
                 kind: TokenKind::Api,
                 parent: None,
                 user: request.user,
+                groups: Vec::new(),
                 description: request.description,
                 created_at: now,
                 created_by: self.caller.principal().user.clone(),

@@ -2,7 +2,19 @@
 
 use model::access::{AuthMethod, Permission, PermissionSet, Principal, check_permission};
 use model::refusal::Refusal;
+use model::time::Timestamp;
 use std::sync::Arc;
+
+/// What a caller has shown, and so what ends its rights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// A token that is stored here, by its id: of a browser, that of its session.
+    Token(String),
+    /// A certificate or a token of an identity provider, which is valid until then.
+    Foreign { valid_until: Timestamp },
+    /// Nothing: the server itself.
+    Internal,
+}
 
 /// An authenticated principal and its permissions. Only [`super::AccessControl`] makes one from a
 /// request; the engine acts by itself with [`Caller::internal`].
@@ -13,17 +25,12 @@ pub struct Caller(Arc<CallerState>);
 struct CallerState {
     principal: Principal,
     granted: PermissionSet,
-    /// The token that was presented: of a browser, that of its session.
-    presented: Option<String>,
+    proof: Proof,
 }
 
 impl Caller {
-    pub(super) fn new(
-        principal: Principal,
-        granted: PermissionSet,
-        presented: Option<String>,
-    ) -> Self {
-        Self(Arc::new(CallerState { principal, granted, presented }))
+    pub(super) fn new(principal: Principal, granted: PermissionSet, proof: Proof) -> Self {
+        Self(Arc::new(CallerState { principal, granted, proof }))
     }
 
     /// The engine itself: schedules, lifecycles and child runs.
@@ -34,7 +41,7 @@ impl Caller {
             method: AuthMethod::Internal,
             token_id: None,
         };
-        Self::new(principal, PermissionSet::ALL, None)
+        Self::new(principal, PermissionSet::ALL, Proof::Internal)
     }
 
     pub fn principal(&self) -> &Principal {
@@ -45,8 +52,16 @@ impl Caller {
         self.0.granted
     }
 
+    pub(super) fn proof(&self) -> &Proof {
+        &self.0.proof
+    }
+
+    /// The stored token that was presented.
     pub(super) fn presented_token(&self) -> Option<&str> {
-        self.0.presented.as_deref()
+        match &self.0.proof {
+            Proof::Token(id) => Some(id),
+            Proof::Foreign { .. } | Proof::Internal => None,
+        }
     }
 
     /// Refuses a request that needs a permission which the caller does not have. `what` names the

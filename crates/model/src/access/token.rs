@@ -49,6 +49,8 @@ pub struct TokenRecord {
     pub parent: Option<String>,
     /// The user that the token stands for.
     pub user: String,
+    /// The groups of that user. Only a session that the identity provider has opened has some.
+    pub groups: Vec<String>,
     pub description: String,
     pub created_at: Timestamp,
     pub created_by: String,
@@ -82,7 +84,12 @@ impl TokenRecord {
             TokenKind::SignIn | TokenKind::Session => AuthMethod::Session,
         };
         let token_id = self.parent.clone().unwrap_or_else(|| self.id.clone());
-        Principal { user: self.user.clone(), groups: Vec::new(), method, token_id: Some(token_id) }
+        Principal {
+            user: self.user.clone(),
+            groups: self.groups.clone(),
+            method,
+            token_id: Some(token_id),
+        }
     }
 
     pub fn state(&self, now: Timestamp) -> TokenState {
@@ -115,6 +122,7 @@ mod tests {
             kind: TokenKind::Api,
             parent: None,
             user: "ada".into(),
+            groups: Vec::new(),
             description: String::new(),
             created_at: at(0),
             created_by: "root".into(),

@@ -39,6 +39,9 @@ reasons! {
     TokenRevoked = "TOKEN_REVOKED", Precondition,
         "the token was revoked before",
         "nothing to do";
+    TokenNeeded = "TOKEN_NEEDED", Precondition,
+        "a sign-in link stands for an API token, and the caller has shown a certificate or a token of the identity provider",
+        "open the console itself: a browser with the certificate needs no sign-in, and the sign-in page offers the identity provider";
     RoleExists = "ROLE_EXISTS", Exists,
         "the role exists, with other permissions, or it is a built-in one",
         "use another name: `farrier role list`";

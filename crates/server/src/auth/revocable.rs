@@ -41,7 +41,8 @@ impl HttpBody for RevocableBody {
             }
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static(UNAUTHENTICATED));
-            let message = HeaderValue::from_static("the token was revoked or has expired");
+            let message =
+                HeaderValue::from_static("the token or certificate was revoked or has expired");
             trailers.insert("grpc-message", message);
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }

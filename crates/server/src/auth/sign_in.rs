@@ -1,7 +1,9 @@
-//! The sign-in of browsers: with a link that works once, or with an API token.
+//! The sign-in of browsers: with a link that works once, with an API token, or with the identity
+//! provider.
 
-use super::SESSION_COOKIE;
-use crate::console::{sign_in_page, with_headers};
+use super::{SESSION_COOKIE, oidc_sign_in};
+use crate::console::{ProviderLink, sign_in_page, with_headers};
+use crate::oidc::OidcProvider;
 use axum::Form;
 use axum::Router;
 use axum::extract::{Query, State};
@@ -12,7 +14,9 @@ use axum::routing::{get, post};
 use engine::access::{AccessControl, Caller, NewToken};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
+use std::sync::Arc;
 use store::{Result, StoreError};
+use tokio::sync::Semaphore;
 
 pub(crate) const PATH: &str = "/sign-in";
 pub(crate) const SIGN_OUT: &str = "/sign-out";
@@ -38,23 +42,32 @@ struct SignInForm {
 }
 
 #[derive(Clone)]
-struct SignInState {
-    access: AccessControl,
-    /// Browsers send the cookie only over TLS.
+pub(super) struct SignInState {
+    pub access: AccessControl,
+    /// Browsers send the cookies only over TLS.
     secure: bool,
+    oidc: Option<Arc<OidcProvider>>,
+    /// The sign-ins that wait for the provider.
+    pub exchanges: Arc<Semaphore>,
 }
 
-pub(crate) fn router(access: AccessControl, secure: bool) -> Router {
+pub(crate) fn router(
+    access: AccessControl,
+    secure: bool,
+    oidc: Option<Arc<OidcProvider>>,
+) -> Router {
+    let exchanges = Arc::new(Semaphore::new(oidc_sign_in::MAX_EXCHANGES));
     Router::new()
         .route(PATH, get(show).post(sign_in))
         .route(SIGN_OUT, post(sign_out))
+        .merge(oidc_sign_in::routes())
         .layer(map_response(with_headers))
-        .with_state(SignInState { access, secure })
+        .with_state(SignInState { access, secure, oidc, exchanges })
 }
 
 async fn show(State(state): State<SignInState>, Query(query): Query<SignInQuery>) -> Response {
     if query.code.is_empty() {
-        return sign_in_page(&query.next, "").into_response();
+        return state.problem(StatusCode::OK, &query.next, "");
     }
     state.answer(state.access.sign_in(&query.code).await, &query.next)
 }
@@ -75,8 +88,7 @@ impl SignInState {
         let session = match session {
             Ok(session) => session,
             Err(StoreError::Refused(refusal)) => {
-                let page = sign_in_page(next, &refusal.message);
-                return (StatusCode::UNAUTHORIZED, page).into_response();
+                return self.problem(StatusCode::UNAUTHORIZED, next, &refusal.message);
             }
             Err(error) => {
                 return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response();
@@ -88,8 +100,35 @@ impl SignInState {
         ([(header::SET_COOKIE, cookie)], Redirect::to(own_path(next))).into_response()
     }
 
+    /// The sign-in page, which says why the last try failed.
+    pub fn problem(&self, status: StatusCode, next: &str, problem: &str) -> Response {
+        let provider = self.browser_provider();
+        let link = provider.as_ref().map(|provider| ProviderLink {
+            path: oidc_sign_in::PATH,
+            name: &provider.display_name,
+        });
+        (status, sign_in_page(next, problem, link)).into_response()
+    }
+
+    /// The identity provider that signs browsers in.
+    pub fn browser_provider(&self) -> Option<Arc<OidcProvider>> {
+        self.oidc.clone().filter(|provider| provider.signs_browsers_in())
+    }
+
+    /// The cookie of a sign-in with the identity provider. The prefix tells browsers that no other
+    /// host may set it.
+    pub fn flow_cookie_name(&self) -> &'static str {
+        if self.secure { "__Host-farrier_sign_in" } else { "farrier_sign_in" }
+    }
+
+    /// Other than the session it comes back with the browser from the provider's site.
+    pub fn flow_cookie(&self, value: &str, seconds: u64) -> String {
+        let (name, secure) = (self.flow_cookie_name(), if self.secure { "; Secure" } else { "" });
+        format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}")
+    }
+
     /// A page of another site cannot make a browser send it, and no script can read it.
-    fn cookie(&self, value: &str, seconds: u64) -> String {
+    pub fn cookie(&self, value: &str, seconds: u64) -> String {
         let secure = if self.secure { "; Secure" } else { "" };
         format!(
             "{SESSION_COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
@@ -98,7 +137,7 @@ impl SignInState {
 }
 
 /// A path of this server, never another site.
-fn own_path(next: &str) -> &str {
+pub(super) fn own_path(next: &str) -> &str {
     let local = next.starts_with('/') && !next.starts_with("//") && !next.contains('\\');
     if local && next.bytes().all(|byte| byte.is_ascii_graphic()) { next } else { "/" }
 }

@@ -32,14 +32,14 @@ use std::collections::HashMap;
 use store::LogLine;
 use tonic::metadata::MetadataMap;
 
-/// The request metadata with the caller's name.
 /// The header with the name of the caller. The authentication sets it on every request; a name
 /// that a client gives never gets this far.
 pub(crate) const INITIATOR: &str = "farrier-initiator";
 
 /// The name of the authenticated caller.
 pub(super) fn initiator(metadata: &MetadataMap) -> String {
-    let message = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let message = metadata.get(INITIATOR).map(|value| value.as_encoded_bytes()).unwrap_or_default();
+    let message = std::str::from_utf8(message).unwrap_or_default();
     match text::check_short(INITIATOR, message) {
         Ok(()) if !message.is_empty() => message.to_string(),
         Ok(()) | Err(_) => "anonymous".into(),

@@ -135,7 +135,7 @@ impl ConnectionContext {
         };
         let shown = stream.get_ref().1.peer_certificates();
         let shown = shown.map(|shown| shown.iter().map(|one| one.clone().into_owned()).collect());
-        Ok((stream, shown.map(PeerCertificates)))
+        Ok((stream, shown.map(PeerCertificates::new)))
     }
 
     /// Serves requests. The error is the limit that has ended the connection.
@@ -182,7 +182,7 @@ impl ConnectionContext {
                 }
                 () = changed(updates.as_mut()) => {
                     if let (Some(tls), Some(shown)) = (&self.tls, &certificates)
-                        && !tls.accepts(&shown.0)
+                        && !tls.accepts(shown.chain())
                     {
                         return Err(EndReason::CertificateWithdrawn);
                     }

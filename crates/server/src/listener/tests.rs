@@ -36,7 +36,7 @@ const LIMITS: ListenerLimits = ListenerLimits {
 async fn who(request: Request) -> String {
     let PeerAddress(address) = request.extensions().get().unwrap();
     let shown = request.extensions().get::<PeerCertificates>();
-    let shown = shown.map_or(0, |PeerCertificates(shown)| shown[0].len());
+    let shown = shown.map_or(0, |shown| shown.chain()[0].len());
     format!("{address} with {shown} bytes")
 }
 

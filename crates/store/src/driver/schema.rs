@@ -47,6 +47,7 @@ const MIGRATIONS: &[Migration] = migrations![
     // An older replica answers every client, with or without a token.
     "0022_access": 22,
     "0023_audit": 22,
+    "0026_session_groups": 22,
 ];
 
 /// The schema version of this farrier.

@@ -1,0 +1,63 @@
+// An OpenID Connect provider for the tests: npm's oidc-provider, with two clients, any user, and one
+// key. `node oidc_provider.mjs MODULE PORT KEY_ID REDIRECT_URL`; prints `ready` when it answers.
+//
+// - The client `farrier-console` signs browsers in. Users are whoever types a name; `ada` is in the
+//   group `night-shift`.
+// - The client `farrier-cli` gets access tokens for itself, for any resource, with that group.
+
+import { generateKeyPairSync } from 'node:crypto';
+import { pathToFileURL } from 'node:url';
+
+const [module, port, keyId, redirectUrl] = process.argv.slice(2);
+const { default: Provider } = await import(pathToFileURL(module));
+
+const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+const key = { ...privateKey.export({ format: 'jwk' }), kid: keyId, use: 'sig', alg: 'RS256' };
+
+const provider = new Provider(`http://127.0.0.1:${port}`, {
+  jwks: { keys: [key] },
+  clients: [
+    {
+      client_id: 'farrier-console',
+      client_secret: 'a secret: of/the+tests',
+      application_type: 'native',
+      redirect_uris: [redirectUrl],
+      response_types: ['code'],
+      grant_types: ['authorization_code'],
+    },
+    {
+      client_id: 'farrier-cli',
+      client_secret: 'cli-secret',
+      redirect_uris: [],
+      response_types: [],
+      grant_types: ['client_credentials'],
+    },
+  ],
+  claims: { openid: ['sub', 'groups'] },
+  conformIdTokenClaims: false,
+  cookies: { keys: ['cookie-key-of-the-tests'] },
+  pkce: { required: () => true },
+  async findAccount(_ctx, id) {
+    const groups = id === 'ada' ? ['night-shift'] : [];
+    return { accountId: id, claims: async () => ({ sub: id, groups }) };
+  },
+  extraTokenClaims: () => ({ groups: ['night-shift'] }),
+  features: {
+    devInteractions: { enabled: true },
+    clientCredentials: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      useGrantedResource: () => true,
+      getResourceServerInfo: (_ctx, resource) => ({
+        scope: '',
+        audience: resource,
+        // In seconds.
+        accessTokenTTL: resource.endsWith('/short') ? 5 : 600,
+        accessTokenFormat: 'jwt',
+        jwt: { sign: { alg: 'RS256' } },
+      }),
+    },
+  },
+});
+
+provider.listen(Number(port), '127.0.0.1', () => console.log('ready'));
