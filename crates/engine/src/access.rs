@@ -6,16 +6,18 @@
 
 mod admin;
 mod caller;
+mod object;
 
 pub use admin::{AccessAdmin, NewToken, TokenRequest, new_secret};
 pub use caller::Caller;
+pub use object::NamedObject;
 
 use crate::clock::Clock;
 use crate::random::Random;
 use crate::secret::checksum;
 use model::access::{
-    AccessPolicy, Permission, RoleBinding, Subject, TokenKind, TokenRecord, TokenState,
-    unauthenticated,
+    AccessPolicy, BindingReach, Permission, RoleBinding, Subject, TokenKind, TokenRecord,
+    TokenState, unauthenticated,
 };
 use model::id::{BindingId, TokenId};
 use model::refusal::Refusal;
@@ -161,8 +163,8 @@ impl AccessControl {
         match snapshot.state(token, (self.clock)()) {
             TokenState::Valid => {
                 let principal = token.principal();
-                let granted = snapshot.policy.grants(&principal);
-                Ok(Caller::new(principal, granted, Some(token.id.clone())))
+                let grants = snapshot.policy.grants(&principal);
+                Ok(Caller::new(principal, grants, Some(token.id.clone())))
             }
             TokenState::Expired => Err(unauthenticated("the token has expired")),
             TokenState::Revoked => Err(unauthenticated("the token was revoked")),
@@ -178,14 +180,17 @@ impl AccessControl {
         }
     }
 
-    /// Whether the token of a caller is still valid and still has this permission.
+    /// Whether the token of a caller is still valid and still has this permission, on the same
+    /// objects. A stream shows what its caller could see when it began.
     fn is_allowed(&self, caller: &Caller, needed: Permission) -> bool {
         let snapshot = self.snapshot();
         let Some(token) = caller.presented_token().and_then(|id| snapshot.by_id.get(id)) else {
             return false;
         };
+        let grants = snapshot.policy.grants(caller.principal());
         snapshot.state(token, (self.clock)()) == TokenState::Valid
-            && snapshot.policy.grants(caller.principal()).contains(needed)
+            && grants.somewhere().contains(needed)
+            && grants.scope(needed) == caller.grants().scope(needed)
     }
 
     /// Resolves when a caller has lost this permission, for streams that are open for long.
@@ -246,6 +251,7 @@ impl AccessControl {
             id: BindingId::new(token.created_at, (self.random)()).to_string(),
             subject: Subject::Token(token.id.clone()),
             role: "admin".into(),
+            reach: BindingReach::Everything,
         }
     }
 }

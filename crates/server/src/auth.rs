@@ -7,10 +7,12 @@
 
 mod bootstrap;
 mod calls;
+mod reach;
 mod revocable;
 mod sign_in;
 
 pub(crate) use bootstrap::{AdminToken, ensure_administrator};
+pub(crate) use reach::{ObjectRule, Reach};
 pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
 
 use crate::grpc::INITIATOR;
@@ -87,6 +89,9 @@ async fn authenticate(
         request.headers_mut().insert(INITIATOR, name);
     }
     request.extensions_mut().insert(caller.clone());
+    if let Resource::Call(CallRule { needs, reach, .. }) = resource {
+        request.extensions_mut().insert(ObjectRule { needs, reach });
+    }
     let draft = entry.map(|entry| layer.audit.draft(entry));
     if let Some(draft) = &draft {
         request.extensions_mut().insert(Arc::clone(draft));
@@ -113,23 +118,25 @@ impl AuthLayer {
             Some(rule) => Resource::Call(rule),
             None if OPEN_PAGES.contains(&path) => Resource::Open,
             None if path.starts_with("/farrier.") || path.starts_with("/grpc.") => {
-                Resource::Call(CallRule { needs: Needs::Caller, streams: false, acts: false })
+                let (needs, reach) = (Needs::Caller, Reach::Fleet);
+                Resource::Call(CallRule { needs, streams: false, acts: false, reach })
             }
             None => Resource::Page,
         }
     }
 
     async fn caller(&self, resource: Resource, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        let (needs, page) = match resource {
-            Resource::Call(rule) => (rule.needs, false),
-            Resource::Page | Resource::Open => (Needs::One(Permission::View), true),
+        // Pages and metrics show the whole fleet.
+        let (needs, reach, page) = match resource {
+            Resource::Call(rule) => (rule.needs, rule.reach, false),
+            Resource::Page | Resource::Open => (Needs::One(Permission::View), Reach::Fleet, true),
         };
         let caller = match (bearer(headers), session(headers).filter(|_| page)) {
             (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await?,
             (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await?,
             (None, None) => return Err(unauthenticated("the request has no API token")),
         };
-        needs.check(&caller)?;
+        needs.check(&caller, reach)?;
         Ok(caller)
     }
 
