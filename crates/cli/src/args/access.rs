@@ -151,7 +151,7 @@ pub struct RoleBindArgs {
     pub role: String,
     /// The subject: user:NAME, group:NAME or token:ID
     pub subject: String,
-    /// Only for objects with these labels, as a filter: labels.team=ml (default: everything)
+    /// Only for objects with these labels, e.g. labels.team=ml (default: all)
     #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     pub selector: String,
 }

@@ -1,9 +1,11 @@
 //! Bindings with a label selector: outside of it an object does not exist for the caller.
 
-use crate::access::token;
+use crate::access::{farrier, token};
 use crate::api::{TestServer, labelled, on_both, refused};
 use crate::api_http::http_as;
-use crate::fleet::{Channel, Clients, DatabaseKind, Server, TEST_TIMEOUT, channel, channel_with};
+use crate::fleet::{
+    Channel, Clients, DatabaseKind, NO_CONTEXTS, Server, TEST_TIMEOUT, channel, channel_with,
+};
 use crate::nodes::with_agents;
 use prost::bytes::{Buf, BufMut};
 use proto::calls::{Calls, RequestField};
@@ -12,6 +14,7 @@ use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
 use proto::v1::switch_service_client::SwitchServiceClient;
 use proto::v1::{self, WatchChange};
 use std::collections::BTreeMap;
+use std::time::Instant;
 use tokio::time::timeout;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status, Streaming};
@@ -529,6 +532,64 @@ async fn outside_of_its_selector_a_caller_finds_nothing_in_any_call() {
         refused(ada.explain.explain(request).await, Code::NotFound, &["nothing is known as"]);
     }
     by_other_names(&mut ada).await;
+    on_devices(&mut admin, &mut ada).await;
+}
+
+/// An operation on a device concerns machines of others, whatever labels the device has.
+async fn on_devices(admin: &mut Clients, ada: &mut Clients) {
+    let started = Instant::now();
+    let run = loop {
+        match admin.list_runs("target_kind=switch").await.pop() {
+            Some(run) => break run,
+            None => assert!(started.elapsed() < TEST_TIMEOUT, "no switch was taken in"),
+        }
+    };
+    assert!(ada.list_runs("target_kind=switch").await.is_empty());
+    assert_eq!(ada.list_runs("").await.len(), 1);
+    let request = v1::GetRunRequest { run_id: run.run_id };
+    refused(ada.runs.get_run(request).await, Code::NotFound, &["no operation op-"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_works_for_a_limited_user() {
+    let (env, mut admin) = TestServer::open("zero").await;
+    for (id, team) in [("m-own", "ml"), ("m-other", "web")] {
+        admin.settled(labelled(id, &[("team", team)])).await;
+    }
+    admin.done("m-other", "ENTER_MAINTENANCE", "r").await;
+    let (_, secret) = limited(&env, "ada", "operator", ML).await;
+    let variables = [("FARRIER_TOKEN", secret.as_str()), ("FARRIER_CONTEXTS", NO_CONTEXTS)];
+    let url = env.server.url();
+    let typed = |line: &str| {
+        let words = ["--server", &url].into_iter().chain(line.split_whitespace());
+        farrier(&words.collect::<Vec<_>>(), &variables)
+    };
+    for (line, words) in [
+        ("whoami", "For labels.team=ml: view, operate"),
+        ("list", "m-own"),
+        ("get m-own", "m-own"),
+        ("enter-maintenance m-own", "SUCCEEDED"),
+        ("operation list", "m-own"),
+        ("why m-own", "m-own"),
+        ("why", ""),
+        ("history m-own", "registered"),
+        ("plans", "plan-"),
+    ] {
+        let (code, out, err) = typed(line);
+        assert_eq!(code, 0, "{line}: {out}{err}");
+        assert!(out.contains(words), "{line}: {out}");
+        assert!(!out.contains("m-other") && !err.contains("m-other"), "{line}: {out}{err}");
+    }
+    for line in ["get m-other", "why m-other", "history m-other", "reboot m-other"] {
+        let (code, out, err) = typed(line);
+        let absent = typed(&line.replace("m-other", "m-never"));
+        assert_ne!(code, 0, "{line}: {out}");
+        let hidden = (code, out.replace("m-other", "m-never"), err.replace("m-other", "m-never"));
+        assert_eq!(hidden, absent, "{line}");
+    }
+    let (code, _, err) = typed("rack list");
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("whole fleet"), "{err}");
 }
 
 /// The own object that a watch shows last.

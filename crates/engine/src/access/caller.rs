@@ -47,14 +47,20 @@ impl Caller {
         self.0.presented.as_deref()
     }
 
-    /// Whether the caller sees only a part of the fleet.
+    /// Whether selectors limit what the caller sees. A caller without limited rights was let
+    /// through by its permissions for the whole fleet.
     pub(crate) fn sees_a_part(&self) -> bool {
-        !self.grants().everywhere.contains(Permission::View)
+        let Grants { everywhere, limited } = self.grants();
+        !limited.is_empty() && !everywhere.contains(Permission::View)
     }
 
     /// The part of a selection that the caller may see.
     pub(crate) fn visible(&self, selection: impl Into<Selection>) -> Selection {
-        let Selection { filter, order } = selection.into();
+        let selection = selection.into();
+        if !self.sees_a_part() {
+            return selection;
+        }
+        let Selection { filter, order } = selection;
         Selection { filter: filter.within(self.grants().scope(Permission::View)), order }
     }
 
