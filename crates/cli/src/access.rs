@@ -14,8 +14,8 @@ use crate::time::Clock;
 use proto::v1::{
     CreateRoleBindingRequest, CreateRoleRequest, CreateSignInLinkRequest, CreateTokenRequest,
     CreateTokenResponse, DeleteRoleBindingRequest, DeleteRoleRequest, GetCallerRequest,
-    GetCallerResponse, ListRoleBindingsRequest, ListRolesRequest, ListTokensRequest, Permission,
-    RevokeTokenRequest, Role, RoleBinding, Token, TokenState,
+    GetCallerResponse, LimitedPermissions, ListRoleBindingsRequest, ListRolesRequest,
+    ListTokensRequest, Permission, RevokeTokenRequest, Role, RoleBinding, Token, TokenState,
 };
 use proto::words::{self, WireEnum};
 use server::OfflineDatabase;
@@ -35,7 +35,12 @@ fn describe_caller(caller: &GetCallerResponse) -> String {
     if !caller.groups.is_empty() {
         lines += &format!("Groups:      {}\n", one_line(&caller.groups.join(", ")));
     }
-    lines + &format!("Permissions: {}\n", permission_words(&caller.permissions))
+    lines += &format!("Permissions: {}\n", permission_words(&caller.permissions));
+    for LimitedPermissions { selector, permissions } in &caller.limited_permissions {
+        let selector = one_line(selector);
+        lines += &format!("For {selector}: {}\n", permission_words(permissions));
+    }
+    lines
 }
 
 fn words_of_method(caller: &GetCallerResponse) -> String {
@@ -250,8 +255,8 @@ pub async fn run_role(client: &Client, screen: &mut Screen, command: RoleCommand
             let found = client.call(access.list_role_bindings(request)).await?.role_bindings;
             screen.print_list(&found, |found, _| binding_table(found), "no role bindings")?;
         }
-        RoleCommand::Bind(RoleBindArgs { role, subject }) => {
-            let request = CreateRoleBindingRequest { subject, role, dry_run };
+        RoleCommand::Bind(RoleBindArgs { role, subject, selector }) => {
+            let request = CreateRoleBindingRequest { subject, role, dry_run, selector };
             let made = client.call(access.create_role_binding(request)).await?;
             print_binding(screen, &made, &client.outcome("bound"))?;
         }
@@ -282,9 +287,13 @@ fn print_role(screen: &mut Screen, role: &Role, done: &str) -> Result<()> {
 
 fn print_binding(screen: &mut Screen, binding: &RoleBinding, done: &str) -> Result<()> {
     screen.print_record(binding, |binding| {
-        let RoleBinding { role_binding_id, subject, role } = binding;
+        let RoleBinding { role_binding_id, subject, role, selector } = binding;
         let (subject, role) = (one_line(subject), one_line(role));
-        format!("{}: {role} of {subject} {done}\n", one_line(role_binding_id))
+        let part = match selector.as_str() {
+            "" => String::new(),
+            selector => format!(" for {}", one_line(selector)),
+        };
+        format!("{}: {role} of {subject}{part} {done}\n", one_line(role_binding_id))
     })
 }
 
@@ -299,12 +308,13 @@ fn role_table(roles: &[Role]) -> Table {
 }
 
 fn binding_table(bindings: &[RoleBinding]) -> Table {
-    let mut table = Table::new(&["BINDING", "SUBJECT", "ROLE"]);
+    let mut table = Table::new(&["BINDING", "SUBJECT", "ROLE", "SELECTOR"]);
     for one in bindings {
         table.add_row(vec![
             (&one.role_binding_id).into(),
             (&one.subject).into(),
             (&one.role).into(),
+            (&one.selector).into(),
         ]);
     }
     table

@@ -6,17 +6,19 @@
 
 mod admin;
 mod caller;
+mod object;
 
 pub use admin::{AccessAdmin, NewToken, SESSION_LIFE, TokenRequest, new_secret};
 pub use caller::Caller;
 use caller::Proof;
+pub use object::NamedObject;
 
 use crate::clock::Clock;
 use crate::random::Random;
 use crate::secret::checksum;
 use model::access::{
-    AccessPolicy, Permission, Principal, RoleBinding, Subject, TokenKind, TokenRecord, TokenState,
-    unauthenticated,
+    AccessPolicy, BindingReach, Permission, Principal, RoleBinding, Subject, TokenKind,
+    TokenRecord, TokenState, unauthenticated,
 };
 use model::id::{BindingId, TokenId};
 use model::refusal::Refusal;
@@ -171,8 +173,8 @@ impl AccessControl {
         match snapshot.state(token, (self.clock)()) {
             TokenState::Valid => {
                 let principal = token.principal();
-                let granted = snapshot.policy.grants(&principal);
-                Ok(Caller::new(principal, granted, Proof::Token(token.id.clone())))
+                let grants = snapshot.policy.grants(&principal);
+                Ok(Caller::new(principal, grants, Proof::Token(token.id.clone())))
             }
             TokenState::Expired => Err(unauthenticated("the token has expired")),
             TokenState::Revoked => Err(unauthenticated("the token was revoked")),
@@ -199,7 +201,8 @@ impl AccessControl {
         }
     }
 
-    /// Whether the proof of a caller is still valid and its principal still has this permission.
+    /// Whether the proof of a caller is still valid and its principal still has this permission, on
+    /// the same objects. A stream shows what its caller could see when it began.
     fn is_allowed(&self, caller: &Caller, needed: Permission) -> bool {
         let (snapshot, now) = (self.snapshot(), self.now());
         let valid = match caller.proof() {
@@ -210,7 +213,10 @@ impl AccessControl {
             Proof::Foreign { valid_until } => now < *valid_until,
             Proof::Internal => false,
         };
-        valid && snapshot.policy.grants(caller.principal()).contains(needed)
+        let grants = snapshot.policy.grants(caller.principal());
+        valid
+            && grants.somewhere().contains(needed)
+            && grants.scope(needed) == caller.grants().scope(needed)
     }
 
     /// Resolves when a caller has lost this permission, for streams that are open for long.
@@ -272,6 +278,7 @@ impl AccessControl {
             id: BindingId::new(token.created_at, (self.random)()).to_string(),
             subject: Subject::Token(token.id.clone()),
             role: "admin".into(),
+            reach: BindingReach::Everything,
         }
     }
 }

@@ -90,10 +90,12 @@ impl Created {
     }
 
     /// Refuses the transaction if its caller may not do what the steps of a run do.
-    fn check_permissions(&self, caller: &Caller) -> std::result::Result<(), Refusal> {
-        self.0.iter().try_for_each(|(spec, _)| {
-            caller.require_all(spec.permissions(), spec.run_type.as_str())
-        })
+    async fn check_permissions(&self, tx: &mut Tx, caller: &Caller) -> Result<()> {
+        for (spec, _) in &self.0 {
+            let granted = caller.on_targets(tx, spec).await?;
+            caller.require_all(granted, spec.permissions(), spec.run_type.as_str())?;
+        }
+        Ok(())
     }
 }
 
@@ -144,7 +146,7 @@ impl Engine {
             let written = engine.store().retry_write(name, checked, |(input, body, caller), tx| {
                 Box::pin(async move {
                     let (value, created) = body(input, tx).await?;
-                    created.check_permissions(caller)?;
+                    created.check_permissions(tx, caller).await?;
                     Ok((value, created))
                 })
             });

@@ -162,7 +162,7 @@ impl Devices {
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<D>> {
-        let input = (selection.into(), after, limit);
+        let input = (self.0.caller().visible(selection), after, limit);
         let found = self.0.store().scan(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });

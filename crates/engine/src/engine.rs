@@ -114,7 +114,7 @@ impl Engine {
     }
 
     /// The same engine for its own work, which no caller has asked for.
-    fn as_internal(&self) -> Self {
+    pub(crate) fn as_internal(&self) -> Self {
         self.for_caller(&self.context.internal).with_audit(None)
     }
 

@@ -6,6 +6,7 @@ pub mod hardware;
 mod inspection;
 pub(crate) mod probe;
 
+use crate::access::Caller;
 use crate::admission::{event, lock_machine, missing_machine};
 use crate::change::Expected;
 use crate::topology::{
@@ -13,6 +14,7 @@ use crate::topology::{
     mark_racks_changed, predict_racks,
 };
 use crate::{Change, Engine};
+use model::access::Permission;
 use model::condition::{ConditionObservation, ConditionType};
 use model::gate::Overrides;
 use model::here;
@@ -71,7 +73,8 @@ impl Machines {
         actor: String,
     ) -> Result<Machine> {
         let change = self.checked_change(change);
-        let put = Put { id, change, expected, actor, now: self.0.now() };
+        let (caller, now) = (self.0.caller().clone(), self.0.now());
+        let put = Put { id, change, expected, actor, caller, now };
         let written =
             self.0.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
         let machine = written.await?;
@@ -130,7 +133,7 @@ impl Machines {
     pub async fn flag(&self, request: FlagRequest, who: Requester) -> Result<Machine> {
         let (id, by) = (request.id.clone(), who.by.clone());
         let what = format!("flag {}", request.condition.as_str());
-        let flag = Flag { request, who, now: self.0.now() };
+        let flag = Flag { request, who, caller: self.0.caller().clone(), now: self.0.now() };
         let done = self
             .0
             .store()
@@ -141,7 +144,10 @@ impl Machines {
 
     pub async fn get(&self, id: &MachineId) -> Result<Machine> {
         match self.0.store().machine(id).await? {
-            Some(machine) => Ok(machine),
+            Some(machine) => {
+                self.0.caller().check_machine(&machine, Permission::View)?;
+                Ok(machine)
+            }
             None => {
                 let input = (id.clone(), self.0.now());
                 let missing = self
@@ -159,7 +165,7 @@ impl Machines {
         after: Option<String>,
         limit: i64,
     ) -> Result<MachinePage> {
-        let input = (selection.into(), after, limit);
+        let input = (self.0.caller().visible(selection), after, limit);
         let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_machines(selection, after.as_deref(), *limit))
         });
@@ -194,6 +200,7 @@ struct Put {
     change: MachineChange,
     expected: Expected,
     actor: String,
+    caller: Caller,
     now: Timestamp,
 }
 
@@ -238,7 +245,10 @@ impl Put {
 
     async fn change(&self, tx: &mut Tx, mut machine: Machine) -> Result<Machine> {
         let (spec, labels) = (self.change)(&machine)?;
-        if machine.spec == spec && machine.labels == labels {
+        let described_anew = machine.spec != spec;
+        let relabel = (&machine.labels, &labels);
+        self.caller.grants().check_relabel(machine.id.as_str(), relabel, described_anew)?;
+        if !described_anew && machine.labels == labels {
             return Ok(machine);
         }
         let from = DeviceLocation::of_machine(&machine.spec);
@@ -264,6 +274,7 @@ impl Put {
         let id = self.id.clone();
         let empty = Machine::new(id, MachineSpec::default(), Labels::new(), self.now);
         let (spec, labels) = (self.change)(&empty)?;
+        self.caller.grants().check_relabel(empty.id.as_str(), (&labels, &labels), true)?;
         // A deleted machine of the same id has a history that continues.
         let version = tx.last_version(self.id.as_str()).await? + 1;
         let machine = Machine { spec, labels, version, ..empty };
@@ -308,6 +319,7 @@ pub struct FlagRequest {
 struct Flag {
     request: FlagRequest,
     who: Requester,
+    caller: Caller,
     now: Timestamp,
 }
 
@@ -316,8 +328,11 @@ impl Flag {
         let FlagRequest { id, condition, status, overrides } = &self.request;
         let (condition, status, Requester { by, reason }) = (*condition, *status, &self.who);
         let mut machine = lock_machine(tx, id, self.now).await?;
+        let clears_intervention = condition == ConditionType::NeedsIntervention && !status;
+        let needed = if clears_intervention { Permission::Operate } else { Permission::Admin };
+        self.caller.check_machine(&machine, needed)?;
         let before = machine.clone();
-        if condition == ConditionType::NeedsIntervention && !status {
+        if clears_intervention {
             machine.failed_imaging = None;
         }
         if !machine.is(condition) && !status && machine == before {

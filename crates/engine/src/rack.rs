@@ -112,7 +112,7 @@ impl Racks {
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Rack>> {
-        let input = (selection.into(), after, limit);
+        let input = (self.0.caller().visible(selection), after, limit);
         let found = self.0.store().scan(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_records(selection, after.as_deref(), *limit))
         });

@@ -12,6 +12,7 @@ use crate::Engine;
 use crate::admission::no_run;
 use crate::explain::usual_durations;
 use act::ActionTransaction;
+use model::access::Permission;
 use model::id::RunId;
 use model::node::NODE;
 use model::order::Selection;
@@ -73,7 +74,7 @@ impl Runs {
         after: Option<String>,
         limit: i64,
     ) -> Result<RunPage> {
-        let input = (selection.into(), after, limit);
+        let input = (self.0.caller().visible(selection), after, limit);
         let found = self.0.store().scan_one(input, |(selection, after, limit), tx| {
             Box::pin(tx.selected_runs(selection, after.as_deref(), *limit))
         });
@@ -88,15 +89,19 @@ impl Runs {
         offset: i64,
         limit: i64,
     ) -> Result<(Run, Vec<LogLine>)> {
-        let input = (id.clone(), offset, limit);
+        let input = (id.clone(), offset, limit, self.0.caller().clone());
         // The run first: when it has ended, the log read after it is complete.
-        let page = self.0.store().scan(input, |(id, offset, limit), tx| {
-            Box::pin(
-                async move { Ok((tx.run(id).await?, tx.read_log(id, *offset, *limit).await?)) },
-            )
+        let page = self.0.store().scan(input, |(id, offset, limit, caller), tx| {
+            Box::pin(async move {
+                let run = tx.run(id).await?.ok_or_else(|| no_run(id))?;
+                // Its machine may have left what the caller may see.
+                if !caller.on_targets(tx, &run.spec).await?.contains(Permission::View) {
+                    return Err(no_run(id).into());
+                }
+                Ok((run, tx.read_log(id, *offset, *limit).await?))
+            })
         });
-        let (run, lines) = page.await?;
-        Ok((run.ok_or_else(|| no_run(id))?, lines))
+        page.await
     }
 
     /// The active runs that wait longer than normal.

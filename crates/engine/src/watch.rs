@@ -281,7 +281,8 @@ impl Engine {
         };
         self.hub().watchers.fetch_add(1, Ordering::Relaxed);
         self.hub().notify_events();
-        Ok(Watch::new(self.clone(), filter, place))
+        let visible = self.caller().visible(filter).filter;
+        Ok(Watch::new(self.clone(), visible, place))
     }
 
     /// A cursor at or after every event that the caller may have seen already. The wait is bounded:

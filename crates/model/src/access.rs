@@ -1,24 +1,26 @@
 //! Access control: which principal may do what.
 //!
 //! A [`Principal`] is an authenticated user, with its groups and its token. Bindings give roles to
-//! users, groups and tokens; a role is a set of permissions. [`AccessPolicy::grants`] computes the
-//! permissions of a principal; everything that is not granted is denied.
+//! users, groups and tokens, for everything or for the objects that a label selector selects; a
+//! role is a set of permissions. [`AccessPolicy::grants`] computes the permissions of a principal;
+//! everything that is not granted is denied.
 
 mod certificate;
 mod permission;
 mod role;
 mod run;
+mod scope;
 mod token;
 
 pub use certificate::CertificateNames;
 pub use permission::{Permission, PermissionSet};
-pub use role::{BUILT_IN_ROLES, Role, RoleBinding, Subject};
+pub use role::{BUILT_IN_ROLES, BindingReach, Role, RoleBinding, Subject};
+pub use scope::{Grants, LabelSelector, LimitedGrant, Scope};
 pub use token::{TOKEN_PREFIX, TokenKind, TokenRecord, TokenState, check_lifetime};
 
 use crate::refusal::{Reason, Refusal};
 use crate::text;
 use crate::time::Timestamp;
-use std::collections::BTreeSet;
 use std::fmt;
 
 /// How a caller proved its identity.
@@ -96,15 +98,25 @@ impl AccessPolicy {
     pub fn has_administrator(&self, tokens: &[TokenRecord], now: Timestamp) -> bool {
         let api = tokens.iter().filter(|token| token.kind == TokenKind::Api);
         let mut valid = api.filter(|token| token.state(now) == TokenState::Valid);
-        valid.any(|token| self.grants(&token.principal()).contains(Permission::Admin))
+        valid.any(|token| self.grants(&token.principal()).everywhere.contains(Permission::Admin))
     }
 
     /// The permissions of a principal. A binding to a role that does not exist grants nothing.
-    pub fn grants(&self, principal: &Principal) -> PermissionSet {
-        let bound = self.bindings.iter().filter(|binding| principal.is(&binding.subject));
-        let roles: BTreeSet<&str> = bound.map(|binding| binding.role.as_str()).collect();
-        let sets = roles.into_iter().filter_map(|name| self.role(name));
-        sets.fold(PermissionSet::EMPTY, |all, role| all.union(role.permissions))
+    pub fn grants(&self, principal: &Principal) -> Grants {
+        let mut grants = Grants::default();
+        for binding in self.bindings.iter().filter(|binding| principal.is(&binding.subject)) {
+            let Some(Role { permissions, .. }) = self.role(&binding.role) else { continue };
+            match &binding.reach {
+                BindingReach::Everything => {
+                    grants.everywhere = grants.everywhere.union(permissions);
+                }
+                BindingReach::Selected(selector) => {
+                    grants.limited.push(LimitedGrant { permissions, selector: selector.clone() });
+                }
+                BindingReach::Unreadable(_) => {}
+            }
+        }
+        grants
     }
 }
 
@@ -159,7 +171,31 @@ mod tests {
     }
 
     fn binding(subject: Subject, role: &str) -> RoleBinding {
-        RoleBinding { id: format!("{subject}-{role}"), subject, role: role.into() }
+        let id = format!("{subject}-{role}");
+        RoleBinding { id, subject, role: role.into(), reach: BindingReach::Everything }
+    }
+
+    #[test]
+    fn a_selector_limits_its_binding_and_no_other() {
+        let ada = Subject::User("ada".into());
+        let limited = |role: &str, selector: &str| RoleBinding {
+            reach: BindingReach::stored(selector),
+            ..binding(ada.clone(), role)
+        };
+        let policy = AccessPolicy {
+            roles: Vec::new(),
+            bindings: vec![
+                binding(ada.clone(), "viewer"),
+                limited("operator", "labels.team=ml"),
+                limited("admin", "labels.team~unreadable"),
+            ],
+        };
+        let grants = policy.grants(&principal("ada", &[], None));
+        assert_eq!(grants.everywhere, Permission::View.into());
+        let [one] = grants.limited.as_slice() else { panic!("{grants:?}") };
+        assert_eq!(one.selector.to_string(), "labels.team=ml");
+        assert!(one.permissions.contains(Permission::Operate));
+        assert!(!grants.somewhere().contains(Permission::Admin));
     }
 
     #[test]
@@ -179,14 +215,14 @@ mod tests {
             (principal("ada", &["ops"], None), Permission::Destroy, Permission::Firmware),
             (principal("eve", &[], Some("tok-1")), Permission::Firmware, Permission::View),
         ] {
-            let granted = policy.grants(&who);
+            let granted = policy.grants(&who).everywhere;
             assert!(check_permission(&who, granted, can, "it").is_ok(), "{who:?}");
             let refusal = check_permission(&who, granted, cannot, "it").unwrap_err();
             assert_eq!(refusal.reason, Reason::PermissionDenied);
             assert!(refusal.message.contains(cannot.as_str()), "{refusal}");
         }
         for nobody in [principal("bob", &[], None), principal("ops", &["ada"], Some("tok-2"))] {
-            assert_eq!(policy.grants(&nobody), PermissionSet::EMPTY, "{nobody:?}");
+            assert_eq!(policy.grants(&nobody), Grants::default(), "{nobody:?}");
         }
     }
 
@@ -208,13 +244,18 @@ mod tests {
             roles: Vec::new(),
             bindings: vec![binding(subject, role)],
         };
+        let limited = |mut policy: AccessPolicy| {
+            policy.bindings[0].reach = BindingReach::stored("labels.team=ml");
+            policy
+        };
         let own = Subject::Token("tok-1".into());
         for (policy, now, expected) in [
             (policy(own.clone(), "admin"), 9, true),
             (policy(Subject::User("root".into()), "admin"), 9, true),
             (policy(own.clone(), "operator"), 9, false),
             (policy(Subject::User("ada".into()), "admin"), 9, false),
-            (policy(own, "admin"), 10, false),
+            (policy(own.clone(), "admin"), 10, false),
+            (limited(policy(own, "admin")), 9, false),
         ] {
             let tokens = std::slice::from_ref(&token);
             let found = policy.has_administrator(tokens, Timestamp::from_micros(now));

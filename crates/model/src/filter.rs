@@ -4,14 +4,16 @@
 //! error points at the character. The store turns the parsed terms into SQL, and a watch calls
 //! [`Filter::matches`]. A test checks that both agree.
 
+mod field;
 mod named;
 mod parse;
 
 pub use named::{FilterValues, NamedField};
 
+use crate::access::{LabelSelector, Scope};
 use crate::condition::ConditionType;
 use crate::lifecycle::Lifecycle;
-use crate::machine::Machine;
+use crate::machine::{Labels, Machine};
 use crate::plan::Plan;
 use crate::refusal::Refusal;
 use crate::run::{Run, RunPhase};
@@ -45,6 +47,8 @@ pub enum FilterSubject {
     SimFault,
     SimEffect,
     ComponentFirmware,
+    /// The labels that limit a role binding.
+    Selector,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,10 +100,12 @@ pub struct FilterTerm {
     pub values: Vec<String>,
 }
 
-/// All terms must hold; an empty filter matches everything.
+/// All terms must hold; an empty filter matches everything that its caller may see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     pub terms: Vec<FilterTerm>,
+    /// What the caller of the list or watch may see. A run is seen by the labels of its machine.
+    pub scope: Scope,
 }
 
 /// An object to match.
@@ -112,15 +118,28 @@ pub enum FilterItem<'a> {
 }
 
 impl Filter {
-    /// A label that every match must have, if the filter names one.
+    /// A label that every match must have, if the filter or its scope names one.
     pub fn label(&self) -> Option<(&str, &str)> {
-        self.terms.iter().find_map(|term| {
+        let scope = self.scope.only_selector().into_iter().flat_map(LabelSelector::terms);
+        self.terms.iter().chain(scope).find_map(|term| {
             let FilterField::Label(key) = &term.field else { return None };
             match term.values.as_slice() {
                 [value] if !term.negated => Some((key.as_str(), value.as_str())),
                 _ => None,
             }
         })
+    }
+
+    /// Matches what this filter matches in a scope.
+    #[must_use]
+    pub fn within(self, scope: Scope) -> Self {
+        Self { scope: self.scope.intersect(scope), ..self }
+    }
+
+    /// Matches everything in the scope of this filter.
+    #[must_use]
+    pub fn only_scope(&self) -> Self {
+        Self { terms: Vec::new(), scope: self.scope.clone() }
     }
 
     /// True if the filter asks for a child run: by its parent, or by its own id.
@@ -133,19 +152,21 @@ impl Filter {
     /// Matches runs that have not ended.
     pub fn in_flight() -> Self {
         let words = [RunPhase::Pending, RunPhase::Running].map(|phase| phase.as_str().to_string());
-        Self {
-            terms: vec![FilterTerm {
-                field: FilterField::RunPhase,
-                negated: false,
-                values: words.into(),
-            }],
-        }
+        Self::of_term(FilterTerm {
+            field: FilterField::RunPhase,
+            negated: false,
+            values: words.into(),
+        })
     }
 
     /// Matches what both filters match.
     pub fn and(mut self, other: Self) -> Self {
         self.terms.extend(other.terms);
-        self
+        self.within(other.scope)
+    }
+
+    fn of_term(term: FilterTerm) -> Self {
+        Self { terms: vec![term], scope: Scope::Everything }
     }
 
     pub fn parse(text: &str, subject: FilterSubject) -> Result<Self, Refusal> {
@@ -155,13 +176,13 @@ impl Filter {
     /// The terms on fields that never change. An object that they do not match never matches.
     pub fn fixed_terms(&self) -> Self {
         let fixed = self.terms.iter().filter(|term| term.field.is_fixed());
-        Self { terms: fixed.cloned().collect() }
+        Self { terms: fixed.cloned().collect(), scope: Scope::Everything }
     }
 
     /// Without the terms on states of a run's machine.
     pub fn without_machine_states(&self) -> Self {
         let others = self.terms.iter().filter(|term| !term.field.is_state_of_machine());
-        Self { terms: others.cloned().collect() }
+        Self { terms: others.cloned().collect(), scope: self.scope.clone() }
     }
 
     /// Matches records in one of these states.
@@ -176,7 +197,7 @@ impl Filter {
 
     fn of_states(states: &[&str], negated: bool) -> Self {
         let values = states.iter().map(ToString::to_string).collect();
-        Self { terms: vec![FilterTerm { field: FilterField::State, negated, values }] }
+        Self::of_term(FilterTerm { field: FilterField::State, negated, values })
     }
 
     /// The rack that every match must be in, if the filter names one.
@@ -194,7 +215,7 @@ impl Filter {
     /// Matches items whose named field has this value.
     pub fn named(field: &'static str, value: &str) -> Self {
         let field = FilterField::Named(field);
-        Self { terms: vec![FilterTerm { field, negated: false, values: vec![value.into()] }] }
+        Self::of_term(FilterTerm { field, negated: false, values: vec![value.into()] })
     }
 
     /// The one value that a named field of every match has, if the filter names one.
@@ -209,24 +230,54 @@ impl Filter {
 
     /// Matches an item of a list with named fields.
     pub fn matches_values(&self, item: &impl FilterValues) -> bool {
-        self.terms.iter().all(|term| {
-            let FilterField::Named(name) = &term.field else { return false };
-            let values = item.values_of(name);
-            values.iter().any(|value| term.values.contains(value)) != term.negated
-        })
+        // The items have no labels, so a limited scope has none of them.
+        self.scope == Scope::Everything
+            && self.terms.iter().all(|term| {
+                let FilterField::Named(name) = &term.field else { return false };
+                let values = item.values_of(name);
+                values.iter().any(|value| term.values.contains(value)) != term.negated
+            })
     }
 
+    /// Matches a record that is seen by its own labels, or everything is in the scope.
     pub fn matches_record<R: Lifecycle>(&self, record: &R) -> bool {
-        self.terms.iter().all(|term| term.compare(record.filter_value(&term.field)))
+        let labels = record.seen_by_machine().is_none().then_some(&record.head().labels);
+        self.matches_record_seen_by(record, labels)
+    }
+
+    /// Matches a record. `labels` decide whether it is in the scope; none: it is in no limited one.
+    pub fn matches_record_seen_by<R: Lifecycle>(
+        &self,
+        record: &R,
+        labels: Option<&Labels>,
+    ) -> bool {
+        let in_scope = match &self.scope {
+            Scope::Everything => true,
+            Scope::Labels(_) => labels.is_some_and(|labels| self.scope.contains(labels)),
+        };
+        in_scope && self.terms.iter().all(|term| term.compare(record.filter_value(&term.field)))
     }
 
     pub fn matches(&self, item: FilterItem<'_>) -> bool {
-        self.terms.iter().all(|term| term.holds(item))
+        self.scope_holds(item) && self.terms.iter().all(|term| term.holds(item))
+    }
+
+    /// A run whose machine is gone, or whose target is no machine, is in no limited scope.
+    fn scope_holds(&self, item: FilterItem<'_>) -> bool {
+        match item {
+            _ if self.scope == Scope::Everything => true,
+            FilterItem::Machine(machine) => self.scope.contains(&machine.labels),
+            FilterItem::Run(run, machine) => {
+                let own = machine.filter(|one| run.spec.target.machine().as_ref() == Some(&one.id));
+                own.is_some_and(|machine| self.scope.contains(&machine.labels))
+            }
+            FilterItem::Plan(_) => false,
+        }
     }
 
     /// True if matching a run needs its machine.
     pub fn needs_machine(&self) -> bool {
-        self.terms.iter().any(|term| term.field.is_of_machine())
+        self.scope != Scope::Everything || self.terms.iter().any(|term| term.field.is_of_machine())
     }
 }
 
@@ -252,7 +303,7 @@ impl FilterTerm {
     }
 
     /// Without values the field only has to have one.
-    fn compare(&self, value: Option<String>) -> bool {
+    pub(crate) fn compare(&self, value: Option<String>) -> bool {
         if self.values.is_empty() {
             return value.is_some() != self.negated;
         }
@@ -262,223 +313,5 @@ impl FilterTerm {
         }
         let found = value.is_some_and(|value| self.values.contains(&value));
         found != self.negated
-    }
-}
-
-impl FilterField {
-    /// True if the field is a property of the machine, not of the run.
-    pub const fn is_of_machine(&self) -> bool {
-        match self {
-            Self::Phase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_) => true,
-            Self::MachineId
-            | Self::RunPhase
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => false,
-        }
-    }
-
-    /// True if the field of an object never changes.
-    const fn is_fixed(&self) -> bool {
-        match self {
-            Self::MachineId
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::RecordId => true,
-            Self::Phase
-            | Self::RunPhase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_)
-            | Self::WorkflowState
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => false,
-        }
-    }
-
-    /// True if the field is a state of a machine, which changes with its runs.
-    const fn is_state_of_machine(&self) -> bool {
-        match self {
-            Self::Phase | Self::EffectiveState | Self::LifecycleState | Self::Condition(_) => true,
-            Self::MachineId
-            | Self::RunPhase
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => false,
-        }
-    }
-
-    /// The value of a field that every record has.
-    pub fn of_record<R: Lifecycle>(&self, record: &R) -> Option<String> {
-        let head = record.head();
-        match self {
-            Self::RecordId => Some(head.id.clone()),
-            Self::State => Some(record.state_name().into()),
-            Self::Rack => head.rack.as_ref().map(ToString::to_string),
-            Self::Label(key) => head.labels.get(key).cloned(),
-            Self::MachineId
-            | Self::Phase
-            | Self::RunPhase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Condition(_)
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => None,
-        }
-    }
-
-    fn read(&self, item: FilterItem<'_>) -> Option<String> {
-        match item {
-            FilterItem::Machine(machine) => self.of_machine(machine),
-            FilterItem::Run(run, machine) => self.of_run(run).or_else(|| self.of_machine(machine?)),
-            FilterItem::Plan(plan) => self.of_plan(plan),
-        }
-    }
-
-    fn of_machine(&self, machine: &Machine) -> Option<String> {
-        match self {
-            Self::MachineId => Some(machine.id.to_string()),
-            Self::Phase => Some(machine.phase.as_str().into()),
-            Self::EffectiveState => Some(machine.effective_state().as_str().into()),
-            Self::LifecycleState => Some(machine.lifecycle_state().as_str().into()),
-            Self::Provider => Some(machine.spec.provider.clone()),
-            Self::Rack => machine.spec.rack.as_ref().map(ToString::to_string),
-            Self::Label(key) => machine.labels.get(key).cloned(),
-            Self::Condition(condition) => Some(machine.is(*condition).to_string()),
-            Self::RunPhase
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => None,
-        }
-    }
-
-    fn of_run(&self, run: &Run) -> Option<String> {
-        match self {
-            Self::MachineId => Some(run.spec.target.key()),
-            Self::RunPhase => Some(run.phase().as_str().into()),
-            Self::Type => Some(run.spec.run_type.as_str().into()),
-            Self::RunId => Some(run.spec.id.to_string()),
-            Self::PlanId => Some(run.spec.plan_id.to_string()),
-            Self::RequestId => Some(run.spec.request_id.clone()),
-            Self::TargetKind => Some(run.spec.target.kind.as_str().into()),
-            Self::Initiator => Some(run.spec.initiator.clone()),
-            Self::PartOf => {
-                Some(run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default())
-            }
-            Self::CreatedFrom | Self::CreatedBefore => {
-                Some(run.spec.created_at.as_micros().to_string())
-            }
-            Self::WorkflowState => Some(run.progress.workflow.as_str().into()),
-            Self::Phase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_)
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => None,
-        }
-    }
-
-    fn of_plan(&self, plan: &Plan) -> Option<String> {
-        match self {
-            Self::PlanId => Some(plan.id.to_string()),
-            Self::Type => plan.default_for.map(|kind| kind.as_str().into()),
-            Self::MachineId
-            | Self::Phase
-            | Self::RunPhase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_)
-            | Self::RunId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => None,
-        }
     }
 }

@@ -10,7 +10,7 @@ use crate::effect::{DeviceFacts, Effect};
 use crate::filter::FilterField;
 use crate::health::HealthSummary;
 use crate::host::Host;
-use crate::id::{PlanId, PowerShelfId, RackId, RunId};
+use crate::id::{MachineId, PlanId, PowerShelfId, RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
 use crate::node::Node;
 use crate::plan::{OnFailure, RunStep, RunType};
@@ -371,6 +371,11 @@ pub trait Lifecycle:
     /// The value of a field in a filter; none if the record has no such field, or no value there.
     fn filter_value(&self, field: &FilterField) -> Option<String> {
         field.of_record(self)
+    }
+
+    /// The machine whose labels decide who may see the record; none if its own labels decide.
+    fn seen_by_machine(&self) -> Option<&MachineId> {
+        None
     }
 
     /// Merges what a run has read from the device into the record.

@@ -291,6 +291,11 @@ impl Lifecycle for Node {
         field.of_record(self)
     }
 
+    /// The labels of a node are made by Farrier.
+    fn seen_by_machine(&self) -> Option<&MachineId> {
+        Some(&self.machine)
+    }
+
     fn state_name(&self) -> &'static str {
         self.state.as_str()
     }

@@ -142,7 +142,8 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware => &[],
+        | FilterSubject::ComponentFirmware
+        | FilterSubject::Selector => &[],
     }
 }
 
@@ -170,6 +171,7 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware => None,
+        | FilterSubject::ComponentFirmware
+        | FilterSubject::Selector => None,
     }
 }

@@ -4,9 +4,10 @@
 
 use crate::DESCRIPTORS;
 use prost::Message;
+use prost_types::field_descriptor_proto::Type;
 use prost_types::method_options::IdempotencyLevel;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const FIELD: &str = "dry_run";
 
@@ -32,6 +33,28 @@ pub struct Calls {
     pub with_dry_run: BTreeSet<String>,
     /// The calls that answer with a stream.
     pub streaming: BTreeSet<String>,
+    /// The fields of the request of each call.
+    pub request_fields: BTreeMap<String, Vec<RequestField>>,
+}
+
+/// A field of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestField {
+    pub name: String,
+    pub number: i32,
+    pub is_text: bool,
+}
+
+/// Fields with the suffix of an id that name no object of the fleet.
+const NO_OBJECTS: [&str; 4] = ["request_id", "plan_id", "firmware_id", "alert_ids"];
+
+impl RequestField {
+    /// Whether the field names an object of the fleet, or several.
+    pub fn names_an_object(&self) -> bool {
+        let name = self.name.as_str();
+        let id = name == "id" || name.ends_with("_id") || name.ends_with("_ids");
+        self.is_text && id && !NO_OBJECTS.contains(&name)
+    }
 }
 
 impl Calls {
@@ -44,6 +67,7 @@ impl Calls {
     pub fn of_files(files: &[FileDescriptorProto]) -> Self {
         let mut calls = Self::default();
         let requests: BTreeSet<String> = files.iter().flat_map(requests_with_dry_run).collect();
+        let fields: BTreeMap<String, Vec<RequestField>> = files.iter().flat_map(fields).collect();
         for (name, method) in files.iter().flat_map(methods) {
             if requests.contains(method.input_type().trim_start_matches('.')) {
                 calls.with_dry_run.insert(name.clone());
@@ -54,6 +78,8 @@ impl Calls {
             if method.server_streaming() {
                 calls.streaming.insert(name.clone());
             }
+            let request = fields.get(method.input_type().trim_start_matches('.'));
+            calls.request_fields.insert(name.clone(), request.cloned().unwrap_or_default());
             calls.all.insert(name);
         }
         calls
@@ -69,6 +95,18 @@ fn methods(file: &FileDescriptorProto) -> impl Iterator<Item = (String, &MethodD
     file.service.iter().flat_map(move |service| {
         let service_name = format!("{}.{}", file.package(), service.name());
         service.method.iter().map(move |one| (format!("{service_name}/{}", one.name()), one))
+    })
+}
+
+/// The fields of each message, by its full name.
+fn fields(file: &FileDescriptorProto) -> impl Iterator<Item = (String, Vec<RequestField>)> {
+    file.message_type.iter().map(|message| {
+        let fields = message.field.iter().map(|field| RequestField {
+            name: field.name().to_string(),
+            number: field.number(),
+            is_text: field.r#type() == Type::String,
+        });
+        (format!("{}.{}", file.package(), message.name()), fields.collect())
     })
 }
 

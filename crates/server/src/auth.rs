@@ -10,11 +10,13 @@ mod bootstrap;
 mod calls;
 mod certificate;
 mod oidc_sign_in;
+mod reach;
 mod revocable;
 mod sign_in;
 
 pub(crate) use bootstrap::{AdminToken, ensure_administrator};
 pub(crate) use certificate::read_identity;
+pub(crate) use reach::{ObjectRule, Reach};
 pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
 
 use crate::config::CALLBACK;
@@ -67,11 +69,12 @@ enum Resource {
 }
 
 impl Resource {
-    const fn needs(self) -> Needs {
+    /// Refuses a caller that may not use it. Pages and metrics show the whole fleet.
+    fn check(self, caller: &Caller) -> Result<(), Refusal> {
         match self {
-            Self::Open => Needs::Nothing,
-            Self::Call(rule) => rule.needs,
-            Self::Page => Needs::One(Permission::View),
+            Self::Open => Ok(()),
+            Self::Call(rule) => rule.needs.check(caller, rule.reach),
+            Self::Page => Needs::One(Permission::View).check(caller, Reach::Fleet),
         }
     }
 }
@@ -101,7 +104,7 @@ async fn authenticate(
     let shown = request.extensions().get::<PeerCertificates>();
     let caller = layer.caller(resource, request.headers(), shown).await;
     let entry = layer.entry(resource, &request, caller.as_ref().ok(), remark);
-    let allowed = caller.and_then(|caller| resource.needs().check(&caller).map(|()| caller));
+    let allowed = caller.and_then(|caller| resource.check(&caller).map(|()| caller));
     let caller = match allowed {
         Ok(caller) => caller,
         Err(refusal) => {
@@ -116,6 +119,9 @@ async fn authenticate(
         request.headers_mut().insert(INITIATOR, name);
     }
     request.extensions_mut().insert(caller.clone());
+    if let Resource::Call(CallRule { needs, reach, .. }) = resource {
+        request.extensions_mut().insert(ObjectRule { needs, reach });
+    }
     let draft = entry.map(|entry| layer.audit.draft(entry));
     if let Some(draft) = &draft {
         request.extensions_mut().insert(Arc::clone(draft));
@@ -142,7 +148,8 @@ impl AuthLayer {
             Some(rule) => Resource::Call(rule),
             None if OPEN_PAGES.contains(&path) => Resource::Open,
             None if path.starts_with("/farrier.") || path.starts_with("/grpc.") => {
-                Resource::Call(CallRule { needs: Needs::Caller, streams: false, acts: false })
+                let (needs, reach) = (Needs::Caller, Reach::Fleet);
+                Resource::Call(CallRule { needs, streams: false, acts: false, reach })
             }
             None => Resource::Page,
         }

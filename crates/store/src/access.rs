@@ -6,7 +6,8 @@ use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::access::{
-    AccessPolicy, Permission, PermissionSet, Role, RoleBinding, Subject, TokenKind, TokenRecord,
+    AccessPolicy, BindingReach, Permission, PermissionSet, Role, RoleBinding, Subject, TokenKind,
+    TokenRecord,
 };
 use model::time::Timestamp;
 
@@ -40,7 +41,7 @@ impl Tx {
         let tokens = self.query(&sql, values![]).await?.iter().map(token).collect::<Result<_>>()?;
         let sql = "SELECT name, permissions FROM roles ORDER BY name";
         let roles = self.query(sql, values![]).await?.iter().map(role).collect::<Result<_>>()?;
-        let sql = "SELECT id, subject, role FROM role_bindings ORDER BY id";
+        let sql = "SELECT id, subject, role, selector FROM role_bindings ORDER BY id";
         let bindings = self.query(sql, values![]).await?;
         let bindings = bindings.iter().map(binding).collect::<Result<_>>()?;
         Ok(AccessState { version, tokens, policy: AccessPolicy { roles, bindings } })
@@ -125,10 +126,10 @@ impl Tx {
         by: &str,
         at: Timestamp,
     ) -> Result<()> {
-        let sql = "INSERT INTO role_bindings (id, subject, role, created_at, created_by) \
-                   VALUES ($1, $2, $3, $4, $5)";
-        let RoleBinding { id, subject, role } = binding;
-        let values = values![id.as_str(), subject.to_string(), role.as_str(), at, by];
+        let sql = "INSERT INTO role_bindings (id, subject, role, created_at, created_by, selector) \
+                   VALUES ($1, $2, $3, $4, $5, $6)";
+        let RoleBinding { id, subject, role, reach } = binding;
+        let values = values![id.as_str(), subject.to_string(), role.as_str(), at, by, reach.text()];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.raise_access_version()
     }
@@ -182,5 +183,10 @@ fn binding(row: &Row) -> Result<RoleBinding> {
     let subject = row.text(1)?;
     let subject = Subject::parse("subject", subject)
         .map_err(|_| StoreError::Corrupt(format!("the subject {subject:?} is unknown")))?;
-    Ok(RoleBinding { id: row.text(0)?.to_string(), subject, role: row.text(2)?.to_string() })
+    Ok(RoleBinding {
+        id: row.text(0)?.to_string(),
+        subject,
+        role: row.text(2)?.to_string(),
+        reach: BindingReach::stored(row.text(3)?),
+    })
 }

@@ -3,6 +3,7 @@
 
 use crate::driver::Dialect;
 use crate::value::Value;
+use model::access::{LabelSelector, Scope};
 use model::filter::{Filter, FilterField, FilterTerm};
 use model::machine::Phase;
 use model::machine::view::{EFFECTIVE, EffectiveState, Guard, LIFECYCLE, LifecycleState, Rules};
@@ -54,7 +55,25 @@ pub(crate) fn compile_filter(filter: &Filter, select: &mut Select) {
         let sql = term_sql(term, select);
         select.terms.push(sql);
     }
+    if let Scope::Labels(selectors) = &filter.scope {
+        let sql = scope_sql(selectors, select);
+        select.terms.push(sql);
+    }
     select.terms.extend(index_hint(filter).map(String::from));
+}
+
+/// Without selectors nothing is in the scope.
+fn scope_sql(selectors: &[LabelSelector], select: &mut Select) -> String {
+    if selectors.is_empty() {
+        return "1 = 0".into();
+    }
+    let selected = selectors.iter().map(|selector| {
+        let terms: Vec<String> =
+            selector.terms().iter().map(|term| column_sql(term, select)).collect();
+        format!("({})", terms.join(" AND "))
+    });
+    let selected: Vec<String> = selected.collect();
+    format!("({})", selected.join(" OR "))
 }
 
 /// A term that lets the database use an index on active or on ended runs, if the filter implies one

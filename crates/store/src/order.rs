@@ -112,11 +112,12 @@ impl Tx {
                 column.unwrap_or("created_at")
             );
             let rows = self.query(&sql, &select.values).await?;
+            let seen = self.seen_labels::<R>(&selection.filter, &rows).await?;
             for row in &rows {
                 let decoded = record::record::<R>(row);
                 let here = position(row, column.map(|_| 3), 2)?;
                 after = Some(here.clone());
-                if decoded.as_ref().is_ok_and(|one| !selection.filter.matches_record(one)) {
+                if !record::is_listed(&selection.filter, &seen, &decoded) {
                     continue;
                 }
                 if found.items.len() == limit {

@@ -11,10 +11,13 @@ use crate::signal::Signal;
 use crate::unreadable::{Listed, RowKind, UnreadableRow, named};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
+use model::access::Scope;
 use model::filter::Filter;
 use model::id::{ObjectId, RackId};
 use model::lifecycle::{Lifecycle, SubjectId};
+use model::machine::Labels;
 use model::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The claim under which a turn works on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,10 +245,11 @@ impl Tx {
             let rack = filter.rack();
             let values = values![rack, R::KIND.as_str(), after.as_str(), BATCH];
             let rows = self.query(sql, values).await?;
+            let seen = self.seen_labels::<R>(filter, &rows).await?;
             for row in &rows {
                 after = row.text(2)?.to_string();
                 let decoded = record::<R>(row);
-                if decoded.as_ref().is_ok_and(|one| !filter.matches_record(one)) {
+                if !is_listed(filter, &seen, &decoded) {
                     continue;
                 }
                 if found.items.len() == limit {
@@ -258,6 +262,25 @@ impl Tx {
                 return Ok(RecordPage::new(found, None));
             }
         }
+    }
+
+    /// The labels of the machines by which these records are seen, by the machine's id. Empty if
+    /// everything is in the scope.
+    pub(crate) async fn seen_labels<R: Lifecycle>(
+        &mut self,
+        filter: &Filter,
+        rows: &[Row],
+    ) -> Result<BTreeMap<String, Labels>> {
+        if filter.scope == Scope::Everything {
+            return Ok(BTreeMap::new());
+        }
+        let records = rows.iter().filter_map(|row| record::<R>(row).ok());
+        let machines: BTreeSet<String> =
+            records.filter_map(|one| one.seen_by_machine().map(ToString::to_string)).collect();
+        let sql = "SELECT id, labels FROM machines WHERE id {among $1}";
+        let sql = self.dialect().fill_placeholders(sql);
+        let rows = self.query(&sql, values![serde_json::to_string(&machines)?]).await?;
+        rows.iter().map(|row| Ok((row.text(0)?.to_string(), row.json(1)?))).collect()
     }
 
     /// Like [`Tx::records`], as of a cursor: later changes are undone, and records that did not
@@ -303,6 +326,21 @@ impl Tx {
         self.signal(Signal::Event);
         Ok(())
     }
+}
+
+/// Whether a list has this row. A row that cannot be decoded has no labels, so it is in no limited
+/// scope.
+pub(crate) fn is_listed<R: Lifecycle>(
+    filter: &Filter,
+    seen: &BTreeMap<String, Labels>,
+    decoded: &Result<R>,
+) -> bool {
+    let Ok(record) = decoded else { return filter.scope == Scope::Everything };
+    let labels = match record.seen_by_machine() {
+        None => Some(&record.head().labels),
+        Some(machine) => seen.get(machine.as_str()),
+    };
+    filter.matches_record_seen_by(record, labels)
 }
 
 /// A record with the id in column 2.

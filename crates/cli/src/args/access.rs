@@ -122,7 +122,9 @@ pub enum RoleCommand {
     /// List who has which role
     Bindings,
     /// Give a role to a user, a group or a token
-    #[command(after_help = "Example:\n  farrier role bind operator user:ada")]
+    #[command(
+        after_help = "Examples:\n  farrier role bind operator user:ada\n  farrier role bind operator group:ml --selector 'labels.team=ml AND labels.env!=prod'"
+    )]
     Bind(RoleBindArgs),
     /// Take a role away
     Unbind(RoleUnbindArgs),
@@ -149,6 +151,9 @@ pub struct RoleBindArgs {
     pub role: String,
     /// The subject: user:NAME, group:NAME or token:ID
     pub subject: String,
+    /// Only for objects with these labels, e.g. labels.team=ml (default: all)
+    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    pub selector: String,
 }
 
 #[derive(Debug, Args)]

@@ -245,7 +245,8 @@ async fn the_last_administrator_stays() {
     api.revoke_token(own).await.unwrap();
 }
 
-fn farrier(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+/// Runs a command with these variables and no other access.
+pub fn farrier(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     for name in ["FARRIER_SERVER", "FARRIER_TOKEN", "FARRIER_TOKEN_FILE", "FARRIER_CONTEXT"] {
         command.env_remove(name);

@@ -3,8 +3,8 @@
 use super::{AccessControl, Caller, ForeignIdentity, Snapshot};
 use crate::secret::checksum;
 use model::access::{
-    BUILT_IN_ROLES, Permission, Role, RoleBinding, Subject, TOKEN_PREFIX, TokenKind, TokenRecord,
-    TokenState, check_lifetime,
+    BUILT_IN_ROLES, BindingReach, Permission, Role, RoleBinding, Subject, TOKEN_PREFIX, TokenKind,
+    TokenRecord, TokenState, check_lifetime,
 };
 use model::id::{BindingId, TokenId};
 use model::refusal::{Reason, Refusal};
@@ -229,7 +229,10 @@ impl AccessAdmin {
         let bindings: Vec<RoleBinding> = request
             .roles
             .into_iter()
-            .map(|role| self.new_binding(Subject::Token(made.token.id.clone()), role))
+            .map(|role| {
+                let subject = Subject::Token(made.token.id.clone());
+                self.new_binding(subject, role, BindingReach::Everything)
+            })
             .collect();
         let input = (made.stored(), bindings);
         let written = self.store.write("create_token", input, |(stored, bindings), tx| {
@@ -291,14 +294,19 @@ impl AccessAdmin {
         Ok(self.control.snapshot().policy.bindings.clone())
     }
 
-    pub async fn bind(&self, subject: Subject, role: String) -> Result<RoleBinding> {
+    pub async fn bind(
+        &self,
+        subject: Subject,
+        role: String,
+        reach: BindingReach,
+    ) -> Result<RoleBinding> {
         self.caller.require(Permission::Admin, "binding a role")?;
         known_role(&self.control.snapshot(), &role)?;
         match &subject {
             Subject::User(name) | Subject::Group(name) => check_user("subject", name)?,
             Subject::Token(_) => {}
         }
-        let binding = self.new_binding(subject, role);
+        let binding = self.new_binding(subject, role, reach);
         self.change("bind_role", AccessChange::InsertBinding(binding.clone())).await?;
         Ok(binding)
     }
@@ -312,9 +320,9 @@ impl AccessAdmin {
         Ok(found)
     }
 
-    fn new_binding(&self, subject: Subject, role: String) -> RoleBinding {
+    fn new_binding(&self, subject: Subject, role: String, reach: BindingReach) -> RoleBinding {
         let id = BindingId::new((self.control.clock)(), (self.control.random)());
-        RoleBinding { id: id.to_string(), subject, role }
+        RoleBinding { id: id.to_string(), subject, role, reach }
     }
 
     async fn change(&self, name: &'static str, change: AccessChange) -> Result<()> {

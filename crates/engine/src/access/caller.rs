@@ -1,7 +1,9 @@
 //! The caller of a request.
 
-use model::access::{AuthMethod, Permission, PermissionSet, Principal, check_permission};
-use model::refusal::Refusal;
+use model::access::{AuthMethod, Grants, Permission, PermissionSet, Principal, check_permission};
+use model::machine::Labels;
+use model::order::Selection;
+use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use std::sync::Arc;
 
@@ -24,13 +26,13 @@ pub struct Caller(Arc<CallerState>);
 #[derive(Debug)]
 struct CallerState {
     principal: Principal,
-    granted: PermissionSet,
+    grants: Grants,
     proof: Proof,
 }
 
 impl Caller {
-    pub(super) fn new(principal: Principal, granted: PermissionSet, proof: Proof) -> Self {
-        Self(Arc::new(CallerState { principal, granted, proof }))
+    pub(super) fn new(principal: Principal, grants: Grants, proof: Proof) -> Self {
+        Self(Arc::new(CallerState { principal, grants, proof }))
     }
 
     /// The engine itself: schedules, lifecycles and child runs.
@@ -41,15 +43,15 @@ impl Caller {
             method: AuthMethod::Internal,
             token_id: None,
         };
-        Self::new(principal, PermissionSet::ALL, Proof::Internal)
+        Self::new(principal, Grants::ALL, Proof::Internal)
     }
 
     pub fn principal(&self) -> &Principal {
         &self.0.principal
     }
 
-    pub fn granted(&self) -> PermissionSet {
-        self.0.granted
+    pub fn grants(&self) -> &Grants {
+        &self.0.grants
     }
 
     pub(super) fn proof(&self) -> &Proof {
@@ -64,13 +66,65 @@ impl Caller {
         }
     }
 
-    /// Refuses a request that needs a permission which the caller does not have. `what` names the
-    /// request.
-    pub fn require(&self, needed: Permission, what: &str) -> Result<(), Refusal> {
-        check_permission(&self.0.principal, self.0.granted, needed, what)
+    /// Whether selectors limit what the caller sees. A caller without limited rights was let
+    /// through by its permissions for the whole fleet.
+    pub(crate) fn sees_a_part(&self) -> bool {
+        let Grants { everywhere, limited } = self.grants();
+        !limited.is_empty() && !everywhere.contains(Permission::View)
     }
 
-    pub(crate) fn require_all(&self, needed: PermissionSet, what: &str) -> Result<(), Refusal> {
-        needed.iter().try_for_each(|one| self.require(one, what))
+    /// The part of a selection that the caller may see.
+    pub(crate) fn visible(&self, selection: impl Into<Selection>) -> Selection {
+        let selection = selection.into();
+        if !self.sees_a_part() {
+            return selection;
+        }
+        let Selection { filter, order } = selection;
+        Selection { filter: filter.within(self.grants().scope(Permission::View)), order }
+    }
+
+    /// Refuses a request that needs a permission for the whole fleet which the caller does not
+    /// have. `what` names the request.
+    pub fn require(&self, needed: Permission, what: &str) -> Result<(), Refusal> {
+        let Grants { everywhere, limited } = self.grants();
+        let here = limited.iter().find(|one| one.permissions.contains(needed));
+        match here.filter(|_| !everywhere.contains(needed)) {
+            None => check_permission(self.principal(), *everywhere, needed, what),
+            Some(grant) => {
+                let message = format!(
+                    "{what} needs the permission {needed} for the whole fleet; {} has it for {}",
+                    self.principal(),
+                    grant.selector
+                );
+                Err(Refusal::new(Reason::PermissionDenied, message)
+                    .next("farrier whoami   # shows your rights and their selectors"))
+            }
+        }
+    }
+
+    /// Like [`Self::require`], for a request whose objects are checked later.
+    pub fn require_somewhere(&self, needed: Permission, what: &str) -> Result<(), Refusal> {
+        check_permission(self.principal(), self.grants().somewhere(), needed, what)
+    }
+
+    /// Refuses a request about an object on which the caller has none of the needed permissions.
+    /// `labels`: those of the object; None if it does not exist. An object that the caller may not
+    /// see is refused with `absent`, like one that does not exist.
+    pub(crate) fn check_object(
+        &self,
+        labels: Option<&Labels>,
+        needed: PermissionSet,
+        absent: impl FnOnce() -> Refusal,
+    ) -> Result<(), Refusal> {
+        let Some(labels) = labels else { return Err(absent()) };
+        let here = self.grants().on(labels);
+        match here {
+            here if here.intersects(needed) => Ok(()),
+            here if here.contains(Permission::View) => {
+                let needed = needed.iter().next().unwrap_or(Permission::Admin);
+                check_permission(self.principal(), here, needed, "this request on this object")
+            }
+            _ => Err(absent()),
+        }
     }
 }

@@ -131,6 +131,9 @@ impl Engine {
             self.find_expiring(secrets, &mut candidates).await?;
         }
         self.find_unreadable(&mut candidates).await?;
+        if self.caller().sees_a_part() {
+            self.retain_visible(&mut candidates).await?;
+        }
         let Candidates { found, explained: mut known, more } = candidates;
         let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
         ranked.sort();
@@ -168,6 +171,17 @@ impl Engine {
         let urgency = rank.urgency.explained(&explained.explanation);
         let item = AttentionItem { id, kind, urgency, explained };
         Ok(Some((Rank { urgency, ..rank }, item)))
+    }
+
+    /// Leaves out what the caller may not see: other objects than machines, nodes and operations,
+    /// and those of them whose labels are not in its scope.
+    async fn retain_visible(&self, candidates: &mut Candidates) -> Result<()> {
+        let kinds = [TargetKind::Machine.as_str(), Node::KIND.as_str(), OPERATION];
+        candidates.found.retain(|(kind, _), _| kinds.contains(kind));
+        let ids = candidates.found.keys().map(|(_, id)| id.clone()).collect();
+        let visible = self.visible_objects(ids).await?;
+        candidates.found.retain(|(_, id), _| visible.contains(id));
+        Ok(())
     }
 
     async fn find_machines(&self, candidates: &mut Candidates) -> Result<()> {

@@ -38,7 +38,8 @@ impl Machines {
         let prepare = |entry: BatchEntry| -> Result<Put> {
             let (id, change) = entry?;
             let change = self.checked_change(change);
-            Ok(Put { id, change, expected: Expected::Any, actor: actor.clone(), now })
+            let (actor, caller) = (actor.clone(), self.0.caller().clone());
+            Ok(Put { id, change, expected: Expected::Any, actor, caller, now })
         };
         let mut puts = Vec::with_capacity(machines.len());
         for entry in machines {

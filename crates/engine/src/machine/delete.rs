@@ -3,7 +3,9 @@
 //! operations stay.
 
 use super::{Machines, check_machine_version};
+use crate::access::Caller;
 use crate::admission::{event, lock_machine};
+use model::access::Permission;
 use model::device::Device;
 use model::filter::Filter;
 use model::gate::{Overrides, gate_of};
@@ -34,10 +36,12 @@ impl Machines {
         overrides: Overrides,
         actor: String,
     ) -> Result<Machine> {
-        let shared_peers = self.shared_peers(&id).await?;
+        // Peers of machines that the caller may not see count too.
+        let shared_peers = Self(self.0.as_internal()).shared_peers(&id).await?;
         let (providers, now) = (self.0.providers().clone(), self.0.now());
+        let caller = self.0.caller().clone();
         let (machine, by) = (id.clone(), actor.clone());
-        let delete = Delete { id, version, overrides, actor, providers, shared_peers, now };
+        let delete = Delete { id, version, overrides, actor, providers, shared_peers, caller, now };
         let done = self
             .0
             .store()
@@ -107,6 +111,7 @@ struct Delete {
     actor: String,
     providers: Providers,
     shared_peers: BTreeSet<String>,
+    caller: Caller,
     now: Timestamp,
 }
 
@@ -115,6 +120,7 @@ impl Delete {
         // Lock order: the host before its machine, as in the host's own turn.
         let host = tx.record_locked::<Host>(self.id.as_str()).await?;
         let machine = lock_machine(tx, &self.id, self.now).await?;
+        self.caller.check_machine(&machine, Permission::Inventory)?;
         check_machine_version(&machine, self.version)?;
         let target = TargetId::from(&machine.id);
         let run = tx.active_runs_on(std::slice::from_ref(&target)).await?.remove(&target.key());

@@ -216,12 +216,14 @@ impl Machines {
         Ok(reported.boxed())
     }
 
-    /// All registered machines, indexed by their identifying attributes.
+    /// All registered machines, indexed by their identifying attributes; also those that the caller
+    /// may not see, or they would be registered again.
     async fn load_matcher(&self) -> Result<MachineMatcher> {
+        let all = Self(self.0.as_internal());
         let mut matcher = MachineMatcher::default();
         let mut after = None;
         loop {
-            let page = self.list(Filter::default(), after, PAGE).await?;
+            let page = all.list(Filter::default(), after, PAGE).await?;
             page.machines.iter().for_each(|machine| matcher.add(machine));
             for row in page.unreadable {
                 let id = MachineId::trusted(row.id);

@@ -36,7 +36,7 @@ impl ActionTransaction {
     pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
         let claimed = tx.run_with_claim(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = claimed.run;
-        self.check_permissions(&run)?;
+        self.check_permissions(tx, &run).await?;
         let node = node::run_update::lock(tx, &run).await?.map(|node| *node);
         match apply_action(&run, self.action, &self.who, self.now)? {
             ActionResult::Unchanged => {
@@ -82,19 +82,18 @@ impl ActionTransaction {
 impl ActionTransaction {
     /// An action that continues a run needs what the run needs. One that ends it needs a part of
     /// that: whoever may start a part of a run may also stop it.
-    fn check_permissions(&self, run: &Run) -> std::result::Result<(), Refusal> {
+    async fn check_permissions(&self, tx: &mut Tx, run: &Run) -> Result<()> {
         let (needed, what) = (run.spec.permissions(), self.action.as_str());
-        match self.action {
-            Action::RetryStep | Action::Resume | Action::Adopt => {
-                self.caller.require_all(needed, what)
-            }
-            Action::Cancel | Action::MarkManual => {
-                match needed.iter().any(|one| self.caller.granted().contains(one)) {
-                    true => Ok(()),
-                    false => self.caller.require_all(needed, what),
-                }
-            }
-        }
+        let granted = self.caller.to_act_on(tx, &run.spec).await?;
+        let checked = match self.action {
+            Action::Cancel | Action::MarkManual if granted.intersects(needed) => Ok(()),
+            Action::RetryStep
+            | Action::Resume
+            | Action::Adopt
+            | Action::Cancel
+            | Action::MarkManual => self.caller.require_all(granted, needed, what),
+        };
+        Ok(checked?)
     }
 
     /// Holds the targets of a continued run again; their gates are checked again. A child run

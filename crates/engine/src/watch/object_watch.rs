@@ -41,6 +41,8 @@ pub struct WatchUpdate<T> {
 pub struct Watch<T> {
     engine: Engine,
     filter: Filter,
+    /// What the caller may see.
+    scope: Filter,
     /// The terms of the filter on fields that never change.
     fixed: Filter,
     /// The filter of the snapshot.
@@ -66,8 +68,9 @@ impl Watch<Run> {
 impl<T: Watched> Watch<T> {
     /// The caller has counted the watcher.
     pub(super) fn new(engine: Engine, filter: Filter, position: WatchPosition) -> Self {
-        let (fixed, snapshot_filter) = (filter.fixed_terms(), filter.clone());
-        Self { engine, filter, fixed, snapshot_filter, position, kind: PhantomData }
+        let (scope, fixed) = (filter.only_scope(), filter.fixed_terms());
+        let snapshot_filter = filter.clone();
+        Self { engine, filter, scope, fixed, snapshot_filter, position, kind: PhantomData }
     }
 
     /// The current position. A watch that resumes here misses nothing.
@@ -153,6 +156,10 @@ impl<T: Watched> Watch<T> {
             let Some(object) = event.object.as_ref().and_then(T::of_event) else {
                 return Err(no_snapshot(cursor, T::KIND).into());
             };
+            if !object.matches(&self.scope, &self.engine).await? {
+                observed.extend(self.left_scope(one).await?);
+                continue;
+            }
             let matches = object.matches(&self.filter, &self.engine).await?;
             if !matches && !self.may_have_matched(one, object).await? {
                 continue;
@@ -172,6 +179,25 @@ impl<T: Watched> Watch<T> {
         // Set last: after an error in `matches` the same events are read again.
         self.position = after;
         Ok(observed)
+    }
+
+    /// The update about an object that the change took out of the caller's scope: as the caller
+    /// has seen it before. Nothing is sent when it is unknown what the caller has seen.
+    async fn left_scope(&self, event: &RingEvent) -> Result<Option<WatchUpdate<T>>> {
+        let ObjectBefore::Known(object) = event.before(self.engine.store()).await? else {
+            return Ok(None);
+        };
+        let Some(before) = T::of_event(object) else { return Ok(None) };
+        if !before.matches(&self.filter, &self.engine).await? {
+            return Ok(None);
+        }
+        Ok(Some(WatchUpdate {
+            ts: event.event.ts,
+            object: Arc::clone(before),
+            message: String::new(),
+            position: WatchPosition::After(event.event.cursor),
+            change: WatchChange::NoLongerMatches,
+        }))
     }
 
     /// Whether the object of an event, which does not match, matched before the change. True if

@@ -1,6 +1,7 @@
 //! The kinds of objects that can be watched, and what differs between them.
 
 use crate::Engine;
+use model::access::Scope;
 use model::filter::{Filter, FilterItem, FilterSubject};
 use model::id::{MachineId, NodeId, RackId, RunId};
 use model::lifecycle::Lifecycle;
@@ -189,7 +190,7 @@ impl Watched for Rack {
     }
 
     async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {
-        record_page(tx, query, &Filter::default()).await
+        record_page(tx, query, Filter::default()).await
     }
 
     async fn matches(&self, filter: &Filter, _engine: &Engine) -> Result<bool> {
@@ -229,19 +230,25 @@ impl Watched for Node {
 
     /// Without deleted nodes, like the list of nodes: their records stay, and their number grows.
     async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {
-        record_page(tx, query, &Filter::not_in_states(&[NodeState::Deleted.as_str()])).await
+        record_page(tx, query, Filter::not_in_states(&[NodeState::Deleted.as_str()])).await
     }
 
-    async fn matches(&self, filter: &Filter, _engine: &Engine) -> Result<bool> {
-        Ok(filter.matches_record(self))
+    async fn matches(&self, filter: &Filter, engine: &Engine) -> Result<bool> {
+        if filter.scope == Scope::Everything {
+            return Ok(filter.matches_record(self));
+        }
+        let machine = current_machine(engine, &self.machine).await?;
+        let labels = machine.as_ref().map(|machine| &machine.labels);
+        Ok(filter.matches_record_seen_by(self, labels))
     }
 }
 
 async fn record_page<R: Lifecycle>(
     tx: &mut Tx,
     query: &SnapshotQuery,
-    filter: &Filter,
+    filter: Filter,
 ) -> Result<SnapshotPage<R>> {
+    let filter = &filter.within(query.filter.scope.clone());
     let limit = usize::try_from(SNAPSHOT_PAGE).unwrap_or_default();
     let page = tx.records_as_of(filter, query.last.as_deref(), limit, query.at).await?;
     Ok(SnapshotPage { objects: page.records, next: page.next })

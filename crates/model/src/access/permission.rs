@@ -79,6 +79,16 @@ impl PermissionSet {
         Self(self.0 | other.0)
     }
 
+    /// Whether the sets have a permission in common.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     pub fn iter(self) -> impl Iterator<Item = Permission> {
         Permission::ALL.iter().copied().filter(move |one| self.contains(*one))
     }

@@ -1,6 +1,7 @@
 //! Roles, and their bindings to users, groups and tokens.
 
 use super::permission::{Permission, PermissionSet};
+use super::scope::LabelSelector;
 use crate::refusal::Refusal;
 use std::fmt;
 
@@ -97,6 +98,40 @@ pub struct RoleBinding {
     pub id: String,
     pub subject: Subject,
     pub role: String,
+    pub reach: BindingReach,
+}
+
+/// The objects that a binding holds for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindingReach {
+    Everything,
+    Selected(LabelSelector),
+    /// The stored selector cannot be read. The binding grants nothing.
+    Unreadable(String),
+}
+
+impl BindingReach {
+    /// Parses the text of a request. Empty: everything.
+    pub fn parse(field: &str, text: &str) -> Result<Self, Refusal> {
+        match text {
+            "" => Ok(Self::Everything),
+            text => LabelSelector::parse(field, text).map(Self::Selected),
+        }
+    }
+
+    /// Like `parse`, for a text that was stored, perhaps by a newer version.
+    pub fn stored(text: &str) -> Self {
+        Self::parse("selector", text).unwrap_or_else(|_| Self::Unreadable(text.to_string()))
+    }
+
+    /// The text of the selector; empty for everything.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Everything => String::new(),
+            Self::Selected(selector) => selector.to_string(),
+            Self::Unreadable(text) => text.clone(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +151,16 @@ mod tests {
             let refusal = Subject::parse("subject", bad).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some("subject"));
         }
+    }
+
+    #[test]
+    fn a_stored_selector_that_cannot_be_read_is_not_taken_for_everything() {
+        assert_eq!(BindingReach::stored(""), BindingReach::Everything);
+        let own = BindingReach::parse("selector", "labels.team=ml").unwrap();
+        assert_eq!(BindingReach::stored(&own.text()), own);
+        let newer = BindingReach::stored("labels.team~ml");
+        assert_eq!(newer, BindingReach::Unreadable("labels.team~ml".into()));
+        assert_eq!(newer.text(), "labels.team~ml");
     }
 
     #[test]

@@ -111,7 +111,8 @@ impl FilterSubject {
             | Self::Switch
             | Self::PowerShelf
             | Self::Node
-            | Self::Site => &[],
+            | Self::Site
+            | Self::Selector => &[],
         }
     }
 }

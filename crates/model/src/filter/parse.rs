@@ -1,6 +1,7 @@
 //! Parses a filter. Every error shows the text with a caret under the character.
 
 use super::{Filter, FilterField, FilterSubject, FilterTerm, MAX_FILTER, MAX_TERMS, MAX_VALUES};
+use crate::access::Scope;
 use crate::condition::ConditionType;
 use crate::lifecycle::Lifecycle;
 use crate::machine::view::{EffectiveState, LifecycleState};
@@ -27,7 +28,7 @@ pub(super) fn parse(text: &str, subject: FilterSubject) -> Result<Filter, Refusa
     parser.skip_space();
     let mut terms = Vec::new();
     if parser.rest().is_empty() {
-        return Ok(Filter { terms });
+        return Ok(Filter { terms, scope: Scope::Everything });
     }
     loop {
         if terms.len() == MAX_TERMS {
@@ -36,7 +37,7 @@ pub(super) fn parse(text: &str, subject: FilterSubject) -> Result<Filter, Refusa
         terms.push(parser.term()?);
         parser.skip_space();
         if parser.rest().is_empty() {
-            return Ok(Filter { terms });
+            return Ok(Filter { terms, scope: Scope::Everything });
         }
         let start = parser.at;
         if !parser.word().eq_ignore_ascii_case("AND") {
@@ -230,6 +231,10 @@ impl<'a> Parser<'a> {
             (FilterSubject::Run, "request_id") => Some(FilterField::RequestId),
             (FilterSubject::Run, "workflow_state") => Some(FilterField::WorkflowState),
             (FilterSubject::Machine | FilterSubject::Run, name) => self.dotted(name, start)?,
+            (FilterSubject::Selector, name) => {
+                let key = name.strip_prefix("labels.").filter(|key| !key.is_empty());
+                key.map(|key| FilterField::Label(key.to_string()))
+            }
             (FilterSubject::Plan, _) => None,
             (
                 FilterSubject::Rack
@@ -342,6 +347,7 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack_id", "labels.KEY"],
         FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
         FilterSubject::Site => &["site_id", "state", "labels.KEY"],
+        FilterSubject::Selector => &["labels.KEY"],
         FilterSubject::Health
         | FilterSubject::Firmware
         | FilterSubject::FirmwareHistory
@@ -384,6 +390,7 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         FilterSubject::Machine
         | FilterSubject::Run
         | FilterSubject::Plan
+        | FilterSubject::Selector
         | FilterSubject::Health
         | FilterSubject::Firmware
         | FilterSubject::FirmwareHistory

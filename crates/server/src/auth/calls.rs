@@ -1,5 +1,6 @@
 //! What each call of the API needs. A call without a row is denied, and fails the tests.
 
+use super::reach::{Reach, reach_of};
 use engine::access::Caller;
 use model::access::Permission;
 #[cfg(test)]
@@ -9,7 +10,7 @@ use proto::calls::Calls;
 use std::collections::HashMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Needs {
+pub(crate) enum Needs {
     /// Not even a caller.
     Nothing,
     /// Any authenticated caller.
@@ -20,7 +21,7 @@ pub(super) enum Needs {
 }
 
 /// The permissions of which a run needs at least one.
-const OF_RUNS: [Permission; 5] = [
+pub(super) const OF_RUNS: [Permission; 5] = [
     Permission::Operate,
     Permission::Destroy,
     Permission::Power,
@@ -29,13 +30,30 @@ const OF_RUNS: [Permission; 5] = [
 ];
 
 impl Needs {
-    pub fn check(self, caller: &Caller) -> Result<(), Refusal> {
-        let what = "this request";
+    /// Checks the rights of a caller. Those for a part of the fleet count only where the objects of
+    /// the call are checked later.
+    pub fn check(self, caller: &Caller, reach: Reach) -> Result<(), Refusal> {
+        let (granted, what) = (caller.grants().everywhere, "this request");
+        let require = |permission| match reach {
+            Reach::Fleet => caller.require(permission, what),
+            Reach::Shared
+            | Reach::Listed
+            | Reach::Machine(_)
+            | Reach::NamedMachine(_)
+            | Reach::Run(_)
+            | Reach::Node(_)
+            | Reach::Switch(_)
+            | Reach::PowerShelf(_)
+            | Reach::Any(_)
+            | Reach::KnownAs(_) => caller.require_somewhere(permission, what),
+        };
         match self {
             Self::Nothing | Self::Caller => Ok(()),
-            Self::One(permission) => caller.require(permission, what),
-            Self::OfRun if OF_RUNS.iter().any(|one| caller.granted().contains(*one)) => Ok(()),
-            Self::OfRun => caller.require(Permission::Operate, what),
+            Self::One(permission) => require(permission),
+            Self::OfRun if granted.intersects(self.one_of()) => Ok(()),
+            // Any of them will do; the refusal names the first.
+            Self::OfRun if OF_RUNS.iter().any(|one| require(*one).is_ok()) => Ok(()),
+            Self::OfRun => require(Permission::Operate),
         }
     }
 
@@ -56,6 +74,7 @@ pub(super) struct CallRule {
     pub streams: bool,
     /// The call may change something, so it is in the audit log.
     pub acts: bool,
+    pub reach: Reach,
 }
 
 /// The rules by path.
@@ -71,10 +90,12 @@ impl CallRules {
         let own = own.map(|(name, needs)| {
             let streams = calls.streaming.contains(&name);
             let acts = calls.acting.contains(&name);
-            (format!("/{name}"), CallRule { needs: *needs, streams, acts })
+            let reach = reach_of(name.trim_start_matches("farrier.v1."));
+            (format!("/{name}"), CallRule { needs: *needs, streams, acts, reach })
         });
         let other = OTHER.iter().map(|(name, needs)| {
-            (format!("/{name}"), CallRule { needs: *needs, streams: false, acts: false })
+            let reach = Reach::Fleet;
+            (format!("/{name}"), CallRule { needs: *needs, streams: false, acts: false, reach })
         });
         Self(own.chain(other).collect())
     }

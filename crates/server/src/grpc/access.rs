@@ -6,7 +6,9 @@ use super::status::OrStatus;
 use super::{Answer, GrpcServices};
 use crate::auth::sign_in_path;
 use engine::access::{NewToken, TokenRequest};
-use model::access::{Permission, PermissionSet, Role, RoleBinding, Subject, TokenRecord};
+use model::access::{
+    BindingReach, Permission, PermissionSet, Role, RoleBinding, Subject, TokenRecord,
+};
 use model::id::{BindingId, TokenId};
 use model::refusal::Refusal;
 use model::time::Timestamp;
@@ -21,14 +23,19 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::GetCallerRequest>,
     ) -> Answer<v1::GetCallerResponse> {
-        let call = self.call(&request)?;
-        let (principal, granted) = (call.caller().principal(), call.caller().granted());
+        let call = self.call(&request).await?;
+        let (principal, grants) = (call.caller().principal(), call.caller().grants());
+        let limited = grants.limited.iter().map(|one| v1::LimitedPermissions {
+            selector: one.selector.to_string(),
+            permissions: permissions(one.permissions),
+        });
         Ok(Response::new(v1::GetCallerResponse {
             user: principal.user.clone(),
             groups: principal.groups.clone(),
             method: words::value::<v1::AuthMethod>(principal.method.as_str()),
             token_id: principal.token_id.clone().unwrap_or_default(),
-            permissions: permissions(granted),
+            permissions: permissions(grants.everywhere),
+            limited_permissions: limited.collect(),
         }))
     }
 
@@ -36,7 +43,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::CreateSignInLinkRequest>,
     ) -> Answer<v1::SignInLink> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         if request.get_ref().dry_run {
             return Ok(Response::new(v1::SignInLink::default()));
         }
@@ -51,7 +58,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::CreateTokenRequest>,
     ) -> Answer<v1::CreateTokenResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::CreateTokenRequest { user, description, roles, lifetime_seconds, dry_run } =
             request.into_inner();
         let lifetime = (lifetime_seconds > 0).then(|| Duration::from_secs(lifetime_seconds));
@@ -68,7 +75,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::ListTokensRequest>,
     ) -> Answer<v1::ListTokensResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListTokensRequest { page_size, page_token } = request.into_inner();
         let page = Page::new(List::Tokens, "", page_size, &page_token).or_status()?;
         let admin = call.access.for_caller(call.caller(), false);
@@ -80,7 +87,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
     }
 
     async fn revoke_token(&self, request: Request<v1::RevokeTokenRequest>) -> Answer<v1::Token> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::RevokeTokenRequest { token_id, dry_run } = request.into_inner();
         let id = TokenId::parse(&token_id).or_status()?;
         let admin = call.access.for_caller(call.caller(), dry_run);
@@ -92,14 +99,14 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::ListRolesRequest>,
     ) -> Answer<v1::ListRolesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.access.for_caller(call.caller(), false).list_roles();
         let roles = found.into_iter().map(|(one, built_in)| role(one, built_in)).collect();
         Ok(Response::new(v1::ListRolesResponse { roles }))
     }
 
     async fn create_role(&self, request: Request<v1::CreateRoleRequest>) -> Answer<v1::Role> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::CreateRoleRequest { name, permissions, dry_run } = request.into_inner();
         let permissions = permissions_from("permissions", &permissions).or_status()?;
         let admin = call.access.for_caller(call.caller(), dry_run);
@@ -108,7 +115,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
     }
 
     async fn delete_role(&self, request: Request<v1::DeleteRoleRequest>) -> Answer<v1::Role> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::DeleteRoleRequest { name, dry_run } = request.into_inner();
         let admin = call.access.for_caller(call.caller(), dry_run);
         Ok(Response::new(role(admin.delete_role(&name).await.or_status()?, false)))
@@ -118,7 +125,7 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::ListRoleBindingsRequest>,
     ) -> Answer<v1::ListRoleBindingsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.access.for_caller(call.caller(), false).list_bindings().or_status()?;
         let role_bindings = found.into_iter().map(binding).collect();
         Ok(Response::new(v1::ListRoleBindingsResponse { role_bindings }))
@@ -128,18 +135,20 @@ impl v1::access_service_server::AccessService for GrpcServices {
         &self,
         request: Request<v1::CreateRoleBindingRequest>,
     ) -> Answer<v1::RoleBinding> {
-        let call = self.call(&request)?;
-        let v1::CreateRoleBindingRequest { subject, role, dry_run } = request.into_inner();
+        let call = self.call(&request).await?;
+        let v1::CreateRoleBindingRequest { subject, role, dry_run, selector } =
+            request.into_inner();
         let subject = Subject::parse("subject", &subject).or_status()?;
+        let reach = BindingReach::parse("selector", &selector).or_status()?;
         let admin = call.access.for_caller(call.caller(), dry_run);
-        Ok(Response::new(binding(admin.bind(subject, role).await.or_status()?)))
+        Ok(Response::new(binding(admin.bind(subject, role, reach).await.or_status()?)))
     }
 
     async fn delete_role_binding(
         &self,
         request: Request<v1::DeleteRoleBindingRequest>,
     ) -> Answer<v1::RoleBinding> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::DeleteRoleBindingRequest { role_binding_id, dry_run } = request.into_inner();
         let id = BindingId::parse(&role_binding_id).or_status()?;
         let admin = call.access.for_caller(call.caller(), dry_run);
@@ -165,8 +174,9 @@ fn role(role: Role, built_in: bool) -> v1::Role {
 }
 
 fn binding(binding: RoleBinding) -> v1::RoleBinding {
-    let RoleBinding { id, subject, role } = binding;
-    v1::RoleBinding { role_binding_id: id, subject: subject.to_string(), role }
+    let RoleBinding { id, subject, role, reach } = binding;
+    let (subject, selector) = (subject.to_string(), reach.text());
+    v1::RoleBinding { role_binding_id: id, subject, role, selector }
 }
 
 fn permissions(granted: PermissionSet) -> Vec<i32> {

@@ -40,7 +40,7 @@ impl Call {
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::SetRmaRequest { machine_id, reason, dry_run, gate_override } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Rma, true);
@@ -48,7 +48,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ClearRmaRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Rma, false);
@@ -56,7 +56,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::SetRetiredRequest { machine_id, reason, dry_run, gate_override } =
             request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
@@ -68,7 +68,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ClearRetiredRequest>,
     ) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ClearRetiredRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::Retired, false);
@@ -79,7 +79,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ClearNeedsInterventionRequest>,
     ) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ClearNeedsInterventionRequest { machine_id, reason, dry_run } = request.get_ref();
         let what = (machine_id.as_str(), reason.as_str(), *dry_run);
         let flag = (ConditionType::NeedsIntervention, false);
@@ -90,7 +90,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ListReplicasRequest>,
     ) -> Answer<v1::ListReplicasResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Replica).or_status()?;
         let stamp = &requested.filter;
@@ -107,7 +107,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::CheckDatabaseRequest>,
     ) -> Answer<v1::CheckDatabaseResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         Ok(Response::new(database::check(call.engine.store()).await?))
     }
 
@@ -115,7 +115,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::SetAsideRowRequest>,
     ) -> Answer<v1::RowSetAside> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let moved = database::set_aside(call.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))
@@ -125,7 +125,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::RotateSecretsRequest>,
     ) -> Answer<v1::RotateSecretsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let who = Requester { by: initiator(request.metadata()), reason: String::new() };
         let secrets = call.secrets.with_dry_run(request.get_ref().dry_run);
         let done = secrets.rotate_keys(who).await.or_status()?;
@@ -143,7 +143,7 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::PutBackRowRequest>,
     ) -> Answer<v1::RowSetAside> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let moved = database::put_back(call.engine.store(), request.into_inner(), by).await?;
         Ok(Response::new(moved))

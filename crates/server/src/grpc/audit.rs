@@ -16,7 +16,7 @@ impl v1::audit_service_server::AuditService for GrpcServices {
         &self,
         request: Request<v1::ListAuditEntriesRequest>,
     ) -> Answer<v1::ListAuditEntriesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListAuditEntriesRequest { since, user, object_id, page_size, page_token } =
             request.into_inner();
         let scope = format!("{since:?} {user} {object_id}");
@@ -37,7 +37,7 @@ impl v1::audit_service_server::AuditService for GrpcServices {
         &self,
         request: Request<v1::GetAuditStatusRequest>,
     ) -> Answer<v1::AuditStatus> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::GetAuditStatusRequest { checkpoint_position, checkpoint_seal } =
             request.into_inner();
         let checkpoint = match (checkpoint_position, checkpoint_seal.as_str()) {

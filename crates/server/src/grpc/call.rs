@@ -5,6 +5,8 @@
 //! The objects that the request names go into its entry of the audit log, which the first commit
 //! writes.
 
+use super::status::OrStatus;
+use crate::auth::ObjectRule;
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
 use engine::access::{AccessControl, Caller};
@@ -71,12 +73,25 @@ impl GrpcServices {
         self.0.sim.is_some()
     }
 
-    /// The services on behalf of the caller of this request.
-    pub(super) fn call<T: Name>(&self, request: &Request<T>) -> Result<Call, Status> {
-        if let Some(draft) = request.extensions().get::<Arc<AuditDraft>>() {
-            describe(draft, &json_form::to_json(request.get_ref()));
+    /// The services on behalf of the caller of this request. Checks the rights of a caller that
+    /// are limited by labels on the object that the request names.
+    pub(super) async fn call<T: Name>(&self, request: &Request<T>) -> Result<Call, Status> {
+        let draft = request.extensions().get::<Arc<AuditDraft>>();
+        let call = self.call_stream(request)?;
+        let limited = !call.caller().grants().limited.is_empty();
+        if draft.is_none() && !limited {
+            return Ok(call);
         }
-        self.call_stream(request)
+        let described = json_form::to_json(request.get_ref());
+        if let Some(draft) = draft {
+            describe(draft, &described);
+        }
+        if limited {
+            let rule = request.extensions().get::<ObjectRule>().copied();
+            let rule = rule.ok_or_else(|| Status::permission_denied("the request has no rule"))?;
+            rule.check(&call, &described).await.or_status()?;
+        }
+        Ok(call)
     }
 
     /// Like `call`, for a request that is a stream.

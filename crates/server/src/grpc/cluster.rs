@@ -16,7 +16,7 @@ impl v1::cluster_service_server::ClusterService for GrpcServices {
         &self,
         request: Request<v1::CheckClusterRequest>,
     ) -> Answer<v1::ClusterReport> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let name = request.into_inner().name;
         let checked = call.engine.clusters().check(&name).await.or_status()?;
         Ok(Response::new(report(name, checked)))
@@ -26,7 +26,7 @@ impl v1::cluster_service_server::ClusterService for GrpcServices {
         &self,
         request: Request<v1::PreviewDrainRequest>,
     ) -> Answer<v1::DrainPreview> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::PreviewDrainRequest { machine_id, options } = request.into_inner();
         let id = MachineId::parse(&machine_id).or_status()?;
         let options = drain_options_from("options", options.unwrap_or_default()).or_status()?;

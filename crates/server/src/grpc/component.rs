@@ -26,7 +26,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::UpdateComponentFirmwareRequest>,
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let mut update = update_from(request.into_inner(), by).or_status()?;
         if update.request_id.is_empty() && !update.dry_run {
@@ -42,7 +42,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::GetComponentFirmwareStatusRequest>,
     ) -> Answer<v1::GetComponentFirmwareStatusResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
@@ -57,7 +57,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::ListComponentFirmwareVersionsRequest>,
     ) -> Answer<v1::ListComponentFirmwareVersionsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let targets =
             targets_from(requested.compute_trays, requested.switches, requested.power_shelves);

@@ -30,7 +30,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let v1::CreateCredentialRequest { name, secret, dry_run, peers, allow_plain_http } =
             requested;
@@ -44,7 +44,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::GetCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.secrets.get(&request.get_ref().name).await.or_status()?;
         Ok(Response::new(credential(found)))
     }
@@ -53,7 +53,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListCredentialsRequest>,
     ) -> Answer<v1::ListCredentialsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Credential).or_status()?;
         let stamp = &requested.filter;
@@ -71,7 +71,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let version = expected_version(requested.expected_version);
         let write = CredentialWrite::Update { version, allow_missing: requested.allow_missing };
@@ -85,7 +85,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = requester(request.metadata());
         let v1::DeleteCredentialRequest { name, expected_version: version, dry_run } =
             request.into_inner();
@@ -99,7 +99,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListIdentitiesRequest>,
     ) -> Answer<v1::ListIdentitiesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Identity).or_status()?;
         let stamp = &requested.filter;
@@ -118,7 +118,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::CreateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let v1::CreateIdentityRequest { peer, identity, dry_run } = requested;
         let services = call.with_dry_run(dry_run);
@@ -126,7 +126,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     }
 
     async fn get_identity(&self, request: Request<v1::GetIdentityRequest>) -> Answer<v1::Identity> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.secrets.get_identity(&request.get_ref().peer).await.or_status()?;
         Ok(Response::new(identity(found)))
     }
@@ -135,7 +135,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::UpdateIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let v1::UpdateIdentityRequest {
             peer,
@@ -153,7 +153,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteIdentityRequest>,
     ) -> Answer<v1::Identity> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = requester(request.metadata());
         let v1::DeleteIdentityRequest { peer, expected_version: version, dry_run } =
             request.into_inner();

@@ -20,7 +20,7 @@ const MAX_ATTENTION: usize = 100;
 #[tonic::async_trait]
 impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let text = &request.get_ref().id;
         let (id, found) = call.engine.explain_known_as(text).await.or_status()?;
         let reported = found.explanation;
@@ -52,7 +52,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let attention =
             call.engine.attention(MAX_ATTENTION, Some(&call.secrets)).await.or_status()?;
         let more = attention.more || !attention.rest.is_empty();
@@ -64,7 +64,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::ListHistoryRequest>,
     ) -> Answer<v1::ListHistoryResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let id = match text::check_history_id("id", &requested.id) {
             Ok(id) => id,
@@ -107,7 +107,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::GetFaultPageRequest>,
     ) -> Answer<v1::FaultPage> {
-        self.call(&request)?;
+        self.call(&request).await?;
         let requested = request.into_inner().code;
         let Some(code) = FaultCode::parse(&requested) else {
             let codes: Vec<_> = FaultCode::ALL.iter().map(|code| code.as_str()).collect();

@@ -25,7 +25,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::CreateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata());
         let v1::CreateFirmwareRequest { firmware: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
@@ -36,7 +36,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
     }
 
     async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = FirmwareId::parse(&request.get_ref().firmware_id).or_status()?;
         let found = call.engine.firmware().get(&id).await.or_status()?;
         Ok(Response::new(firmware(&found)))
@@ -46,7 +46,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::ListFirmwareRequest>,
     ) -> Answer<v1::ListFirmwareResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Firmware).or_status()?;
         let stamp = &requested.filter;
@@ -66,7 +66,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::DeleteFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata());
         let requested = request.into_inner();
         let id = FirmwareId::parse(&requested.firmware_id).or_status()?;
@@ -80,7 +80,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::UpdateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata());
         let requested = request.into_inner();
         let version = expected_version(requested.expected_version);
@@ -95,7 +95,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::ListFirmwareHistoryRequest>,
     ) -> Answer<v1::ListFirmwareHistoryResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let device = match requested.device_id.as_str() {
             "" => None,

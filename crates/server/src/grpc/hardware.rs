@@ -35,7 +35,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let observed = call.engine.machines().inspect(&id).await.or_status()?;
         Ok(Response::new(inspection(&id, observed, call.engine.now())))
@@ -45,7 +45,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
         let since = requested.since.as_ref().map(timestamp_from);
@@ -58,7 +58,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let observed = call.engine.machines().power(&id).await.or_status()?;
         Ok(Response::new(v1::PowerReading {
@@ -69,7 +69,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
     }
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let approach = approach_from(request.into_inner()).or_status()?;
         let tested = call.engine.machines().test_bmc(&approach).await.or_status()?;
         Ok(Response::new(report(&tested)))
@@ -79,7 +79,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::UnlockBmcRequest { endpoint, dry_run } = request.get_ref();
         let endpoint = endpoint_from(endpoint).or_status()?;
         let peer = call.engine.machines().bmc_peer(&endpoint).or_status()?;
@@ -98,7 +98,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         &self,
         request: Request<v1::DiscoverRequest>,
     ) -> Answer<Streaming<v1::Discovered>> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let search = search_from(request.into_inner(), actor).or_status()?;
         let found = call.engine.machines().discover(search).await.or_status()?;

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 #[tonic::async_trait]
 impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let object = TargetId::parse(&request.get_ref().id).or_status()?;
         let found = call.engine.health().get(&object).await.or_status()?;
         Ok(Response::new(health_with_reports(&object, &found)))
@@ -27,7 +27,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::ListHealthRequest>,
     ) -> Answer<v1::ListHealthResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Health).or_status()?;
         let stamp = &requested.filter;
@@ -48,7 +48,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let alerts = alerts_from(requested.alerts, call.engine.now()).or_status()?;
         if alerts.is_empty() {
@@ -62,7 +62,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let alerts = alerts_from(requested.alerts, call.engine.now()).or_status()?;
         let about = (requested.id.as_str(), requested.source);
@@ -73,7 +73,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::DeleteHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let (metadata, _, requested) = request.into_parts();
         let change = ReportChange::Remove(requested.alert_ids.into_iter().collect());
         let about = (requested.id.as_str(), requested.source);

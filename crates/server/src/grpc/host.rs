@@ -17,7 +17,7 @@ impl v1::host_service_server::HostService for GrpcServices {
         &self,
         request: Request<v1::TriggerHostReprovisioningRequest>,
     ) -> Answer<v1::Host> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let firmware = match requested.firmware_id.as_str() {
@@ -42,7 +42,7 @@ impl v1::host_service_server::HostService for GrpcServices {
         &self,
         request: Request<v1::CancelHostReprovisioningRequest>,
     ) -> Answer<v1::Host> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let engine = call.engine.with_dry_run(request.get_ref().dry_run);
@@ -51,7 +51,7 @@ impl v1::host_service_server::HostService for GrpcServices {
     }
 
     async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer<v1::Host> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = MachineId::parse(&request.get_ref().machine_id).or_status()?;
         let observed = call.engine.hosts().get(&id).await.or_status()?;
         Ok(Response::new(host(observed)))

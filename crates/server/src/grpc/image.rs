@@ -44,7 +44,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn create_image(&self, request: Request<v1::CreateImageRequest>) -> Answer<v1::Image> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(&request);
         let v1::CreateImageRequest { image: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
@@ -56,7 +56,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.engine.images().get(&request.get_ref().name).await.or_status()?;
         Ok(Response::new(image(&found)))
     }
@@ -65,7 +65,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Image).or_status()?;
         let stamp = &requested.filter;
@@ -80,7 +80,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(&request);
         let v1::DeleteImageRequest { name, dry_run } = request.get_ref();
         let engine = call.engine.with_dry_run(*dry_run);
@@ -95,7 +95,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<v1::GetNetbootConfigRequest>,
     ) -> Answer<v1::GetNetbootConfigResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::GetNetbootConfigRequest { interface, range } = request.into_inner();
         let network = Network { interface, range }.checked().or_status()?;
         let Some(url) = &call.netboot_url else {

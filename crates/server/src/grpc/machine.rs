@@ -152,7 +152,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::RegisterMachineRequest { machine: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("machine")))?;
@@ -167,7 +167,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::RegisterMachinesRequest>,
     ) -> Answer<v1::RegisterMachinesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::RegisterMachinesRequest { machines, only_new, dry_run } = request.into_inner();
         check_batch(&machines).or_status()?;
@@ -188,7 +188,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::GetMachineRequest { machine_id: text, any_name } = request.get_ref();
         let exact = match MachineId::parse(text) {
             Ok(id) => call.engine.machines().get(&id).await,
@@ -217,7 +217,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let v1::ListMachinesRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Machine).or_status()?;
@@ -242,7 +242,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::UpdateMachineRequest {
             machine: requested,
@@ -264,7 +264,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::DeleteMachineRequest>,
     ) -> Answer<v1::Machine> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let requested = request.into_inner();
         let id = MachineId::parse(&requested.machine_id).or_status()?;
@@ -279,7 +279,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::WatchMachinesRequest>,
     ) -> Answer<Self::WatchMachinesStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, machine_event))
@@ -289,7 +289,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::RebootMachineRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let desired =
@@ -301,7 +301,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::ReimageMachineRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), requested.image_ref)]);
@@ -315,7 +315,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::EnterMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.drain.then_some(Maintenance::EnterDraining);
@@ -332,7 +332,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::ExitMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let way = requested.uncordon.then_some(Maintenance::ExitUncordoning);
@@ -347,7 +347,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::CancelOperationRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
         let requester = who(request.metadata(), &requested.reason).or_status()?;

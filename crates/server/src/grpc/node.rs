@@ -58,7 +58,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::OnboardNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let desired = Onboard {
@@ -80,7 +80,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::DecommissionNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let mode = mode_from(requested.mode).or_status()?;
@@ -94,7 +94,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::DrainNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::DrainNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
@@ -107,7 +107,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::RetireNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::RetireNodeRequest { node_id, request_id, gate_override, dry_run } =
             request.into_inner();
@@ -120,7 +120,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReactivateNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::ReactivateNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
@@ -135,7 +135,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::QuarantineNodeRequest { node_id, reason, dry_run } = request.get_ref();
         let why = text::check_reason("reason", reason).or_status()?;
@@ -148,7 +148,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReleaseNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::ReleaseNodeRequest { node_id, reason, gate_override, request_id, dry_run } =
             request.into_inner();
@@ -163,7 +163,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::ResumeNodeRequest { node_id, dry_run } = request.get_ref();
         let id = NodeId::parse(node_id).or_status()?;
@@ -192,7 +192,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::BootstrapNodeRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
         let machine = MachineId::parse(&requested.machine_id).or_status()?;
@@ -209,7 +209,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReissueBootstrapRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let requested = request.into_inner();
         let id = NodeId::parse(&requested.node_id).or_status()?;
@@ -222,7 +222,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     }
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = NodeId::parse(&request.get_ref().node_id).or_status()?;
         let view = call.engine.nodes().get(&id).await.or_status()?;
         Ok(Response::new(detail(view)))
@@ -232,7 +232,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ListNodesRequest>,
     ) -> Answer<v1::ListNodesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let v1::ListNodesRequest { filter, page_size, page_token, order_by } = requested;
         let order = ListOrder::parse(&order_by, FilterSubject::Node).or_status()?;
@@ -252,7 +252,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::WatchNodesRequest>,
     ) -> Answer<Self::WatchNodesStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, event))

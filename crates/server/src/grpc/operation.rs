@@ -69,7 +69,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::GetOperationRequest>,
     ) -> Answer<v1::Operation> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
         let found = call.engine.runs().get(&id.or_status()?).await.or_status()?;
         Ok(Response::new(operation(&found)))
@@ -79,7 +79,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::ListOperationsRequest>,
     ) -> Answer<v1::ListOperationsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let (found, next_page_token) = call
             .run_page(
@@ -102,7 +102,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::WatchOperationsRequest>,
     ) -> Answer<Self::WatchOperationsStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let watch =
             call.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
@@ -113,7 +113,7 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::StreamOperationLogsRequest>,
     ) -> Answer<Self::StreamOperationLogsStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let id = RunId::parse_field(&requested.operation_id, "operation_id").or_status()?;
         let log = call.open_log(&id, requested.offset, requested.no_follow).await?;

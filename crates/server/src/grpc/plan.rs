@@ -13,7 +13,7 @@ use tonic::{Request, Response};
 #[tonic::async_trait]
 impl v1::plan_service_server::PlanService for GrpcServices {
     async fn get_plan(&self, request: Request<v1::GetPlanRequest>) -> Answer<v1::Plan> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = PlanId::parse(&request.get_ref().plan_id).or_status()?;
         let found = call.engine.plans().get(&id).await.or_status()?;
         Ok(Response::new(plan(&found)))
@@ -23,7 +23,7 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         &self,
         request: Request<v1::ListPlansRequest>,
     ) -> Answer<v1::ListPlansResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let filter = Filter::parse(&requested.filter, FilterSubject::Plan).or_status()?;
         let page =
@@ -39,7 +39,7 @@ impl v1::plan_service_server::PlanService for GrpcServices {
     }
 
     async fn create_plan(&self, request: Request<v1::CreatePlanRequest>) -> Answer<v1::Plan> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::CreatePlanRequest { plan: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
         let desired = plan_from(requested).or_status()?;

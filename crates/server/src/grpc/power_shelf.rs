@@ -36,7 +36,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::RegisterPowerShelfRequest { power_shelf, dry_run } = request.into_inner();
         let requested =
@@ -52,7 +52,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::GetPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
         let found = call.engine.devices().get(id.as_str()).await.or_status()?;
         let status = Some(call.device_status(&found).await?);
@@ -63,7 +63,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::ListPowerShelvesRequest>,
     ) -> Answer<v1::ListPowerShelvesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListPowerShelvesRequest { filter, page_size, page_token, order_by } =
             request.into_inner();
         let desired = DevicePageRequest {
@@ -85,7 +85,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::UpdatePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::UpdatePowerShelfRequest {
             power_shelf,
@@ -108,7 +108,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::DeletePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
@@ -122,7 +122,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::RetryPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
@@ -135,7 +135,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<()> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
         let mut requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let request_id = requested.request_id.take();
@@ -166,7 +166,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<v1::PowerShelfMaintenancePreview> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = maintenance_from(request.metadata(), request.get_ref()).or_status()?;
         let operation = requested.operation;
         let observed = call.engine.power_shelves().preview(requested).await.or_status()?;

@@ -96,7 +96,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     type WatchRacksStream = Streaming<v1::RackEvent>;
 
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let described = convert::described(requested.rack).or_status()?;
@@ -106,7 +106,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = RackId::parse(&request.get_ref().rack_id).or_status()?;
         let view = call.engine.racks().get(&id).await.or_status()?;
         let health = call.health_of(&view.rack.target(), &view.rack.head.health).await?;
@@ -121,7 +121,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let v1::ListRacksRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Rack).or_status()?;
@@ -138,7 +138,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     }
 
     async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let v1::UpdateRackRequest { rack, expected_version: version, dry_run, update_mask } =
             request.into_inner();
@@ -152,7 +152,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
     }
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let by = initiator(request.metadata());
         let requested = request.into_inner();
         let id = RackId::parse(&requested.rack_id).or_status()?;
@@ -167,7 +167,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::WatchRacksRequest>,
     ) -> Answer<Self::WatchRacksStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let watch = call.open_watch(&requested.filter, &requested.cursor).await?;
         Ok(stream::watching(watch, requested.bookmark, convert::event))
@@ -177,7 +177,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::RackMaintenanceOnDemandRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
         let rack = requested.rack_id.map(|rack| rack.id).unwrap_or_default();
@@ -197,7 +197,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::ReprovisionRackRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let metadata = request.metadata().clone();
         let requested = request.into_inner();
         let rack = RackId::parse(&requested.rack_id).or_status()?;
@@ -220,7 +220,7 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::GetRackMaintenanceStatusRequest>,
     ) -> Answer<v1::GetRackMaintenanceStatusResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.maintenance_statuses(&request.get_ref().id).await?;
         let operations = found.iter().map(convert::status).collect();
         Ok(Response::new(v1::GetRackMaintenanceStatusResponse { operations }))

@@ -74,7 +74,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     type StreamRunLogsStream = Streaming<v1::LogChunk>;
 
     async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let initiator = initiator(request.metadata());
         let requested = request.into_inner();
         let dry_run = requested.dry_run;
@@ -99,7 +99,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = RunId::parse(&request.get_ref().run_id).or_status()?;
         let found = call.engine.runs().get(&id).await.or_status()?;
         Ok(Response::new(run(&found)))
@@ -109,7 +109,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::ListRunsRequest>,
     ) -> Answer<v1::ListRunsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let (found, next_page_token) = call
             .run_page(
@@ -125,7 +125,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     }
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         call.act_on_run(request.metadata(), action_fields!(requested), Action::Cancel).await
     }
@@ -134,7 +134,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::WatchRunsRequest>,
     ) -> Answer<Self::WatchRunsStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let watch =
             call.open_run_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
@@ -145,7 +145,7 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::StreamRunLogsRequest>,
     ) -> Answer<Self::StreamRunLogsStream> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let id = RunId::parse(&requested.run_id).or_status()?;
         let log = call.open_log(&id, requested.offset, requested.no_follow).await?;
@@ -153,19 +153,19 @@ impl v1::run_service_server::RunService for GrpcServices {
     }
 
     async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         call.act_on_run(request.metadata(), action_fields!(requested), Action::RetryStep).await
     }
 
     async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         call.act_on_run(request.metadata(), action_fields!(requested), Action::Resume).await
     }
 
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         let fields = action_fields!(requested);
         let asked = (requested.request_id.as_str(), requested.gate_override.clone());
@@ -173,7 +173,7 @@ impl v1::run_service_server::RunService for GrpcServices {
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         let fields = action_fields!(requested);
         let asked = (requested.request_id.as_str(), requested.gate_override.clone());
@@ -184,13 +184,13 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::AdoptObservedStateRequest>,
     ) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         call.act_on_run(request.metadata(), action_fields!(requested), Action::Adopt).await
     }
 
     async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer<v1::Run> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.get_ref();
         text::check_reason("reason", &requested.reason).or_status()?;
         call.act_on_run(request.metadata(), action_fields!(requested), Action::MarkManual).await

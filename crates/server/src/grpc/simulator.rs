@@ -18,7 +18,7 @@ const FAULT_MACHINE: &str = "fault.machine";
 #[tonic::async_trait]
 impl v1::simulator_service_server::SimulatorService for GrpcServices {
     async fn create_fault(&self, request: Request<v1::CreateFaultRequest>) -> Answer<v1::SimFault> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner().fault;
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
         let rule = rule_from(requested).or_status()?;
@@ -32,7 +32,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::ListFaultsRequest>,
     ) -> Answer<v1::ListFaultsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListFaultsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimFault).or_status()?;
         let page = Page::new(List::SimFaults, &stamp, page_size, &page_token).or_status()?;
@@ -47,7 +47,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::DeleteFaultsRequest>,
     ) -> Answer<v1::DeleteFaultsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
         let deleted = call.simulator()?.clear_faults(which).or_status()?;
@@ -67,7 +67,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::ListEffectsRequest>,
     ) -> Answer<v1::ListEffectsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListEffectsRequest { page_size, page_token, filter: stamp } = request.into_inner();
         let filter = Filter::parse(&stamp, FilterSubject::SimEffect).or_status()?;
         let page = Page::new(List::SimEffects, &stamp, page_size, &page_token).or_status()?;

@@ -22,7 +22,7 @@ const NO_MODEL: &str = "-";
 #[tonic::async_trait]
 impl v1::site_service_server::SiteService for GrpcServices {
     async fn create_site(&self, request: Request<v1::CreateSiteRequest>) -> Answer<v1::Site> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::CreateSiteRequest { site: requested, dry_run } = request.into_inner();
         let described = described(requested).or_status()?;
@@ -32,7 +32,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
         let found = call.engine.sites().get(&id).await.or_status()?;
         Ok(Response::new(site(&found)))
@@ -42,7 +42,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
         &self,
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requested = request.into_inner();
         let v1::ListSitesRequest { filter, page_size, page_token, order_by } = requested;
         let selected = Selection::parse(&filter, &order_by, FilterSubject::Site).or_status()?;
@@ -58,7 +58,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn update_site(&self, request: Request<v1::UpdateSiteRequest>) -> Answer<v1::Site> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let v1::UpdateSiteRequest {
             site: requested,
@@ -76,7 +76,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let requester = who(request.metadata(), "").or_status()?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
         let version = expected_version(request.get_ref().expected_version);
@@ -86,7 +86,7 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = SiteId::parse(&request.get_ref().site_id).or_status()?;
         call.engine.nodes().probe_site(&id).await.or_status()?;
         let observed = call.engine.sites().get(&id).await.or_status()?;

@@ -20,7 +20,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         &self,
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::RegisterSwitchRequest { switch: requested, dry_run } = request.into_inner();
         let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("switch")))?;
@@ -32,7 +32,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
         let found = call.engine.devices().get(id.as_str()).await.or_status()?;
         let status = Some(call.device_status(&found).await?);
@@ -43,7 +43,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         &self,
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListSwitchesRequest { filter, page_size, page_token, order_by } =
             request.into_inner();
         let desired = DevicePageRequest {
@@ -61,7 +61,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     }
 
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let actor = initiator(request.metadata());
         let v1::UpdateSwitchRequest {
             switch: requested,
@@ -80,7 +80,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;
@@ -91,7 +91,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = SwitchId::parse(&request.get_ref().switch_id).or_status()?;
         let requester = who(request.metadata(), "").or_status()?;
         let dry_run = request.get_ref().dry_run;

@@ -47,6 +47,8 @@ const MIGRATIONS: &[Migration] = migrations![
     // An older replica answers every client, with or without a token.
     "0022_access": 22,
     "0023_audit": 22,
+    // An older replica would take a binding with a selector for one without.
+    "0024_selectors": 24,
     "0026_session_groups": 22,
 ];
 

@@ -1,6 +1,7 @@
 //! Filters: the database selects exactly what the model matches, for random filters and fleets.
 
 use crate::harness::{Db, Dice, ended, machine, run, set_condition};
+use model::access::{LabelSelector, Scope};
 use model::condition::ConditionType;
 use model::filter::{Filter, FilterItem, FilterSubject};
 use model::id::{PlanId, RackId, RunId};
@@ -117,7 +118,30 @@ fn random_filter(dice: &mut Dice, subject: FilterSubject) -> (String, Filter) {
     let terms: Vec<_> = (0..dice.roll(4)).map(|_| random_term(dice, subject)).collect();
     let text = terms.join(" AND ");
     let filter = Filter::parse(&text, subject).unwrap_or_else(|refusal| panic!("{refusal}"));
-    (text, filter)
+    let filter = filter.within(random_scope(dice));
+    (format!("{text} within {:?}", filter.scope), filter)
+}
+
+/// Most callers may see everything, the others by up to two selectors.
+fn random_scope(dice: &mut Dice) -> Scope {
+    if dice.roll(3) > 0 {
+        return Scope::Everything;
+    }
+    let selectors = (0..dice.roll(3)).map(|_| {
+        let (key, other) = (*dice.pick(&KEYS), *dice.pick(&KEYS));
+        let value = quoted(dice.pick::<&str>(&VALUES));
+        let first = match dice.roll(3) {
+            0 => format!("labels.{key}={value}"),
+            1 => format!("labels.{key} in ({value}, {})", quoted(dice.pick::<&str>(&VALUES))),
+            _ => format!("labels.{key}"),
+        };
+        let text = match dice.coin() {
+            true => format!("{first} AND labels.{other}!={value}"),
+            false => first,
+        };
+        LabelSelector::parse("selector", &text).unwrap_or_else(|refusal| panic!("{refusal}"))
+    });
+    Scope::Labels(selectors.collect())
 }
 
 async fn fleet(db: &Db, dice: &mut Dice) -> Vec<Machine> {

@@ -46,6 +46,13 @@ pub fn typed(person: &Terminal, dir: &Path) {
     let binding = bound.split(':').next().unwrap();
     assert!(person.line("role bindings", 0).contains("user:eve"));
     person.line(&format!("role unbind {binding}"), 0);
+    let part = ["role", "bind", "operator", "user:eve", "--selector", "labels.team=ml"];
+    let bound = person.run(&part, 0);
+    assert!(bound.contains("operator of user:eve for labels.team=ml bound"), "{bound}");
+    assert!(person.line("role bindings", 0).contains("labels.team=ml"));
+    person.line(&format!("role unbind {}", bound.split(':').next().unwrap()), 0);
+    let wrong = person.line("role bind operator user:eve --selector team=ml", 2);
+    assert!(wrong.contains("selector") && wrong.contains("labels.KEY"), "{wrong}");
     let in_use = person.line("role delete night", 2);
     assert!(in_use.contains("farrier role unbind rb-"), "{in_use}");
     person.line(&format!("token revoke {id}"), 0);
