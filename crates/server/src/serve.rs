@@ -220,7 +220,7 @@ impl Listeners {
             .map(|(name, _)| format!("{} {}", name.as_str(), plan.connections(name)))
             .collect();
         let (reserve, connections) = (plan.reserve, connections.join(", "));
-        tracing::info!(limit, reserve, connections, "descriptors divided");
+        tracing::debug!(limit, reserve, connections, "descriptors divided");
         let open = |section: &'static str, files: Tls| match files.is_on() {
             true => ServerTls::open(section, files).map(Some).map_err(ServeError::Refused),
             false => Ok(None),
