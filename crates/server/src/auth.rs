@@ -55,6 +55,15 @@ enum Resource {
     Page,
 }
 
+impl Resource {
+    const fn needs(self) -> Needs {
+        match self {
+            Self::Call(rule) => rule.needs,
+            Self::Page | Self::Open => Needs::One(Permission::View),
+        }
+    }
+}
+
 /// Puts the layer in front of every route.
 pub(crate) fn protected(routes: Router, access: AccessControl, audit: AuditLog) -> Router {
     let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()) };
@@ -73,7 +82,9 @@ async fn authenticate(
         return next.run(request).await;
     }
     let caller = layer.caller(resource, request.headers()).await;
+    // A caller who may not do it is known all the same.
     let entry = layer.entry(resource, &request, caller.as_ref().ok(), remark);
+    let caller = caller.and_then(|caller| resource.needs().check(&caller).map(|()| caller));
     let caller = match caller {
         Ok(caller) => caller,
         Err(refusal) => {
@@ -119,18 +130,17 @@ impl AuthLayer {
         }
     }
 
+    /// Who sends the request, whatever it needs.
     async fn caller(&self, resource: Resource, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        let (needs, page) = match resource {
-            Resource::Call(rule) => (rule.needs, false),
-            Resource::Page | Resource::Open => (Needs::One(Permission::View), true),
+        let page = match resource {
+            Resource::Call(_) => false,
+            Resource::Page | Resource::Open => true,
         };
-        let caller = match (bearer(headers), session(headers).filter(|_| page)) {
-            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await?,
-            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await?,
-            (None, None) => return Err(unauthenticated("the request has no API token")),
-        };
-        needs.check(&caller)?;
-        Ok(caller)
+        match (bearer(headers), session(headers).filter(|_| page)) {
+            (Some(token), _) => self.access.authenticate(token, TokenKind::Api).await,
+            (None, Some(cookie)) => self.access.authenticate(cookie, TokenKind::Session).await,
+            (None, None) => Err(unauthenticated("the request has no API token")),
+        }
     }
 
     /// The entry of the audit log; none for a request that only reads.

@@ -2,6 +2,7 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
+mod audit;
 mod connections;
 mod database_url;
 mod datacenter;
@@ -13,6 +14,7 @@ mod tls;
 
 use crate::listener::ListenerName;
 use crate::listener::limits::{DescriptorPlan, ListenerLimits};
+pub use audit::Audit;
 pub use connections::Connections;
 pub use database_url::{DatabaseUrl, PASSWORD_VARIABLE};
 pub use datacenter::Datacenter;
@@ -73,6 +75,7 @@ pub struct Config {
     pub tls: Tls,
     pub agent_tls: Tls,
     pub connections: Connections,
+    pub audit: Audit,
     pub log: Log,
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
@@ -210,6 +213,7 @@ impl Default for Config {
             tls: Tls::default(),
             agent_tls: Tls::default(),
             connections: Connections::default(),
+            audit: Audit::default(),
             log: Log::default(),
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
@@ -361,7 +365,7 @@ impl Default for Sim {
     }
 }
 
-fn host_name() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/etc/hostname").ok()?;
     Some(name.trim().to_string()).filter(|name| !name.is_empty())
 }
@@ -426,6 +430,7 @@ impl Config {
         self.agent_tls.check_own_key("agent_tls")?;
         self.agent_tls().check("agent_tls")?;
         self.connections.check()?;
+        self.audit.check()?;
         self.nodes.check(self.agent_tls().is_on())?;
         self.retention.check()
     }

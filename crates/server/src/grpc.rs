@@ -31,6 +31,7 @@ mod stream;
 mod switch;
 mod update;
 
+pub(crate) use audit::audit_entry;
 pub(crate) use call::{Call, GrpcServices};
 pub(crate) use convert::{INITIATOR, plan_from, time};
 pub(crate) use node::workflow_kind;

@@ -22,6 +22,7 @@ mod api_plans;
 mod api_start;
 mod audit;
 mod audit_log;
+mod audit_streams;
 mod cluster;
 mod connection_limits;
 mod connections;

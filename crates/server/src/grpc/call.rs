@@ -5,6 +5,7 @@
 //! The objects that the request names go into its entry of the audit log, which the first commit
 //! writes.
 
+use crate::audit_stream::AuditStreams;
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
 use engine::access::{AccessControl, Caller};
@@ -26,6 +27,7 @@ pub(crate) struct Call {
     pub engine: Engine,
     pub access: AccessControl,
     pub audit: AuditLog,
+    pub audit_streams: AuditStreams,
     /// The simulated hardware; None: this server has none.
     pub sim: Option<Sim>,
     pub secrets: SecretStore,
@@ -96,7 +98,7 @@ impl GrpcServices {
 }
 
 /// Adds the objects of a request to its entry. A dry run has none.
-fn describe(draft: &AuditDraft, request: &Value) {
+pub(super) fn describe(draft: &AuditDraft, request: &Value) {
     if request.get("dry_run").and_then(Value::as_bool) == Some(true) {
         draft.leave_out();
         return;
