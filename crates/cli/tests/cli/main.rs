@@ -23,6 +23,7 @@ mod api_start;
 mod audit;
 mod audit_log;
 mod audit_streams;
+mod bodies;
 mod cluster;
 mod connection_limits;
 mod connections;
