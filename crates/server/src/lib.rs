@@ -25,6 +25,7 @@ mod seal_key;
 mod serve;
 mod summed_log;
 mod telemetry;
+pub mod untrusted;
 
 pub use database::{OfflineDatabase, RecoveredToken};
 pub use listener::{PeerAddress, PeerCertificates};

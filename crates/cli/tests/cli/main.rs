@@ -27,6 +27,7 @@ mod bodies;
 mod cluster;
 mod connection_limits;
 mod connections;
+mod corpora;
 mod crash;
 mod credentials;
 mod cross_site;
