@@ -9,6 +9,7 @@ mod chaos;
 mod conformance;
 mod debian;
 mod deploy_env;
+mod fuzz;
 mod json;
 mod mutants;
 mod peers;
@@ -53,7 +54,11 @@ Commands:
                      Without options: any seed, 5 minutes; `--minutes 0` runs one scenario.
   soak [--rounds N] [--seed N] [--minutes M]
                      Tests that take too long for every change: the test programs that depend on real time, N times
-                     (10) with every core busy, then chaos.
+                     (10) with every core busy; the attack of a page in a real browser; 2,000 idle
+                     connections and 500 watches; the fuzz targets; then chaos.
+  fuzz [--minutes M] [TARGET…]
+                     Fuzz what parses untrusted input, M minutes (1) for each target. `fuzz/corpus` has the inputs
+                     to begin with; the suite replays them.
   conformance --trees DIR
                      Read recorded BMCs with the Redfish client: each folder in DIR is one, with its resources
                      as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
@@ -100,6 +105,13 @@ fn main() -> ExitCode {
         },
         ["soak", options @ ..] => match soak::SoakOptions::parse(options) {
             Ok(options) => soak::run(&options),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
+        ["fuzz", options @ ..] => match fuzz::FuzzOptions::parse(options) {
+            Ok(options) => fuzz::run(&options),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);

@@ -2,6 +2,7 @@
 //! packages where that needs no password. A missing peer is a failure on CI; elsewhere its tests
 //! are skipped with a message.
 
+pub mod chromium;
 pub mod ipmi_sim;
 pub mod oidc_provider;
 pub mod packages;

@@ -2,10 +2,13 @@
 //!
 //! Other threads keep every core busy while the whole suite runs once and the test programs that
 //! wait for processes, peers or databases run several times: a test that depends on the speed of
-//! the host fails here. Then the chaos scenarios run for some minutes.
+//! the host fails here. Then come the attack of a page in a real browser, many idle connections and
+//! watches, the fuzz targets, and the chaos scenarios for some minutes.
 
 use crate::chaos;
-use crate::shell::Failure;
+use crate::fuzz;
+use crate::peers::chromium;
+use crate::shell::{self, Failure};
 use crate::test::{self, Peers, stage};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -54,7 +57,11 @@ pub fn run(options: &SoakOptions) -> Result<(), Failure> {
             }
         }
     });
+    let ran = stage("browser and load", || run_browser_and_load(&peers));
+    failures.extend(ran.err().map(|failure| format!("browser and load: {failure}")));
     drop(peers);
+    let ran = stage("fuzz", || fuzz::run(&fuzz::FuzzOptions::default()));
+    failures.extend(ran.err().map(|failure| format!("fuzz: {failure}")));
     if !failures.is_empty() {
         return Err(Failure::new(
             failures.join("\n"),
@@ -62,6 +69,16 @@ pub fn run(options: &SoakOptions) -> Result<(), Failure> {
         ));
     }
     stage("chaos", || chaos::run(&options.chaos))
+}
+
+/// The tests that the suite leaves out: they need a browser, or thousands of connections. They run
+/// without other load, because they print figures.
+fn run_browser_and_load(peers: &Peers) -> Result<(), Failure> {
+    let browser = chromium::find_or_install()?;
+    let mut tests = shell::cargo(["test", "--locked", "-p", "farrier", "--test", "soak"]);
+    tests.args(["--", "--nocapture", "--test-threads=1"]);
+    peers.set_variables(&mut tests);
+    test::run_tests(tests.env(chromium::VARIABLE, browser))
 }
 
 /// Does the work while other threads keep every core busy.

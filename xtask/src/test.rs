@@ -252,7 +252,7 @@ pub fn build() -> Result<Vec<TestProgram>, Failure> {
         shell::read_output(tests.arg("--message-format=json-render-diagnostics"), LINTS)?;
     // `cargo test` builds only what it would run.
     let mut others = linted(["test", "--workspace", "--locked", "--no-run"]);
-    shell::run(others.args(["--benches", "--test", "vm"]), LINTS)?;
+    shell::run(others.args(["--benches", "--test", "vm", "--test", "soak"]), LINTS)?;
     Ok(messages.lines().filter_map(TestProgram::parse).collect())
 }
 

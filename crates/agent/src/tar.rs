@@ -4,7 +4,7 @@
 //! everything else. Nothing is bootable before the checksum has been verified.
 
 mod boot;
-mod decompress;
+pub mod decompress;
 mod layout;
 
 use crate::disk::{DiskWriter, MIB};

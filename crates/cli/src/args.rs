@@ -321,8 +321,13 @@ pub enum ClientCommand {
     #[command(subcommand)]
     Role(RoleCommand),
     /// Show who asked for what, and check that the log is whole
-    #[command(subcommand)]
-    Audit(AuditCommand),
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  farrier audit --since 24h --who ada\n  \
+                      farrier audit --object machine-1 -o jsonl\n  \
+                      farrier audit --follow"
+    )]
+    Audit(AuditArgs),
     /// Check the database, and set rows aside that cannot be read
     #[command(subcommand)]
     Db(DbCommand),

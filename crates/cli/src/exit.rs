@@ -110,7 +110,7 @@ impl Failure {
             eprintln_quietly(&match format {
                 Format::Table | Format::Wide => format!("error: {}", self.message),
                 // YAML contains JSON.
-                Format::Json | Format::Yaml => self.form().to_string(),
+                Format::Json | Format::Jsonl | Format::Yaml => self.form().to_string(),
             });
         }
         self.exit
@@ -250,7 +250,7 @@ pub fn report_usage(error: &clap::Error, arguments: impl Iterator<Item = String>
             let _ = error.print();
             Exit::Refused
         }
-        format @ (Format::Json | Format::Yaml) => {
+        format @ (Format::Json | Format::Jsonl | Format::Yaml) => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             Failure::refused(text.trim_end()).report(format)

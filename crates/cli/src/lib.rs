@@ -175,7 +175,7 @@ async fn run_client_command(
         ClientCommand::Console => access::console(client, screen).await,
         ClientCommand::Token(command) => access::run_token(client, screen, command).await,
         ClientCommand::Role(command) => access::run_role(client, screen, command).await,
-        ClientCommand::Audit(command) => audit::run(client, screen, command).await,
+        ClientCommand::Audit(args) => audit::run(client, screen, args).await,
         ClientCommand::Db(command) => db::run(client, screen, command).await,
         ClientCommand::Secret(command) => secret::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,

@@ -21,6 +21,8 @@ pub enum Format {
     Wide,
     /// Every field as JSON; keys in alphabetical order, states by the words that filters take
     Json,
+    /// JSON, one object per line
+    Jsonl,
     /// The same as YAML
     Yaml,
 }
@@ -53,7 +55,7 @@ impl Screen {
     pub fn is_human(&self) -> bool {
         match self.format {
             Format::Table | Format::Wide => true,
-            Format::Json | Format::Yaml => false,
+            Format::Json | Format::Jsonl | Format::Yaml => false,
         }
     }
 
@@ -126,6 +128,7 @@ impl Screen {
         let text = match self.format {
             Format::Table | Format::Wide => words(),
             Format::Json => json(&form()?)?,
+            Format::Jsonl => json_lines(&form()?),
             Format::Yaml => yaml(&form()?)?,
         };
         self.print_raw(&text)
@@ -154,7 +157,7 @@ impl Screen {
     ) -> Result<()> {
         match self.format {
             Format::Table | Format::Wide => self.print_line(&words(value)),
-            Format::Json => {
+            Format::Json | Format::Jsonl => {
                 let line = json_form::to_json(value);
                 self.print_raw(&format!("{line}\n"))
             }
@@ -175,6 +178,14 @@ fn json(value: &Value) -> Result<String> {
     let mut text = serde_json::to_string_pretty(value).map_err(unserializable)?;
     text.push('\n');
     Ok(text)
+}
+
+/// One line for each result of a list.
+fn json_lines(value: &Value) -> String {
+    match value.as_array() {
+        Some(values) => values.iter().map(|value| format!("{value}\n")).collect(),
+        None => format!("{value}\n"),
+    }
 }
 
 fn yaml(value: &Value) -> Result<String> {
@@ -227,6 +238,15 @@ mod tests {
         let keys = ["\"labels\"", "\"machine_id\"", "\"spec\"", "\"status\"", "\"version\""];
         let at = keys.map(|key| text.find(key).unwrap());
         assert!(at.is_sorted(), "{text}");
+    }
+
+    #[test]
+    fn json_lines_have_one_object_each() {
+        let text = json_lines(&own_forms(&[machine(), machine()]));
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines, [json_form::to_json(&machine()), json_form::to_json(&machine())]);
+        assert_eq!(json_lines(&json_form::to_json(&machine())), text[..text.len() / 2]);
     }
 
     #[test]

@@ -10,10 +10,11 @@ use model::audit::{AuditCheck, AuditEntry, AuditOutcome, AuditSeal, StoredAuditE
 use ring::hmac;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{AuditDraft, AuditQuery, Result, Store, Tx};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// How long an entry may wait for its seal.
 const SEAL_DELAY: Duration = Duration::from_millis(500);
@@ -36,6 +37,8 @@ pub struct AuditLog {
 #[derive(Default)]
 struct Pending {
     changed: Notify,
+    /// Changes when this replica has sealed entries.
+    sealed: watch::Sender<()>,
     refusals: Mutex<BTreeMap<RefusalKey, AuditEntry>>,
 }
 
@@ -72,17 +75,9 @@ impl AuditLog {
     pub fn count_refusal(&self, entry: AuditEntry, reason: &str) {
         let at = (self.clock)();
         let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = match refusals.len() < MAX_KINDS_OF_REFUSALS {
-            true => (entry.user.clone(), entry.call.clone(), reason.to_string()),
-            false => (String::new(), String::new(), reason.to_string()),
-        };
-        let counted = refusals.entry(key).or_insert_with(|| {
-            let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 0 };
-            AuditEntry { at, outcome, ..entry }
-        });
-        if let AuditOutcome::Refused { count, .. } = &mut counted.outcome {
-            *count += 1;
-        }
+        let key = (entry.user.clone(), entry.call.clone(), reason.to_string());
+        let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 1 };
+        add_refusal(&mut refusals, key, AuditEntry { at, outcome, ..entry });
         self.pending.changed.notify_one();
     }
 
@@ -120,7 +115,7 @@ impl AuditLog {
             // They are counted on, and written when the database answers.
             let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             for (key, entry) in counted {
-                refusals.entry(key).or_insert(entry);
+                add_refusal(&mut refusals, key, entry);
             }
             return Err(error);
         }
@@ -136,10 +131,51 @@ impl AuditLog {
             }
             let key = self.key.clone();
             let sealed = self.store.write("seal_audit", key, |key, tx| Box::pin(seal(tx, key)));
-            if sealed.await? < MAX_SEALED_AT_ONCE {
+            let sealed = sealed.await?;
+            self.pending.sealed.send_replace(());
+            if sealed < MAX_SEALED_AT_ONCE {
                 return Ok(());
             }
         }
+    }
+
+    /// Changes when this replica has sealed entries. Other replicas seal too, so a reader also
+    /// polls.
+    pub fn sealed(&self) -> watch::Receiver<()> {
+        self.pending.sealed.subscribe()
+    }
+
+    /// Sealed entries after a position, in the order of the chain, and the end of the chain at that
+    /// time.
+    pub async fn sealed_after(
+        &self,
+        query: AuditQuery,
+        after: i64,
+        limit: i64,
+    ) -> Result<(Vec<StoredAuditEntry>, AuditSeal)> {
+        let input = (query, after, limit);
+        let found = self.store.scan(input, |(query, after, limit), tx| {
+            Box::pin(async move {
+                let head = tx.audit_head().await?;
+                Ok((tx.sealed_audit_entries(query, *after, *limit).await?, head))
+            })
+        });
+        found.await
+    }
+
+    /// Whether the chain contains this seal at its position.
+    pub async fn contains(&self, seal: &AuditSeal) -> Result<bool> {
+        let position = seal.position;
+        let found = self.store.scan(position, |at, tx| Box::pin(tx.audit_seal_at(*at)));
+        Ok(found.await?.as_deref() == Some(seal.seal.as_str()))
+    }
+
+    /// The end of the chain and the number of entries after it.
+    pub async fn end(&self) -> Result<(AuditSeal, i64)> {
+        let end = self.store.scan((), |(), tx| {
+            Box::pin(async move { Ok((tx.audit_head().await?, tx.count_unsealed_audit().await?)) })
+        });
+        end.await
     }
 
     /// Entries before a sequence number, the newest first.
@@ -176,10 +212,7 @@ impl AuditLog {
                 break;
             }
         }
-        let rest = self.store.scan((), |(), tx| {
-            Box::pin(async move { Ok((tx.audit_head().await?, tx.count_unsealed_audit().await?)) })
-        });
-        let (recorded, unsealed) = rest.await?;
+        let (recorded, unsealed) = self.end().await?;
         // Entries may have been sealed since the last page.
         if recorded.position <= after || self.chain_ends_at(after).await? {
             check.finish(Some(&recorded));
@@ -195,6 +228,29 @@ impl AuditLog {
     async fn chain_ends_at(&self, position: i64) -> Result<bool> {
         let next = self.store.scan(position, |after, tx| Box::pin(tx.audit_chain(*after, 1)));
         Ok(next.await?.is_empty())
+    }
+}
+
+/// Adds an entry to those of its kind. Kinds beyond the limit are counted together.
+fn add_refusal(
+    refusals: &mut BTreeMap<RefusalKey, AuditEntry>,
+    key: RefusalKey,
+    entry: AuditEntry,
+) {
+    let is_full = refusals.len() >= MAX_KINDS_OF_REFUSALS && !refusals.contains_key(&key);
+    let key = if is_full { (String::new(), String::new(), key.2) } else { key };
+    match refusals.entry(key) {
+        Entry::Vacant(vacant) => drop(vacant.insert(entry)),
+        Entry::Occupied(mut counted) => {
+            let outcomes = (&mut counted.get_mut().outcome, entry.outcome);
+            if let (
+                AuditOutcome::Refused { count, .. },
+                AuditOutcome::Refused { count: more, .. },
+            ) = outcomes
+            {
+                *count += more;
+            }
+        }
     }
 }
 
@@ -216,4 +272,50 @@ fn hash(key: &hmac::Key, before: &str, text: &str) -> String {
     context.update(b"\n");
     context.update(text.as_bytes());
     context.sign().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::time::Timestamp;
+
+    fn refused(user: &str, count: u64) -> (RefusalKey, AuditEntry) {
+        let entry = AuditEntry::of(None, "farrier.v1.A/B", Timestamp::from_micros(7));
+        let outcome = AuditOutcome::Refused { reason: "NO".into(), count };
+        let key = (user.into(), entry.call.clone(), "NO".into());
+        (key, AuditEntry { user: user.into(), outcome, ..entry })
+    }
+
+    fn total(refusals: &BTreeMap<RefusalKey, AuditEntry>) -> u64 {
+        let counts = refusals.values().map(|entry| match entry.outcome {
+            AuditOutcome::Refused { count, .. } => count,
+            AuditOutcome::Accepted => 0,
+        });
+        counts.sum()
+    }
+
+    #[test]
+    fn refusals_are_counted_by_kind_and_none_is_lost() {
+        let mut refusals = BTreeMap::new();
+        for (user, count) in [("ada", 1), ("ada", 1), ("bob", 1), ("ada", 40)] {
+            let (key, entry) = refused(user, count);
+            add_refusal(&mut refusals, key, entry);
+        }
+        assert_eq!((refusals.len(), total(&refusals)), (2, 43));
+    }
+
+    #[test]
+    fn very_many_kinds_are_bounded_and_counted() {
+        let mut refusals = BTreeMap::new();
+        for user in 0..10 * MAX_KINDS_OF_REFUSALS {
+            let (key, entry) = refused(&format!("user-{user}"), 1);
+            add_refusal(&mut refusals, key, entry);
+        }
+        assert_eq!(refusals.len(), MAX_KINDS_OF_REFUSALS + 1);
+        assert_eq!(total(&refusals), 10 * MAX_KINDS_OF_REFUSALS as u64);
+        // A kind that is known is still counted by itself.
+        let (key, entry) = refused("user-7", 5);
+        add_refusal(&mut refusals, key.clone(), entry);
+        assert_eq!(refusals[&key].outcome, AuditOutcome::Refused { reason: "NO".into(), count: 6 });
+    }
 }

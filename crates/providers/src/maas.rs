@@ -23,6 +23,7 @@ mod region;
 mod request;
 mod status;
 mod storage;
+mod untrusted;
 
 pub use address::Address;
 pub use hardware::{BlockDevice, Interface, Link, LinkMode, NamedResource, Subnet, Vlan};
@@ -40,6 +41,7 @@ pub use request::{
 };
 pub use status::Status;
 pub use storage::StorageLayout;
+pub use untrusted::read_maas_answer;
 
 use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
 use crate::secret_mask::SecretMask;

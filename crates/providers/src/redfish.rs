@@ -29,6 +29,7 @@ mod shelf;
 mod system;
 mod task;
 mod unauthenticated;
+mod untrusted;
 mod update;
 
 pub use crate::peer_login::Login;
@@ -47,6 +48,7 @@ pub use shelf::Shelf;
 pub use system::{System, SystemSelector, SystemSummary};
 pub use task::{TaskRef, TaskState, TaskStatus};
 pub use unauthenticated::UnauthenticatedBmc;
+pub use untrusted::read_redfish_answer;
 pub use update::{FirmwareImage, UpdateMethod, UpdateService, UpdateServiceState};
 
 use crate::http_client::{Endpoint, Fingerprint, Timeouts, Trust};

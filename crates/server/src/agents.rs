@@ -6,7 +6,7 @@
 //! while the database does not answer, every request is answered with "try again". The crate `wire`
 //! has the message formats; `convert` reads them.
 
-mod convert;
+pub(crate) mod convert;
 
 use crate::config::Nodes;
 use crate::netboot::{send, session};

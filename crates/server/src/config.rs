@@ -2,6 +2,7 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
+mod audit;
 mod connections;
 mod database_url;
 mod datacenter;
@@ -14,6 +15,7 @@ mod tls;
 
 use crate::listener::ListenerName;
 use crate::listener::limits::{DescriptorPlan, ListenerLimits};
+pub use audit::Audit;
 pub use connections::Connections;
 pub use database_url::{DatabaseUrl, PASSWORD_VARIABLE};
 pub use datacenter::Datacenter;
@@ -77,6 +79,7 @@ pub struct Config {
     pub agent_tls: Tls,
     pub oidc: Oidc,
     pub connections: Connections,
+    pub audit: Audit,
     pub log: Log,
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
@@ -215,6 +218,7 @@ impl Default for Config {
             agent_tls: Tls::default(),
             oidc: Oidc::default(),
             connections: Connections::default(),
+            audit: Audit::default(),
             log: Log::default(),
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
@@ -366,7 +370,7 @@ impl Default for Sim {
     }
 }
 
-fn host_name() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/etc/hostname").ok()?;
     Some(name.trim().to_string()).filter(|name| !name.is_empty())
 }
@@ -432,6 +436,7 @@ impl Config {
         self.agent_tls().check("agent_tls")?;
         self.oidc.check()?;
         self.connections.check()?;
+        self.audit.check()?;
         self.nodes.check(self.agent_tls().is_on())?;
         self.retention.check()
     }

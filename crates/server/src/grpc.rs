@@ -29,11 +29,14 @@ mod site;
 pub(crate) mod status;
 mod stream;
 mod switch;
+mod untrusted;
 mod update;
 
+pub(crate) use audit::audit_entry;
 pub(crate) use call::{Call, GrpcServices};
 pub(crate) use convert::{INITIATOR, plan_from, time};
 pub(crate) use node::workflow_kind;
+pub(crate) use untrusted::{read_page_token, read_request};
 
 use engine::Engine;
 use proto::v1;

@@ -6,6 +6,7 @@
 //! hardware or decides anything about a machine.
 
 mod agents;
+mod audit_stream;
 mod auth;
 pub mod config;
 mod console;
@@ -25,6 +26,7 @@ mod seal_key;
 mod serve;
 mod summed_log;
 mod telemetry;
+pub mod untrusted;
 
 pub use database::{OfflineDatabase, RecoveredToken};
 pub use listener::{PeerAddress, PeerCertificates};

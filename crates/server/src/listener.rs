@@ -15,6 +15,7 @@ mod tests;
 pub(crate) mod tls;
 
 pub use peer::{PeerAddress, PeerCertificates};
+pub(crate) use tls::read_certificate;
 
 use crate::listener::limits::ListenerLimits;
 use activity::Activity;

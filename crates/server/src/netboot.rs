@@ -8,7 +8,7 @@
 //! writes the messages of the deploy environment, `manifest` signs them.
 
 pub mod artifacts;
-mod convert;
+pub(crate) mod convert;
 pub mod dhcp;
 mod manifest;
 mod script;

@@ -1,7 +1,7 @@
 //! Refuses requests that a foreign web page may have caused. A browser on an operator's computer
 //! reaches loopback and private networks too, so the address of a listener is no boundary.
 //!
-//! Three checks, on every listener, before a request is routed:
+//! Four checks, on every listener, before a request is routed:
 //!
 //! - The host is an IP address, `localhost`, or a name of this server. A page whose own name was
 //!   pointed at this address (DNS rebinding) sends another one.
@@ -9,6 +9,7 @@
 //! - A request that is not a plain read has the content type of the API. A page cannot send that
 //!   type to another site without permission, and none is given. The forms of the console are an
 //!   exception: the browser must say that they come from this server.
+//! - The body is not compressed: nothing here would unpack it.
 
 use crate::auth;
 use axum::Router;
@@ -51,6 +52,7 @@ enum GuardRefusal {
     UnknownHost,
     CrossSite,
     ContentType,
+    Compressed,
 }
 
 #[derive(Debug)]
@@ -90,6 +92,9 @@ impl RequestGuard {
         }
         if is_cross_site(authority.as_deref(), headers) && !is_link(method, headers) {
             return Err(GuardRefusal::CrossSite);
+        }
+        if text(headers, &header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+            return Err(GuardRefusal::Compressed);
         }
         let reads = matches!(*method, Method::GET | Method::HEAD);
         let typed = text(headers, &header::CONTENT_TYPE)
@@ -135,6 +140,9 @@ impl RequestGuard {
             GuardRefusal::ContentType => {
                 let message = format!("send the content type {}", self.api.content_type());
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+            }
+            GuardRefusal::Compressed => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send the body without compression".into())
             }
         };
         let grpc = text(headers, &header::CONTENT_TYPE).is_some_and(|found| has_type(found, GRPC));
@@ -184,7 +192,7 @@ fn is_link(method: &Method, headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::GuardRefusal::{ContentType, CrossSite, UnknownHost};
+    use super::GuardRefusal::{Compressed, ContentType, CrossSite, UnknownHost};
     use super::*;
 
     fn check(request: &[&str]) -> Result<(), GuardRefusal> {
@@ -274,6 +282,16 @@ mod tests {
             (["POST /sign-in", HERE, "content-type: text/plain", own], Err(ContentType)),
         ] {
             assert_eq!(check(&lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_compressed_body_is_refused() {
+        for (coding, expected) in
+            [("identity", Ok(())), ("gzip", Err(Compressed)), ("identity, br", Err(Compressed))]
+        {
+            let header = format!("content-encoding: {coding}");
+            assert_eq!(check(&[CALL, HERE, GRPC_TYPE, &header]), expected, "{coding}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
+use crate::audit_stream::AuditStreams;
 use crate::auth::{self, AdminToken};
 use crate::config::{Config, Tls};
 use crate::grpc::{self, Call, GrpcServices};
@@ -105,6 +106,7 @@ async fn run_server(
     let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
     tokio::spawn(audit.clone().run_sealing());
     let oidc = open_oidc(&config)?;
+    let audit_streams = AuditStreams::start(&config.audit, &config.data_dir, &audit);
     let providers = open_providers(&config, &secrets, sim.as_ref())?;
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
@@ -122,6 +124,7 @@ async fn run_server(
     let services = Call {
         access: access.clone(),
         audit: audit.clone(),
+        audit_streams,
         artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),
         engine: engine.clone(),

@@ -132,6 +132,7 @@ fn describe() {
     );
     describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
     describe_connections();
+    describe_audit_streams();
     describe_nodes();
 }
 
@@ -151,6 +152,18 @@ fn describe_connections() {
             .increment(0);
         }
     }
+}
+
+fn describe_audit_streams() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_counter!(
+        "farrier_audit_stream_failures_total",
+        "Failed attempts to send the audit log to its file or to syslog, by stream."
+    );
+    describe_gauge!(
+        "farrier_audit_stream_waiting",
+        "Sealed entries of the audit log that a stream has not sent, by stream."
+    );
 }
 
 fn describe_nodes() {

@@ -1,7 +1,7 @@
 //! The audit log: entries in the commits of their requests, and the chain that is sealed later.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::value::{Row, values};
+use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
 use model::audit::{AuditEntry, AuditOutcome, AuditSeal, StoredAuditEntry};
 use model::time::Timestamp;
@@ -57,6 +57,28 @@ pub struct AuditQuery {
 const COLUMNS: &str = "seq, at, user_name, method, token_id, peer, call_name, objects, reference, \
                        remark, reason, occurrences, operation_id, position, seal";
 
+/// The condition of a search: its values are $2 to $7.
+const MATCHES: &str = "at >= $2 AND ($3 = '' OR user_name = $3) \
+                       AND ($4 = '' OR objects = $4 OR operation_id = $4 \
+                            OR objects LIKE $5 ESCAPE '!' OR objects LIKE $6 ESCAPE '!' \
+                            OR objects LIKE $7 ESCAPE '!')";
+
+/// The values of a search. `from` is $1 and `limit` is $8.
+fn search_values(query: &AuditQuery, from: i64, limit: i64) -> Vec<Value> {
+    let object = query.object.replace('!', "!!").replace('%', "!%").replace('_', "!_");
+    values![
+        from,
+        query.since.map_or(i64::MIN, Timestamp::as_micros),
+        query.user.as_str(),
+        query.object.as_str(),
+        format!("{object}\n%"),
+        format!("%\n{object}"),
+        format!("%\n{object}\n%"),
+        limit,
+    ]
+    .to_vec()
+}
+
 impl Tx {
     pub fn insert_audit_entry(&mut self, entry: &AuditEntry) -> Result<()> {
         let (reason, count) = match &entry.outcome {
@@ -91,24 +113,33 @@ impl Tx {
         limit: i64,
     ) -> Result<Vec<StoredAuditEntry>> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM audit_entries WHERE seq < $1 AND at >= $2 \
-             AND ($3 = '' OR user_name = $3) \
-             AND ($4 = '' OR objects = $4 OR operation_id = $4 OR objects LIKE $5 \
-                  OR objects LIKE $6 OR objects LIKE $7) \
+            "SELECT {COLUMNS} FROM audit_entries WHERE seq < $1 AND {MATCHES} \
              ORDER BY seq DESC LIMIT $8"
         );
-        let object = query.object.as_str();
-        let values = values![
-            before.unwrap_or(i64::MAX),
-            query.since.map_or(i64::MIN, Timestamp::as_micros),
-            query.user.as_str(),
-            object,
-            format!("{object}\n%"),
-            format!("%\n{object}"),
-            format!("%\n{object}\n%"),
-            limit,
-        ];
-        self.query(&sql, values).await?.iter().map(stored).collect()
+        let values = search_values(query, before.unwrap_or(i64::MAX), limit);
+        self.query(&sql, &values).await?.iter().map(stored).collect()
+    }
+
+    /// Sealed entries after a position, in the order of the chain.
+    pub async fn sealed_audit_entries(
+        &mut self,
+        query: &AuditQuery,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<StoredAuditEntry>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM audit_entries WHERE position > $1 AND {MATCHES} \
+             ORDER BY position LIMIT $8"
+        );
+        let values = search_values(query, after, limit);
+        self.query(&sql, &values).await?.iter().map(stored).collect()
+    }
+
+    /// The seal at a position of the chain.
+    pub async fn audit_seal_at(&mut self, position: i64) -> Result<Option<String>> {
+        let sql = "SELECT seal FROM audit_entries WHERE position = $1";
+        let row = self.query_one(sql, values![position]).await?;
+        row.map(|row| row.text(0).map(String::from)).transpose()
     }
 
     pub async fn has_unsealed_audit(&mut self) -> Result<bool> {

@@ -84,6 +84,7 @@ impl ClusterMap {
         let mut builder = MapBuilder {
             header,
             file_size,
+            table_bytes: 0,
             map: ClusterMap { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
         };
         builder.add_table(0, &head)?;
@@ -114,6 +115,8 @@ impl ClusterMap {
 struct MapBuilder<'a> {
     header: &'a Header,
     file_size: u64,
+    /// The bytes of all tables that were read.
+    table_bytes: u64,
     map: ClusterMap,
 }
 
@@ -129,6 +132,11 @@ impl MapBuilder<'_> {
                 "a table at byte {at} lies outside of the image; is the file whole?"
             ))
             .into());
+        }
+        // Tables that are used again and again would make a large map of a small file.
+        self.table_bytes += length;
+        if self.table_bytes > self.file_size {
+            return Err(Failure::image_broken("the tables of the image overlap").into());
         }
         let mut bytes = vec![0; length as usize];
         reader.seek(at)?;

@@ -224,6 +224,30 @@ fn truncated_images_are_refused() {
     }
 }
 
+/// A file of a megabyte whose first table names the same second table again and again. Its map
+/// would have millions of entries.
+#[test]
+fn a_table_that_is_used_again_and_again_is_refused() {
+    let cluster = 1_usize << 16;
+    let tables = 8_000_u64;
+    let mut file = plain().file();
+    file.truncate(104);
+    file.resize(16 * cluster, 0);
+    file[20..24].copy_from_slice(&16_u32.to_be_bytes());
+    file[24..32].copy_from_slice(&(tables * 8_192 * cluster as u64).to_be_bytes());
+    file[36..40].copy_from_slice(&(tables as u32).to_be_bytes());
+    file[40..48].copy_from_slice(&(cluster as u64).to_be_bytes());
+    for at in 0..tables as usize {
+        let entry = (2 * cluster as u64).to_be_bytes();
+        file[cluster + at * 8..cluster + at * 8 + 8].copy_from_slice(&entry);
+    }
+    let refused = write_and_read_back(file, Vec::new(), 3 << 20).unwrap_err();
+    assert!(
+        matches!(&refused, DeployError::Failed(failure) if failure.message.contains("overlap")),
+        "{refused:?}"
+    );
+}
+
 /// Tables that differ between the first read and the stream.
 #[test]
 fn changed_tables_are_detected() {

@@ -106,7 +106,7 @@ impl EmptyServer {
 
     /// Measures empty calls with this many clients.
     pub async fn calls(&self, clients: usize, span: Duration) -> Outcome<tally::Tally> {
-        let channels = fleet::channels(&self.url, clients).await?;
+        let channels = fleet::channels(&self.url, clients, None).await?;
         let each = channels.into_iter().cycle().take(clients).map(|channel| {
             move |_turn| {
                 let channel = channel.clone();
@@ -118,7 +118,7 @@ impl EmptyServer {
 
     /// Measures events per second over this many streams, as fast as they can be sent and read.
     pub async fn streamed_per_second(&self, streams: usize, span: Duration) -> Outcome<f64> {
-        let channels = fleet::channels(&self.url, streams).await?;
+        let channels = fleet::channels(&self.url, streams, None).await?;
         let begun = Instant::now();
         let mut readers = Vec::new();
         for channel in channels.into_iter().cycle().take(streams) {

@@ -3,12 +3,14 @@
 use crate::client::ClientPool;
 use crate::{Bench, Outcome, Store};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tokio_rustls::rustls;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Endpoint;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
 /// The administrator's token of every server in the benchmark.
@@ -30,6 +32,8 @@ impl Interceptor for BenchToken {
     }
 }
 
+/// The file of the server's certificate.
+const CERTIFICATE: &str = "server.pem";
 /// The maximum number of connections; more clients share them.
 const MAX_CHANNELS: usize = 8;
 /// So rare that none occurs during a measurement.
@@ -76,12 +80,14 @@ pub struct Setup {
     pub probes: Probes,
     /// The number of past runs in the database.
     pub past_runs: u64,
+    /// Whether the listener has TLS.
+    pub tls: bool,
 }
 
 impl Setup {
     pub fn new(store: Store) -> Self {
         let (hardware, run_slots, probes) = (Hardware::Prompt, RunSlots::Default, Probes::Seldom);
-        Self { store, machines: 0, hardware, run_slots, probes, past_runs: 0 }
+        Self { store, machines: 0, hardware, run_slots, probes, past_runs: 0, tls: false }
     }
 
     pub fn machines(self, machines: usize) -> Self {
@@ -104,6 +110,10 @@ impl Setup {
         Self { past_runs, ..self }
     }
 
+    pub fn tls(self, tls: bool) -> Self {
+        Self { tls, ..self }
+    }
+
     fn config(&self, dir: &Path, database: &str) -> String {
         let interval = match self.probes {
             Probes::Seldom => format!("interval_ms = {SELDOM_MS}"),
@@ -124,9 +134,17 @@ impl Setup {
         };
         let machines = self.machines;
         let token = dir.with_file_name("bench.token");
+        let tls = match self.tls {
+            true => {
+                let (certificate, key) =
+                    (dir.with_file_name(CERTIFICATE), dir.with_file_name("server.key"));
+                format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n")
+            }
+            false => String::new(),
+        };
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = \"bench\"\nadmin_token_file = {token:?}\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
+             replica_name = \"bench\"\nadmin_token_file = {token:?}\n{tls}[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
              [probes]\n{interval}\n[sim]\nenabled = true\nmachines = {machines}\nimages = [\"ubuntu-2204\"]\n{hardware}\n\
              [nodes]\nsilence_seconds = {SELDOM_SECONDS}\nreconcile_seconds = {SELDOM_SECONDS}\n"
         )
@@ -190,26 +208,36 @@ impl Fleet {
     }
 
     pub async fn channel(&self) -> Outcome<Channel> {
-        connect(&self.url).await
+        connect(&self.url, self.certificate()?).await
     }
 
     /// This many clients, on a few connections.
     pub async fn client_pool(&self, clients: usize) -> Outcome<ClientPool> {
-        ClientPool::gather(channels(&self.url, clients).await?, clients).await
+        let certificate = self.certificate()?;
+        ClientPool::gather(channels(&self.url, clients, certificate).await?, clients).await
     }
 
     /// Reads a counter or gauge from the metrics endpoint.
     pub fn metric(&self, name: &str) -> Outcome<f64> {
-        let address = self.url.trim_start_matches("http://");
+        let address = self.url.split("://").nth(1).unwrap_or_default();
         let mut stream = std::net::TcpStream::connect(address)?;
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page)?;
+        let page = match self.certificate()? {
+            None => read_metrics(&mut stream, address)?,
+            Some(certificate) => {
+                let session = tls_session(&certificate)?;
+                read_metrics(&mut rustls::StreamOwned::new(session, stream), address)?
+            }
+        };
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(value.ok_or_else(|| format!("no metric {name}"))?.trim().parse()?)
+    }
+
+    /// The server's own certificate, if it has TLS.
+    fn certificate(&self) -> Outcome<Option<String>> {
+        match self.setup.tls {
+            true => Ok(Some(std::fs::read_to_string(self.dir.join(CERTIFICATE))?)),
+            false => Ok(None),
+        }
     }
 
     /// The server's log of warnings and errors; empty if all is well.
@@ -236,17 +264,66 @@ pub fn machine(index: usize) -> String {
     format!("sim-{:05}", index + 1)
 }
 
-pub async fn channels(url: &str, clients: usize) -> Outcome<Vec<Channel>> {
+pub async fn channels(
+    url: &str,
+    clients: usize,
+    certificate: Option<String>,
+) -> Outcome<Vec<Channel>> {
     let mut channels = Vec::new();
     for _ in 0..clients.clamp(1, MAX_CHANNELS) {
-        channels.push(connect(url).await?);
+        channels.push(connect(url, certificate.clone()).await?);
     }
     Ok(channels)
 }
 
-async fn connect(url: &str) -> Outcome<Channel> {
-    let connected = Endpoint::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?;
-    Ok(InterceptedService::new(connected, BenchToken))
+/// Connects, with TLS if the server has a certificate.
+async fn connect(url: &str, certificate: Option<String>) -> Outcome<Channel> {
+    let mut endpoint = Endpoint::from_shared(url.to_string())?.tcp_nodelay(true);
+    if let Some(certificate) = certificate {
+        let trusted = Certificate::from_pem(certificate);
+        endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(trusted))?;
+    }
+    Ok(InterceptedService::new(endpoint.connect().await?, BenchToken))
+}
+
+fn read_metrics(stream: &mut (impl Read + Write), address: &str) -> Outcome<String> {
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut page = Vec::new();
+    // A server that closes the connection without an end of TLS has sent the page all the same.
+    if let Err(error) = stream.read_to_end(&mut page)
+        && error.kind() != std::io::ErrorKind::UnexpectedEof
+    {
+        return Err(error.into());
+    }
+    Ok(String::from_utf8(page)?)
+}
+
+fn tls_session(certificate: &str) -> Outcome<rustls::ClientConnection> {
+    use rustls::pki_types::pem::PemObject;
+    let certificate = rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes())?;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate)?;
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1")?;
+    Ok(rustls::ClientConnection::new(std::sync::Arc::new(config), name)?)
+}
+
+/// Writes a certificate for loopback and its key.
+fn write_certificate(dir: &Path) -> Outcome<()> {
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = rcgen::CertificateParams::new(["127.0.0.1".to_string()])?;
+    std::fs::write(dir.join(CERTIFICATE), certificate.self_signed(&key)?.pem())?;
+    let mut options = std::fs::File::options();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(dir.join("server.key"))?;
+    Ok(file.write_all(key.serialize_pem().as_bytes())?)
 }
 
 /// Fills a database with past runs before the server opens it.
@@ -272,6 +349,9 @@ fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)>
     let file = dir.join("farrier.toml");
     std::fs::write(&file, setup.config(&dir.join("data"), database))?;
     std::fs::write(dir.join("bench.token"), TOKEN)?;
+    if setup.tls {
+        write_certificate(dir)?;
+    }
     let log = std::fs::File::options().create(true).append(true).open(dir.join("server.log"))?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     command.args(["serve", "--config"]).arg(&file).stderr(log);
@@ -290,7 +370,7 @@ pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
     }
-    let url = line.split_whitespace().find(|name| name.starts_with("http://"));
+    let url = line.split_whitespace().find(|name| name.starts_with("http") && name.contains("://"));
     let Some(url) = url.map(|url| url.trim_end_matches(',').to_string()) else {
         let _ = child.kill();
         child.wait()?;

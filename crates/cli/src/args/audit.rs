@@ -3,11 +3,21 @@
 use super::access::parse_lifetime;
 use super::*;
 
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    #[command(subcommand)]
+    pub command: Option<AuditCommand>,
+    /// Without a subcommand the log is listed.
+    #[command(flatten)]
+    pub list: AuditListArgs,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
     /// List who asked for what, the newest first
     #[command(after_help = "Examples:\n  farrier audit list --since 24h --user ada\n  \
-                      farrier audit list --object machine-1 -o json")]
+                      farrier audit list --object machine-1 -o jsonl\n  \
+                      farrier audit list --follow")]
     List(AuditListArgs),
     /// Check that no entry was changed or removed
     #[command(
@@ -15,6 +25,8 @@ pub enum AuditCommand {
                       farrier audit verify --checkpoint 1042:9f3c…"
     )]
     Verify(AuditVerifyArgs),
+    /// Show the end of the log, and whether its streams keep up
+    Status,
 }
 
 #[derive(Debug, Args)]
@@ -23,7 +35,7 @@ pub struct AuditListArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub since: Option<Duration>,
     /// Only entries of this user
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, visible_alias = "who", default_value = "", hide_default_value = true)]
     pub user: String,
     /// Only entries that name this object, or started this operation
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
@@ -32,6 +44,9 @@ pub struct AuditListArgs {
     #[arg(long, value_name = "N", default_value = "100", hide_default_value = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
+    /// Print the entries in the order of the log, and then new ones as they are sealed
+    #[arg(long, short)]
+    pub follow: bool,
 }
 
 #[derive(Debug, Args)]

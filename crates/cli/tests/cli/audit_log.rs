@@ -10,6 +10,8 @@ use std::time::Instant;
 
 /// SQL belongs to the store crate, even for a test that attacks the database.
 const TAMPER: &str = include_str!("../../../store/tests/tamper_audit.sql");
+const LOSE: &str = include_str!("../../../store/tests/lose_audit.sql");
+const FIND: &str = include_str!("../../../store/tests/find_audit.sql");
 const TRUNCATE: &str = include_str!("../../../store/tests/truncate_audit.sql");
 
 fn entries(server: &str, line: &str) -> Vec<Value> {
@@ -99,4 +101,55 @@ async fn tampered(env: &TestServer, url: &str) {
     damage(env, TRUNCATE).await;
     expect(url, "audit verify", 1, &["entries 3 to ", "are missing"]);
     expect(url, &with_checkpoint, 1, &["of the checkpoint is missing"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destructive_request_that_cannot_be_logged_is_refused() {
+    on_both("zero", not_logged).await;
+}
+
+async fn not_logged(env: &TestServer, mut api: Clients) {
+    api.in_maintenance("m-1").await;
+    let request = || v1::ReimageMachineRequest {
+        machine_id: "m-1".into(),
+        request_id: "r-1".into(),
+        image_ref: "rhel-9".into(),
+        ..Default::default()
+    };
+    damage(env, LOSE).await;
+    let refused = api.machines.reimage_machine(request()).await.unwrap_err();
+    assert_ne!(refused.code(), tonic::Code::Ok, "{refused:?}");
+    assert!(api.list_runs("type=REIMAGE").await.is_empty(), "it started");
+    damage(env, FIND).await;
+    // The same request is accepted once it can be logged.
+    let run = api.machines.reimage_machine(request()).await.unwrap().into_inner();
+    api.finished(&run.operation_id).await;
+    let logged = entries(&env.server.url(), &format!("--object {}", run.operation_id));
+    assert_eq!(logged.len(), 1, "{logged:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_found_by_its_whole_name() {
+    let (env, mut api) = TestServer::open("zero").await;
+    for id in ["a_b", "axb", "a_b_c"] {
+        api.register(id).await;
+    }
+    let url = env.server.url();
+    let found = entries(&url, "--object a_b");
+    assert!(!found.is_empty());
+    for entry in found {
+        let objects = entry["object_ids"].as_array().unwrap();
+        assert!(objects.contains(&"a_b".into()), "{entry:#}");
+    }
+    assert_eq!(entries(&url, "--object %"), Vec::<Value>::new());
+    // The form of the command without a subcommand, and one object per line.
+    let lines = expect(&url, "audit --since 1h --who admin --object axb -o jsonl", 0, &[]);
+    let listed = entries(&url, "--since 1h --user admin --object axb");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // They may have been sealed in between.
+    let sequences = |entries: &[Value]| -> Vec<Value> {
+        entries.iter().map(|entry| entry["sequence"].clone()).collect()
+    };
+    assert_eq!(sequences(&lines), sequences(&listed));
+    assert!(!lines.is_empty());
 }

@@ -6,6 +6,7 @@
 //! writes.
 
 use super::status::OrStatus;
+use crate::audit_stream::AuditStreams;
 use crate::auth::ObjectRule;
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
@@ -28,6 +29,7 @@ pub(crate) struct Call {
     pub engine: Engine,
     pub access: AccessControl,
     pub audit: AuditLog,
+    pub audit_streams: AuditStreams,
     /// The simulated hardware; None: this server has none.
     pub sim: Option<Sim>,
     pub secrets: SecretStore,
@@ -111,7 +113,7 @@ impl GrpcServices {
 }
 
 /// Adds the objects of a request to its entry. A dry run has none.
-fn describe(draft: &AuditDraft, request: &Value) {
+pub(super) fn describe(draft: &AuditDraft, request: &Value) {
     if request.get("dry_run").and_then(Value::as_bool) == Some(true) {
         draft.leave_out();
         return;

@@ -145,7 +145,7 @@ fn history_key_from(text: &str) -> Result<AppliedPosition, Refusal> {
     }
 }
 
-fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
+pub(super) fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
     Ok(Firmware {
         id: FirmwareId::parse_field(&requested.firmware_id, "firmware.firmware_id")?,
         components: components_from(requested.components)?,

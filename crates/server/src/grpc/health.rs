@@ -111,7 +111,10 @@ impl Call {
     }
 }
 
-fn alerts_from(requested: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Refusal> {
+pub(super) fn alerts_from(
+    requested: Vec<v1::HealthAlert>,
+    now: Timestamp,
+) -> Result<Alerts, Refusal> {
     let mut alerts = Alerts::new();
     for one in requested {
         let alert = Alert {

@@ -185,7 +185,7 @@ impl Call {
     }
 }
 
-fn shelf_from(requested: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal> {
+pub(super) fn shelf_from(requested: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal> {
     let requested = requested.ok_or_else(|| Refusal::missing("power_shelf"))?;
     described::<PowerShelf>(checked_id(&requested)?, requested.labels, requested.spec)
 }

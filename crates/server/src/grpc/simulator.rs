@@ -128,7 +128,7 @@ fn percent(field: &str, value: i32) -> Result<u8, Refusal> {
 }
 
 /// A fault rule as a client describes it. The simulator assigns its id.
-fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
+pub(super) fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
     let verb = word_from::<v1::ProviderVerb>("fault.verb", requested.verb)?.unwrap_or_default();
     let action = word_from::<v1::SimAction>("fault.action", requested.action)?.unwrap_or_default();
     let rule = FaultRule::parse(verb, action)?;

@@ -105,7 +105,7 @@ fn described(requested: Option<v1::Site>) -> Result<SiteDescription, Refusal> {
 }
 
 /// An empty field means its default; the engine checks the values.
-fn spec_from(requested: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
+pub(super) fn spec_from(requested: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
     let default = SiteSpec::default();
     let or = |given: String, default: String| if given.is_empty() { default } else { given };
     let network = requested.network.unwrap_or_default();

@@ -112,7 +112,7 @@ impl Call {
     }
 }
 
-fn switch_from(requested: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
+pub(super) fn switch_from(requested: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
     let requested = requested.ok_or_else(|| Refusal::missing("switch"))?;
     described::<Switch>(checked_id(&requested)?, requested.labels, requested.spec)
 }

@@ -131,6 +131,29 @@ impl TlsState {
     }
 }
 
+/// Reads arbitrary bytes as the files and certificates that this module reads: as an authority, as
+/// its list of revoked certificates, and as what a client shows.
+pub(crate) fn read_certificate(bytes: &[u8]) {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let in_pem = CertificateDer::pem_slice_iter(bytes).filter_map(Result::ok);
+    let raw = CertificateDer::from(bytes.to_vec());
+    let shown: Vec<CertificateDer<'_>> = in_pem.chain([raw]).collect();
+    for authority in &shown {
+        // Most bytes are no certificate.
+        let _ = roots.add(authority.clone());
+    }
+    let _ = PrivateKeyDer::from_pem_slice(bytes);
+    let crls: Vec<_> =
+        CertificateRevocationListDer::pem_slice_iter(bytes).filter_map(Result::ok).collect();
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let Ok(verifier) = builder.with_crls(crls).only_check_end_entity_revocation().build() else {
+        return;
+    };
+    let Some((own, others)) = shown.split_first() else { return };
+    let _ = verifier.verify_client_cert(own, others, UnixTime::now());
+}
+
 /// Every PEM block of a kind in a file, at least one.
 fn read_all<T: PemObject>(section: &str, field: &str, path: &Path) -> Result<Vec<T>, String> {
     let wrong = |why: String| format!("{section}.{field} {}: {why}", path.display());

@@ -60,6 +60,7 @@ pub fn typed(person: &Terminal, dir: &Path) {
     assert!(found.contains("revoked before"), "{found}");
 
     assert!(person.line("audit list --user admin", 0).contains("AccessService/CreateToken"));
+    assert!(person.line("audit status", 0).contains("No stream; set [audit]"));
     assert!(person.line("audit verify", 0).contains("all as they were written"));
     let wrong = person.line("audit verify --checkpoint x", 2);
     assert!(wrong.contains("write POSITION:SEAL"), "{wrong}");

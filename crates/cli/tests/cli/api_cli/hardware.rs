@@ -38,7 +38,7 @@ pub fn credentials(person: &Terminal, dir: &Path) {
     // A kubeconfig is checked when it is set; the error repeats nothing of it.
     let refused = person.run(&["credential", "set", "cluster-a", "--kubeconfig", path], 2);
     assert!(refused.contains("secret.kubeconfig.text") && !refused.contains("s3cret"), "{refused}");
-    for format in ["table", "wide", "json", "yaml"] {
+    for format in ["table", "wide", "json", "jsonl", "yaml"] {
         let checked = person.line(&format!("cluster check cluster-a -o {format}"), 1);
         assert!(checked.contains("no credential"), "{format}: {checked}");
     }
