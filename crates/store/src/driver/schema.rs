@@ -47,6 +47,8 @@ const MIGRATIONS: &[Migration] = migrations![
     // An older replica answers every client, with or without a token.
     "0022_access": 22,
     "0023_audit": 22,
+    // An older replica would start operations without their approval.
+    "0025_approvals": 24,
 ];
 
 /// The schema version of this farrier.
