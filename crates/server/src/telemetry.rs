@@ -133,6 +133,15 @@ fn describe() {
     describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
     describe_connections();
     describe_nodes();
+    describe_approvals();
+}
+
+fn describe_approvals() {
+    metrics::describe_counter!(
+        "farrier_break_glass_total",
+        "Requests that went past the gate approval; `farrier approval list` names them."
+    );
+    metrics::counter!("farrier_break_glass_total").increment(0);
 }
 
 fn describe_connections() {
