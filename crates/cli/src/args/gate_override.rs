@@ -56,7 +56,7 @@ override_args! {
     OnboardOverrideArgs: "health, approval";
     RackOverrideArgs: "in-service, health, approval";
     PowerShelfOverrideArgs: "health, approval, and in-service to switch off";
-    ComponentOverrideArgs: "health, approval, and in-service for machines and switches";
+    ComponentOverrideArgs: "health, approval, in-service (not for shelves)";
     RackDeleteOverrideArgs: "devices";
     MachineDeleteOverrideArgs: "unfinished-disk";
     DrainOverrideArgs: "health, agent, approval";
