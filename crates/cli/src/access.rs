@@ -50,7 +50,7 @@ fn words_of_method(caller: &GetCallerResponse) -> String {
     }
 }
 
-fn permission_words(values: &[i32]) -> String {
+pub fn permission_words(values: &[i32]) -> String {
     let all: Vec<&str> = values.iter().map(|value| words::word::<Permission>(*value)).collect();
     if all.is_empty() { "none".into() } else { all.join(", ") }
 }
@@ -269,7 +269,7 @@ pub async fn run_role(client: &Client, screen: &mut Screen, command: RoleCommand
     Ok(Exit::Success)
 }
 
-fn permission_from(word: &str) -> Result<i32> {
+pub fn permission_from(word: &str) -> Result<i32> {
     match words::value::<Permission>(word) {
         0 => {
             let known = Permission::WORDS.join(", ");

@@ -14,6 +14,7 @@ use std::time::Duration;
 mod access;
 mod admin;
 mod agent;
+mod approval;
 mod audit;
 mod bmc;
 mod cluster;
@@ -47,6 +48,7 @@ mod version;
 pub use access::*;
 pub use admin::*;
 pub use agent::*;
+pub use approval::*;
 pub use audit::*;
 pub use bmc::*;
 pub use cluster::*;
@@ -320,6 +322,12 @@ pub enum ClientCommand {
     /// Manage roles, and who has them
     #[command(subcommand)]
     Role(RoleCommand),
+    /// Approve a request of another person
+    #[command(after_help = "See first what it would do:\n  farrier approval get apr-01m7…")]
+    Approve(ApprovalDecisionArgs),
+    /// Show and decide requests that need a second person
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// Show who asked for what, and check that the log is whole
     #[command(
         args_conflicts_with_subcommands = true,

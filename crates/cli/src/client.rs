@@ -11,8 +11,8 @@ use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use model::time::format_duration;
 use proto::v1::{
     access_service_client::AccessServiceClient, admin_service_client::AdminServiceClient,
-    audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
-    component_service_client::ComponentServiceClient,
+    approval_service_client::ApprovalServiceClient, audit_service_client::AuditServiceClient,
+    cluster_service_client::ClusterServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
@@ -119,6 +119,7 @@ macro_rules! services {
 impl Client {
     services! {
         access: AccessServiceClient;
+        approvals: ApprovalServiceClient;
         audit: AuditServiceClient;
         machines: MachineServiceClient;
         plans: PlanServiceClient;

@@ -11,6 +11,11 @@ use std::process::ExitCode;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+/// The reason of a request that needs a second person, and its metadata.
+const APPROVAL_REQUIRED: &str = "APPROVAL_REQUIRED";
+const APPROVAL_ID: &str = "approval_id";
+const REQUEST_ID: &str = "request_id";
+
 /// The exit status of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -99,6 +104,21 @@ impl Failure {
         Self::new(Exit::Bug, message)
     }
 
+    /// Adds the command that starts the request after its approval. `arguments` are those of this
+    /// process.
+    #[must_use]
+    pub fn with_repetition(mut self, arguments: impl Iterator<Item = String>) -> Self {
+        let info = self
+            .status
+            .as_ref()
+            .and_then(|status| status.get_error_details().error_info().cloned());
+        let Some(info) = info.filter(|info| info.reason == APPROVAL_REQUIRED) else { return self };
+        let Some(request_id) = info.metadata.get(REQUEST_ID) else { return self };
+        let command = repetition(arguments, request_id);
+        self.message = format!("{}\nafterwards: {}", self.message, printable(&command));
+        self
+    }
+
     /// True if the server does not offer the call.
     pub fn is_unimplemented(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.code() == Code::Unimplemented)
@@ -136,6 +156,11 @@ impl Failure {
             if let Some(next) = info.metadata.get("next") {
                 add("next_command", next.clone().into());
             }
+            for name in [APPROVAL_ID, REQUEST_ID] {
+                if let Some(value) = info.metadata.get(name) {
+                    add(name, value.clone().into());
+                }
+            }
         }
         if let Some(bad) = details.bad_request() {
             let violations = bad.field_violations.iter();
@@ -149,6 +174,33 @@ impl Failure {
             add("retry_delay_ms", delay_ms.into());
         }
         json!({ "error": error })
+    }
+}
+
+/// The command line of this process with the request id of an approval.
+fn repetition(arguments: impl Iterator<Item = String>, request_id: &str) -> String {
+    const FLAG: &str = "--request-id";
+    let mut words = vec!["farrier".to_string()];
+    let mut arguments = arguments.skip(1).peekable();
+    while let Some(argument) = arguments.next() {
+        if argument == FLAG {
+            arguments.next();
+        } else if !argument.starts_with("--request-id=") {
+            words.push(shell_word(&argument));
+        }
+    }
+    if !request_id.is_empty() {
+        words.extend([FLAG.to_string(), shell_word(request_id)]);
+    }
+    words.join(" ")
+}
+
+/// The argument as a shell reads it back.
+fn shell_word(argument: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    match !argument.is_empty() && argument.chars().all(plain) {
+        true => argument.to_string(),
+        false => format!("'{}'", argument.replace('\'', r"'\''")),
     }
 }
 
@@ -340,6 +392,29 @@ mod tests {
             "a bad\\x07 machine\n  field machine.spec.ssh_endpoint: has a malformed port\n\
              next: farrier get machine-1"
         );
+    }
+
+    #[test]
+    fn a_request_that_needs_an_approval_says_how_it_is_repeated() {
+        for (line, expected) in [
+            (&["reimage", "m-1"][..], "farrier reimage m-1 --request-id r-1"),
+            (&["reimage", "m-1", "--request-id", "old"], "farrier reimage m-1 --request-id r-1"),
+            (&["reimage", "--request-id=old", "m-1"], "farrier reimage m-1 --request-id r-1"),
+            (
+                &["start", "--param", "text=it's"],
+                r"farrier start --param 'text=it'\''s' --request-id r-1",
+            ),
+        ] {
+            let arguments = ["/bin/farrier"].iter().chain(line).map(|one| one.to_string());
+            assert_eq!(repetition(arguments, "r-1"), expected);
+        }
+        let mut details = ErrorDetails::new();
+        let metadata = HashMap::from([(REQUEST_ID.to_string(), "r-1".to_string())]);
+        details.set_error_info(APPROVAL_REQUIRED, "farrier", metadata);
+        let status = Status::with_error_details(Code::FailedPrecondition, "no", details);
+        let arguments = ["farrier", "reboot", "m-1"].iter().map(|one| one.to_string());
+        let failure = Failure::from(status).with_repetition(arguments);
+        assert_eq!(failure.message, "no\nafterwards: farrier reboot m-1 --request-id r-1");
     }
 
     #[test]

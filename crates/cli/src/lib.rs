@@ -6,6 +6,7 @@
 mod access;
 mod admin;
 mod agent;
+mod approval;
 mod args;
 mod audit;
 mod bmc;
@@ -78,7 +79,10 @@ pub fn run() -> ExitCode {
         }
         Err(error) => Err(Failure::bug(format!("cannot start: {error}"))),
     };
-    ended.unwrap_or_else(|failure| failure.report(format)).into()
+    ended
+        .map_err(|failure| failure.with_repetition(std::env::args()))
+        .unwrap_or_else(|failure| failure.report(format))
+        .into()
 }
 
 async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
@@ -175,6 +179,8 @@ async fn run_client_command(
         ClientCommand::Console => access::console(client, screen).await,
         ClientCommand::Token(command) => access::run_token(client, screen, command).await,
         ClientCommand::Role(command) => access::run_role(client, screen, command).await,
+        ClientCommand::Approve(args) => approval::approve(client, screen, args).await,
+        ClientCommand::Approval(command) => approval::run(client, screen, command).await,
         ClientCommand::Audit(args) => audit::run(client, screen, args).await,
         ClientCommand::Db(command) => db::run(client, screen, command).await,
         ClientCommand::Secret(command) => secret::run(client, screen, command).await,

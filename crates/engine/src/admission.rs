@@ -4,21 +4,26 @@
 //! recognised, the devices are held, the creation time is set, and the run is inserted with its
 //! event and its queue row. After the commit every new run is counted once, and a run that this
 //! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
-//! makes them hold under concurrency.
+//! makes them hold under concurrency. The gate `approval` is asked last, for all runs of a request.
 
+mod approval;
 mod images;
+mod proposal;
 mod restart;
 mod start;
 
 pub use restart::RestartRequest;
 pub use start::{StartRequest, StartedRun};
 
+pub(crate) use approval::{ApprovalGate, approval_sentence};
+pub(crate) use proposal::{override_lines, sealed, step_lines};
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
 pub(crate) use start::admit_again_now;
 
 use crate::Engine;
 use crate::access::Caller;
 use crate::holds::hold_devices;
+use model::approval::Proposal;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
@@ -55,7 +60,7 @@ pub(crate) struct Admission<'a> {
 /// The runs that a transaction has created; passed to [`Engine::after_commit`].
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Created(Vec<(RunSpec, Option<ClaimedRun>)>);
+pub(crate) struct Created(Vec<(Run, Option<ClaimedRun>)>);
 
 impl Created {
     /// Inserts a run: creation time, holds, row with event, and queue row.
@@ -85,17 +90,29 @@ impl Created {
             }
             Enqueue::Now | Enqueue::WhenWoken => None,
         };
-        self.0.push((run.spec.clone(), claimed));
+        self.0.push((run.clone(), claimed));
         Ok(run)
     }
 
     /// Refuses the transaction if its caller may not do what the steps of a run do.
     async fn check_permissions(&self, tx: &mut Tx, caller: &Caller) -> Result<()> {
-        for (spec, _) in &self.0 {
-            let granted = caller.on_targets(tx, spec).await?;
-            caller.require_all(granted, spec.permissions(), spec.run_type.as_str())?;
+        for (run, _) in &self.0 {
+            let granted = caller.on_targets(tx, &run.spec).await?;
+            caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
         }
         Ok(())
+    }
+
+    /// What the request would do; none if it creates no run.
+    fn proposal(&self) -> Option<Proposal> {
+        let runs: Vec<&Run> = self.0.iter().map(|(run, _)| run).collect();
+        proposal::of_runs(&runs)
+    }
+
+    /// Adds what the gate `approval` has found to the history of every run.
+    fn record_approval(&self, tx: &mut Tx, note: &str) -> Result<()> {
+        let mut runs = self.0.iter().filter(|_| !note.is_empty());
+        runs.try_for_each(|(run, _)| tx.annotate_new_run(run, note))
     }
 }
 
@@ -141,16 +158,19 @@ impl Engine {
         body: impl TxBody<I, (T, Created)>,
     ) -> Result<T> {
         let engine = self.clone();
-        let checked = (input, body, self.caller().clone());
+        let gate = ApprovalGate::new(self);
+        let checked = (input, body, gate.clone());
         let written = async move {
-            let written = engine.store().retry_write(name, checked, |(input, body, caller), tx| {
+            let written = engine.store().retry_write(name, checked, |(input, body, gate), tx| {
                 Box::pin(async move {
                     let (value, created) = body(input, tx).await?;
-                    created.check_permissions(tx, caller).await?;
+                    created.check_permissions(tx, gate.caller()).await?;
+                    let note = gate.check(tx, created.proposal()).await?;
+                    created.record_approval(tx, &note)?;
                     Ok((value, created))
                 })
             });
-            let (value, created) = match written.await {
+            let (value, created) = match gate.settle(&engine, written.await).await {
                 Err(StoreError::Refused(refusal)) if !engine.store().is_dry_run() => {
                     let reason = refusal.reason.as_str();
                     tracing::info!(request = name, reason, %refusal, "operation refused");
@@ -181,7 +201,7 @@ impl Engine {
         if self.store().is_dry_run() {
             return;
         }
-        for (spec, claimed) in created.0 {
+        for (Run { spec, .. }, claimed) in created.0 {
             let kind = spec.run_type.as_str();
             // A child run reports through its parent; a routine one only when it fails.
             if spec.parent_run.is_none() && !spec.run_type.is_routine() {

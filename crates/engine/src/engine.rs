@@ -1,6 +1,7 @@
 //! The engine: the shared context, and one service for each kind.
 
 use crate::access::Caller;
+use crate::approval::Approvals;
 use crate::clock::Clock;
 use crate::cluster::Clusters;
 use crate::component::Components;
@@ -133,6 +134,10 @@ impl Engine {
 
     pub fn runs(&self) -> Runs {
         Runs(self.clone())
+    }
+
+    pub fn approvals(&self) -> Approvals {
+        Approvals(self.clone())
     }
 
     pub fn plans(&self) -> Plans {

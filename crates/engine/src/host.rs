@@ -2,9 +2,13 @@
 //! decides the transitions; this module writes requests and loads the context of a turn.
 
 use crate::Engine;
-use crate::admission::{current_run, event, lock_machine, missing_machine, no_machine};
+use crate::admission::{
+    ApprovalGate, current_run, event, lock_machine, missing_machine, no_machine, sealed, step_lines,
+};
 use crate::component::desired_firmware;
 use crate::firmware::no_firmware;
+use model::access::Permission;
+use model::approval::Proposal;
 use model::blast_radius::ServingNode;
 use model::firmware::FirmwareResolution;
 use model::gate::Overrides;
@@ -22,7 +26,7 @@ use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
 use model::run::actions::Requester;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::why::Explanation;
 use std::time::Duration;
@@ -65,12 +69,14 @@ impl Hosts {
     /// Checks a machine's firmware and upgrades it where it differs.
     pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
         let (machine, by) = (request.machine.clone(), request.by.clone());
-        let request = Request { request, at: self.moment() };
+        let gate = ApprovalGate::new(&self.0);
+        let request = Request { request, gate: gate.clone(), at: self.moment() };
         let done = self
             .0
             .store()
             .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)));
-        self.0.trace_refusal(machine.as_str(), (&by, "reprovision"), done.await)
+        let done = gate.settle(&self.0, done.await).await;
+        self.0.trace_refusal(machine.as_str(), (&by, "reprovision"), done)
     }
 
     /// Withdraws the request to a host. An active run is stopped first.
@@ -289,6 +295,7 @@ fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation 
 
 struct Request {
     request: Reprovision,
+    gate: ApprovalGate,
     at: Moment,
 }
 
@@ -315,11 +322,42 @@ impl Request {
                 requested_at: self.at.now,
                 started_at: None,
             });
-            let message = "its firmware is to be seen to".to_string();
+            let proposal = self.proposal(tx, &machine).await?;
+            let approval = self.gate.check(tx, proposal).await?;
+            let message = match approval.as_str() {
+                "" => "its firmware is to be seen to".to_string(),
+                approval => format!("its firmware is to be seen to; {approval}"),
+            };
             let event = event(Cause::Request, by, message, here!(), self.at.now);
             write(tx, &mut host, known, &event).await?;
         }
         view(tx, host, &machine, &self.at).await
+    }
+}
+
+impl Request {
+    /// What the request would do, as another person approves it.
+    async fn proposal(&self, tx: &mut Tx, machine: &Machine) -> Result<Option<Proposal>> {
+        let Reprovision { machine: id, firmware, request_id, .. } = &self.request;
+        let desired = desired_firmware(tx, machine.spec.rack.as_ref(), firmware.as_ref()).await?;
+        let plan = match desired {
+            FirmwareResolution::Use(firmware) => {
+                let steps = firmware.steps(TargetKind::Machine);
+                steps.iter().flat_map(|step| step_lines(firmware.id.as_str(), step)).collect()
+            }
+            FirmwareResolution::Skip(reason) => vec![format!("no firmware now: {reason}")],
+            FirmwareResolution::Unknown(id) => vec![format!("unknown firmware {id}")],
+        };
+        Ok(Some(sealed(Proposal {
+            request: "reprovision".into(),
+            request_id: request_id.clone(),
+            targets: vec![id.to_string()],
+            permissions: Permission::Firmware.into(),
+            plan,
+            digest: String::new(),
+            overrides: Overrides::default(),
+            operations: Vec::new(),
+        })))
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod admission;
+mod approval;
 pub mod audit;
 mod change;
 pub mod clock;
@@ -42,6 +43,7 @@ mod turn;
 pub mod watch;
 mod watch_position;
 
+pub use approval::Approvals;
 pub use change::Change;
 pub use device::{DescribedDevice, Devices, OverdueDevices, PlacedSpec};
 pub use engine::Engine;

@@ -2,9 +2,12 @@
 //! model decides; this module locks the records that the decision depends on.
 
 use crate::Engine;
-use crate::admission::event;
-use crate::admission::overrides_of;
+use crate::admission::{
+    ApprovalGate, approval_sentence, event, override_lines, overrides_of, sealed,
+};
 use crate::run::RecordedDurations;
+use model::access::Permission;
+use model::approval::Proposal;
 use model::blast_radius::{AffectedMachine, PoweredDevice, ServingNode};
 use model::device::power_goal;
 use model::effect::DesiredPower;
@@ -48,12 +51,15 @@ impl PowerShelves {
         let requested = requested.checked(self.0.settings().max_find_by_ids)?;
         let (ids, by) = (requested.ids.clone(), requested.initiator.clone());
         let request = step_name(requested.operation);
-        let maintain = ShelfMaintenance { request: requested, now: self.0.now() };
+        let gate = ApprovalGate::new(&self.0);
+        let maintain =
+            ShelfMaintenance { request: requested, gate: gate.clone(), now: self.0.now() };
         let done = self
             .0
             .store()
             .retry_write("maintain_shelves", maintain, |maintain, tx| Box::pin(maintain.run(tx)))
             .await;
+        let done = gate.settle(&self.0, done).await;
         if let Err(StoreError::Refused(refusal)) = &done {
             for id in &ids {
                 self.0.note_refusal(id.as_str(), (&by, request), refusal);
@@ -75,6 +81,10 @@ async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPre
     let mut preview = preview_power_change(requested, &shelves, &topology);
     let refusing = refusing_gates(requested, &shelves, &topology);
     preview.warnings.extend(requested.overrides.describe(&refusing));
+    if !preview.accepted.is_empty() {
+        let needed = Permission::Power.into();
+        preview.warnings.extend(approval_sentence(tx, needed, &requested.overrides).await?);
+    }
     let time = estimate(tx, &preview.accepted, requested.operation).await?;
     Ok(ShelfPreview { preview, shelves, time })
 }
@@ -108,6 +118,7 @@ async fn estimate(
 
 struct ShelfMaintenance {
     request: PowerChangeRequest,
+    gate: ApprovalGate,
     now: Timestamp,
 }
 
@@ -132,6 +143,11 @@ impl ShelfMaintenance {
         foreseen.permitted()?;
         let refusing = refusing_gates(&self.request, &shelves, &topology);
         let note = self.request.overrides.history_note(&self.request.initiator, &refusing);
+        let approval = self.gate.check(tx, proposal(&self.request, &foreseen)).await?;
+        let note = match approval.as_str() {
+            "" => note,
+            approval => format!("{note}; {approval}"),
+        };
         for one in shelves {
             if let (true, Some(shelf)) = (foreseen.accepted.contains(&one.id), one.shelf) {
                 self.request_power_change(tx, shelf, &note)?;
@@ -149,6 +165,28 @@ impl ShelfMaintenance {
         let event = event(Cause::Request, &self.request.initiator, message, here!(), self.now);
         tx.update_and_enqueue(&mut shelf, &event)
     }
+}
+
+/// What a request would do; none if nothing is left to do.
+fn proposal(request: &PowerChangeRequest, foreseen: &PowerChangePreview) -> Option<Proposal> {
+    if foreseen.accepted.is_empty() {
+        return None;
+    }
+    let loses =
+        |what: &'static str| move |one: &AffectedMachine| format!("{} loses {what}", one.machine);
+    let power = foreseen.affected.iter().map(loses("power"));
+    let fabric = foreseen.fabric_loss.iter().map(loses("the fabric"));
+    let plan = power.chain(fabric).chain(override_lines(&request.overrides)).collect();
+    Some(sealed(Proposal {
+        request: step_name(request.operation).into(),
+        request_id: request.request_id.clone().unwrap_or_default(),
+        targets: foreseen.accepted.iter().map(PowerShelfId::to_string).collect(),
+        permissions: Permission::Power.into(),
+        plan,
+        digest: String::new(),
+        overrides: request.overrides.clone(),
+        operations: Vec::new(),
+    }))
 }
 
 /// Why a requested power change of a shelf must not start now.

@@ -6,6 +6,7 @@
 //! than the newest that fit are deleted.
 
 use crate::Engine;
+use crate::approval::KEPT_AFTER_END;
 use crate::run::Runs;
 use model::id::RunId;
 use model::refusal::{Reason, Refusal};
@@ -162,7 +163,24 @@ impl RetentionWorker {
         if let Some(before) = self.age_cutoff(rule.events).max(behind) {
             self.delete_events(before, &mut sum).await?;
         }
+        self.delete_approvals().await?;
         Ok(sum)
+    }
+
+    /// Deletes the approvals that ended long ago, one batch in each round.
+    async fn delete_approvals(&self) -> Result<()> {
+        let before = self.engine.now() - KEPT_AFTER_END;
+        let old = self
+            .engine
+            .store()
+            .read_one(before, |before, tx| Box::pin(tx.has_removable_approvals(*before)));
+        if !old.await? {
+            return Ok(());
+        }
+        let gone = self.engine.store().write("delete_approvals", before, |before, tx| {
+            Box::pin(tx.remove_approvals(*before, PAGE))
+        });
+        gone.await.map(drop)
     }
 
     /// Rows from before this time exceed the age limit.

@@ -46,10 +46,11 @@ pub enum Gate {
     Maas,
     Devices,
     UnfinishedDisk,
+    Approval,
 }
 
 impl Gate {
-    pub const ALL: [Gate; 8] = [
+    pub const ALL: [Gate; 9] = [
         Self::InService,
         Self::Health,
         Self::NodeHealth,
@@ -58,6 +59,7 @@ impl Gate {
         Self::Maas,
         Self::Devices,
         Self::UnfinishedDisk,
+        Self::Approval,
     ];
 
     /// The word for the gate in refusals, in `--override` and in the history.
@@ -71,6 +73,7 @@ impl Gate {
             Self::Maas => "maas",
             Self::Devices => "devices",
             Self::UnfinishedDisk => "unfinished-disk",
+            Self::Approval => "approval",
         }
     }
 
@@ -97,6 +100,9 @@ impl Gate {
             Self::UnfinishedDisk => {
                 "A machine whose last disk write did not finish does not leave maintenance or the inventory."
             }
+            Self::Approval => {
+                "A request of a class that the approval policy names starts after another person has approved it."
+            }
         }
     }
 
@@ -112,39 +118,39 @@ impl fmt::Display for Gate {
 }
 
 /// The gates of the onboarding of a node.
-pub const ONBOARD_NODE: &[Gate] = &[Gate::Health];
+pub const ONBOARD_NODE: &[Gate] = &[Gate::Health, Gate::Approval];
 /// The gates of the maintenance and of the reprovision of a rack.
-pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health];
+pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health, Gate::Approval];
 /// The gates of a rerun and of a clean restart. A run on a node has none of them.
-pub const RESTART: &[Gate] = &[Gate::InService, Gate::Health, Gate::UnfinishedDisk];
+pub const RESTART: &[Gate] = &[Gate::InService, Gate::Health, Gate::UnfinishedDisk, Gate::Approval];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
 /// The gates of flagging a machine as RMA or Retired.
 pub const FLAG_MACHINE: &[Gate] = &[Gate::InService];
 pub const DELETE_MACHINE: &[Gate] = &[Gate::UnfinishedDisk];
-pub const RELEASE_NODE: &[Gate] = &[Gate::Health, Gate::NodeHealth];
-pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup];
+pub const RELEASE_NODE: &[Gate] = &[Gate::Health, Gate::NodeHealth, Gate::Approval];
+pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup, Gate::Approval];
 
 /// The gates of a run of this type that a client starts on a machine.
 pub fn machine_run(run_type: RunType) -> &'static [Gate] {
     match run_type == RunType::ExitMaintenance {
-        true => &[Gate::InService, Gate::Health, Gate::UnfinishedDisk],
-        false => &[Gate::InService, Gate::Health],
+        true => &[Gate::InService, Gate::Health, Gate::UnfinishedDisk, Gate::Approval],
+        false => &[Gate::InService, Gate::Health, Gate::Approval],
     }
 }
 
 /// The gates of a power request to power shelves. Switching on takes nothing from a machine.
 pub const fn shelf_power(to: DesiredPower) -> &'static [Gate] {
     match to {
-        DesiredPower::Off => &[Gate::InService, Gate::Health],
-        DesiredPower::On => &[Gate::Health],
+        DesiredPower::Off => &[Gate::InService, Gate::Health, Gate::Approval],
+        DesiredPower::On => &[Gate::Health, Gate::Approval],
     }
 }
 
 /// The gates of a firmware request. The firmware of power shelves restarts no machine.
 pub fn component_firmware(targets: &[TargetId]) -> &'static [Gate] {
     match targets.iter().all(|target| target.kind == TargetKind::PowerShelf) {
-        true => &[Gate::Health],
-        false => &[Gate::InService, Gate::Health],
+        true => &[Gate::Health, Gate::Approval],
+        false => &[Gate::InService, Gate::Health, Gate::Approval],
     }
 }
 
@@ -152,11 +158,15 @@ pub fn component_firmware(targets: &[TargetId]) -> &'static [Gate] {
 /// stays installed, and only a full decommission can do without MAAS.
 pub const fn decommission(mode: DecommissionMode) -> &'static [Gate] {
     match mode {
-        DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => &[Gate::Health],
-        DecommissionMode::Reimage | DecommissionMode::Drain | DecommissionMode::Retire => {
-            &[Gate::Health, Gate::Agent]
+        DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => {
+            &[Gate::Health, Gate::Approval]
         }
-        DecommissionMode::FullDecommission => &[Gate::Health, Gate::Agent, Gate::Maas],
+        DecommissionMode::Reimage | DecommissionMode::Drain | DecommissionMode::Retire => {
+            &[Gate::Health, Gate::Agent, Gate::Approval]
+        }
+        DecommissionMode::FullDecommission => {
+            &[Gate::Health, Gate::Agent, Gate::Maas, Gate::Approval]
+        }
         DecommissionMode::Reactivate => REACTIVATE_NODE,
     }
 }
@@ -263,7 +273,18 @@ impl Overrides {
             true => format!("gate {gate} refuses it, and the override passes it"),
             false => format!("gate {gate} is named by the override, and does not refuse it"),
         };
-        self.gates().map(note).collect()
+        self.before_admission().map(note).collect()
+    }
+
+    /// The gates but `approval`, which is asked after all others and records itself.
+    fn before_admission(&self) -> impl Iterator<Item = Gate> + '_ {
+        self.gates().filter(|gate| *gate != Gate::Approval)
+    }
+
+    /// The same override without the gate `approval`: another operation needs its own approval.
+    #[must_use]
+    pub fn without_approval(&self) -> Self {
+        self.only(&self.before_admission().collect::<Vec<_>>())
     }
 
     /// The override that a run was started with. The only place that reads the parameters of older
@@ -318,11 +339,23 @@ impl Overrides {
     /// not is recorded as named only.
     pub fn history_note(&self, by: &str, refusing: &[Gate]) -> String {
         let reason = &self.reason;
-        let note = |gate: &Gate| match refusing.contains(gate) {
+        let note = |gate: Gate| match refusing.contains(&gate) {
             true => format!("; gate {gate} overridden by {by}: {reason}"),
             false => format!("; gate {gate} named by {by}, and it did not refuse: {reason}"),
         };
-        self.gates.iter().map(note).collect()
+        self.before_admission().map(note).collect()
+    }
+
+    /// What the history records about the gate `approval`; empty if the override does not name it.
+    pub fn approval_note(&self, by: &str, refuses: bool) -> String {
+        let reason = &self.reason;
+        match (self.passes(Gate::Approval), refuses) {
+            (false, _) => String::new(),
+            (true, true) => format!("gate approval overridden by {by} (break-glass): {reason}"),
+            (true, false) => {
+                format!("gate approval named by {by}, and it did not refuse: {reason}")
+            }
+        }
     }
 }
 

@@ -60,6 +60,7 @@ kinds! {
     FirmwareKind, FirmwareId, "firmware", "firmware_id", "fw", Owner;
     TokenIdKind, TokenId, "token", "token_id", "tok", Farrier;
     BindingKind, BindingId, "role binding", "role_binding_id", "rb", Farrier;
+    ApprovalKind, ApprovalId, "approval", "approval_id", "apr", Farrier;
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 

@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod address_range;
+pub mod approval;
 pub mod audit;
 pub mod blast_radius;
 pub mod component;

@@ -40,6 +40,16 @@ pub struct Refusal {
     pub next_command: Option<String>,
     /// The gate that refuses, if it can be overridden.
     pub gate: Option<Gate>,
+    /// The approval that the request waits for.
+    pub approval: Option<Box<ApprovalRef>>,
+}
+
+/// An approval, and the request id with which its request is to be repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalRef {
+    pub id: String,
+    /// Empty: the request had none.
+    pub request_id: String,
 }
 
 /// A refused request, as it is remembered for the people who ask about its object.
@@ -56,7 +66,14 @@ pub struct RefusedRequest {
 
 impl Refusal {
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, message: text.into(), field: None, next_command: None, gate: None }
+        Self {
+            reason,
+            message: text.into(),
+            field: None,
+            next_command: None,
+            gate: None,
+            approval: None,
+        }
     }
 
     pub const fn kind(&self) -> RefusalKind {

@@ -4,6 +4,7 @@
 //! Every state of a machine or a run has an explanation here; the matches are closed, so a state
 //! without one does not compile.
 
+mod approval;
 mod attention;
 mod command;
 mod condition;
@@ -17,6 +18,7 @@ mod rest;
 mod stored;
 mod wait;
 
+pub use approval::{explain_break_glass, rank_break_glass};
 pub use attention::{
     Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
     rank_run, rank_site,

@@ -55,6 +55,7 @@ macro_rules! words {
 }
 
 words! {
+    ApprovalState: "pending" "approved" "denied" "used" "expired" "break-glass" "reviewed";
     AuthMethod: "token" "session" "certificate" "oidc";
     ClusterExpectation: "READY" "DRAINED";
     CredentialKind: "password" "ssh-key" "kubeconfig" "maas-key";
@@ -75,7 +76,7 @@ words! {
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
-        "credential";
+        "credential" "approval";
     Permission: "view" "operate" "inventory" "destroy" "power" "firmware" "execute" "trust"
         "credential-use" "credential-write" "simulate" "admin";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";

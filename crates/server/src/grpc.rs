@@ -3,6 +3,7 @@
 
 mod access;
 mod admin;
+mod approval;
 mod audit;
 mod call;
 mod cluster;
@@ -68,6 +69,7 @@ pub(crate) async fn routes(
     let mut routes = Routes::builder();
     routes
         .add_service(v1::access_service_server::AccessServiceServer::new(services.clone()))
+        .add_service(v1::approval_service_server::ApprovalServiceServer::new(services.clone()))
         .add_service(v1::audit_service_server::AuditServiceServer::new(services.clone()))
         .add_service(v1::machine_service_server::MachineServiceServer::new(services.clone()))
         .add_service(v1::operation_service_server::OperationServiceServer::new(services.clone()))
@@ -101,8 +103,9 @@ pub(crate) async fn routes(
 const SIMULATOR: &str = "farrier.v1.SimulatorService";
 
 /// The services whose health is reported by name.
-const SERVICES: [&str; 22] = [
+const SERVICES: [&str; 23] = [
     "farrier.v1.AccessService",
+    "farrier.v1.ApprovalService",
     "farrier.v1.AuditService",
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",

@@ -134,6 +134,15 @@ fn describe() {
     describe_connections();
     describe_audit_streams();
     describe_nodes();
+    describe_approvals();
+}
+
+fn describe_approvals() {
+    metrics::describe_counter!(
+        "farrier_break_glass_total",
+        "Requests that went past the gate approval; `farrier approval list` names them."
+    );
+    metrics::counter!("farrier_break_glass_total").increment(0);
 }
 
 fn describe_connections() {

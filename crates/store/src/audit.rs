@@ -30,6 +30,14 @@ impl AuditDraft {
         (entry.objects, entry.reference) = (objects, reference);
     }
 
+    /// Adds an object that the request acts with.
+    pub fn add_object(&self, id: &str) {
+        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entry.objects.iter().any(|known| known == id) {
+            entry.objects.push(id.to_string());
+        }
+    }
+
     /// The request changes nothing, so it has no entry.
     pub fn leave_out(&self) {
         self.mark_written();

@@ -114,6 +114,11 @@ impl Store {
         Self { audit, ..self.clone() }
     }
 
+    /// The entry of the audit log of the request that this store works for.
+    pub fn audit(&self) -> Option<&Arc<AuditDraft>> {
+        self.audit.as_ref()
+    }
+
     pub fn is_dry_run(&self) -> bool {
         self.ending == TransactionEnd::Rollback
     }

@@ -195,6 +195,14 @@ impl Tx {
         Ok(())
     }
 
+    /// Adds a note to the first event of a run that this transaction has inserted. It is part of
+    /// the same commit, so no reader sees the event without it.
+    pub fn annotate_new_run(&mut self, run: &Run, note: &str) -> Result<()> {
+        let sql = "UPDATE events SET message = message || $3 WHERE object_id = $1 AND version = $2";
+        let values = values![run.spec.id.as_str(), run.version, format!("; {note}")];
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)
+    }
+
     pub(crate) fn run_event(&self, run: &Run, event: &NewEvent) -> Result<Statement> {
         let body = serde_json::to_string(&run.progress)?;
         let name = run.progress.workflow.as_str();

@@ -5,6 +5,7 @@
 //! and `driver/postgres.rs`. The store decides nothing: it writes all of a transaction or nothing.
 
 mod access;
+mod approval;
 mod audit;
 mod checkpoint;
 mod credential;

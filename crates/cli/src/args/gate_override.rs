@@ -50,17 +50,17 @@ macro_rules! override_args {
 }
 
 override_args! {
-    MachineOverrideArgs: "in-service, health";
-    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk";
-    StartOverrideArgs: "in-service, health, unfinished-disk";
-    OnboardOverrideArgs: "health";
-    RackOverrideArgs: "in-service, health";
-    PowerShelfOverrideArgs: "health, and in-service to switch off";
-    ComponentOverrideArgs: "health, and in-service for machines and switches";
+    MachineOverrideArgs: "in-service, health, approval";
+    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk, approval";
+    StartOverrideArgs: "in-service, health, unfinished-disk, approval";
+    OnboardOverrideArgs: "health, approval";
+    RackOverrideArgs: "in-service, health, approval";
+    PowerShelfOverrideArgs: "health, approval, and in-service to switch off";
+    ComponentOverrideArgs: "health, approval, in-service (not for shelves)";
     RackDeleteOverrideArgs: "devices";
     MachineDeleteOverrideArgs: "unfinished-disk";
-    DrainOverrideArgs: "health, agent";
-    DecommissionOverrideArgs: "health, agent, maas";
+    DrainOverrideArgs: "health, agent, approval";
+    DecommissionOverrideArgs: "health, agent, maas, approval";
 }
 
 impl From<MachineOverrideArgs> for StartOverrideArgs {

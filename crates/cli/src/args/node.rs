@@ -212,7 +212,7 @@ pub struct NodeReactivateArgs {
         value_name = "GATE",
         value_delimiter = ',',
         requires = "reason",
-        help = override_help!("health, cleanup")
+        help = override_help!("health, cleanup, approval")
     )]
     pub gates: Vec<String>,
     /// Idempotency key: a repeated request changes nothing twice
@@ -231,7 +231,7 @@ pub struct NodeReleaseArgs {
         long = "override",
         value_name = "GATE",
         value_delimiter = ',',
-        help = override_help!("health, node-health")
+        help = override_help!("health, node-health, approval")
     )]
     pub gates: Vec<String>,
     /// Idempotency key: a repeated request changes nothing twice

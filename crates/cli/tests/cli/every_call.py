@@ -329,6 +329,17 @@ def simulator(caller):
     caller.ok("Simulator.ListEffects", filter="machine=m-1", page_size=1)
 
 
+def approvals(caller):
+    caller.ok("Approval.UpdateApprovalPolicy", permissions=[4], lifetime_seconds=600)
+    assert caller.ok("Approval.GetApprovalPolicy").lifetime_seconds == 600
+    assert not caller.ok("Approval.ListApprovals", include_closed=True, page_size=1).approvals
+    unknown = "apr-01m7q5d4h1z9w8e0a2b3"
+    caller.refused("Approval.GetApproval", "NOT_FOUND", approval_id=unknown)
+    caller.refused("Approval.GrantApproval", "NOT_FOUND", approval_id=unknown)
+    caller.refused("Approval.DenyApproval", "NOT_FOUND", approval_id=unknown)
+    caller.ok("Approval.UpdateApprovalPolicy")
+
+
 def access(caller):
     assert caller.ok("Access.GetCaller").user == "admin"
     assert "code=" in caller.ok("Access.CreateSignInLink").path
@@ -343,8 +354,9 @@ def access(caller):
     caller.ok("Access.DeleteRoleBinding", role_binding_id=binding.role_binding_id)
     caller.ok("Access.DeleteRole", name="night")
     caller.ok("Access.ListRoles")
+    approvals(caller)
     entries = caller.ok("Audit.ListAuditEntries", user="admin", page_size=5).entries
-    assert entries[0].call == "farrier.v1.AccessService/DeleteRole", entries[0]
+    assert entries[0].call == "farrier.v1.ApprovalService/UpdateApprovalPolicy", entries[0]
     assert not caller.ok("Audit.GetAuditStatus").problems
 
 

@@ -21,6 +21,7 @@ mod api_http;
 mod api_inventory;
 mod api_plans;
 mod api_start;
+mod approvals;
 mod audit;
 mod audit_log;
 mod audit_streams;

@@ -23,8 +23,9 @@ use model::switch::Switch;
 use model::target::TargetKind;
 use model::time::Timestamp;
 use model::why::{
-    Explanation, Rank, Urgency, explain_expiry, explain_unreadable, rank_alerts, rank_device,
-    rank_expiry, rank_host, rank_machine, rank_node, rank_rack, rank_run, rank_site,
+    Explanation, Rank, Urgency, explain_break_glass, explain_expiry, explain_unreadable,
+    rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host, rank_machine, rank_node,
+    rank_rack, rank_run, rank_site,
 };
 use std::collections::BTreeMap;
 use store::{
@@ -50,6 +51,8 @@ const ROW: &str = "row";
 /// The kind of a credential in the list, and the kind of credential that expires.
 const CREDENTIAL: &str = "credential";
 const KUBECONFIG: &str = "kubeconfig";
+/// The kind of a break-glass in the list.
+const APPROVAL: &str = "approval";
 /// The most kubeconfigs that are read.
 const MAX_KUBECONFIGS: i64 = 1_000;
 /// The most unreadable rows that are listed; `farrier db check` names all.
@@ -130,6 +133,7 @@ impl Engine {
         if let Some(secrets) = secrets {
             self.find_expiring(secrets, &mut candidates).await?;
         }
+        self.find_break_glass(&mut candidates).await?;
         self.find_unreadable(&mut candidates).await?;
         if self.caller().sees_a_part() {
             self.retain_visible(&mut candidates).await?;
@@ -275,6 +279,18 @@ impl Engine {
             candidates.add(CREDENTIAL, name.as_str(), rank);
             let explanation = explain_expiry(&name, expires_at, now);
             candidates.explained.insert((CREDENTIAL, name), explanation);
+        }
+        Ok(())
+    }
+
+    /// The requests that went past the gate `approval` and were not reviewed.
+    async fn find_break_glass(&self, candidates: &mut Candidates) -> Result<()> {
+        let found =
+            self.store().scan((), |(), tx| Box::pin(tx.unreviewed_approvals(MAX_FOUND as i64)));
+        for approval in found.await? {
+            let id = approval.id.to_string();
+            candidates.add(APPROVAL, id.clone(), Some(rank_break_glass(&approval)));
+            candidates.explained.insert((APPROVAL, id), explain_break_glass(&approval));
         }
         Ok(())
     }

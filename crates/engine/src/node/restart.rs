@@ -60,8 +60,12 @@ impl RestartOnNode {
         let locked = tx.record_locked::<Node>(&known.head.id).await?;
         let mut node = locked.ok_or_else(|| no_node(&known.id()))?;
         let machine = lock_machine(tx, &node.machine, self.now).await?;
+        // The other gates of the override hold for the restart too.
+        let mut params = original.spec.params.clone();
+        Overrides::of_params(&params).without_approval().store_in(&mut params);
         let spec = RunSpec {
             id: self.id.clone(),
+            params,
             request_id: self.request_id.clone(),
             initiator: self.who.by.clone(),
             rerun_of: Some(self.original.clone()),

@@ -3,7 +3,8 @@
 
 use super::{load_devices, no_rack, resolve_firmware};
 use crate::admission::{
-    Admission, Created, Holds, RestartRequest, event, not_before, replay, time_after_runs,
+    Admission, Created, Holds, RestartRequest, approval_sentence, event, not_before, replay,
+    time_after_runs,
 };
 use crate::holds::hold_devices;
 use crate::rack::Racks;
@@ -54,6 +55,8 @@ pub struct MaintenancePreview {
     pub refusing: Vec<Gate>,
     /// Dry run only: the time of each step.
     pub steps: Vec<PreviewedStep>,
+    /// Dry run only: what the gate `approval` says.
+    pub approval: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -176,15 +179,16 @@ impl MaintenanceAdmission {
         let planned = plan(rack, &devices, desired.clone(), *trigger, given)?;
         let refusals = gates(rack, &planned, overrides);
         let refusing = gates_of(&gates(rack, &planned, &Overrides::default()));
-        let steps = match self.start.dry_run {
+        let (steps, approval) = match self.start.dry_run {
             true => {
                 let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
-                previewed_steps(tx, &run).await?
+                let approval = approval_sentence(tx, run.spec.permissions(), overrides).await?;
+                (previewed_steps(tx, &run).await?, approval)
             }
-            false => Vec::new(),
+            false => (Vec::new(), None),
         };
         let overrides = overrides.clone();
-        Ok(MaintenancePreview { planned, refusals, overrides, refusing, steps })
+        Ok(MaintenancePreview { planned, refusals, overrides, refusing, steps, approval })
     }
 
     async fn accept(

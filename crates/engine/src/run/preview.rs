@@ -2,7 +2,7 @@
 
 use super::Runs;
 use super::durations::previewed_steps;
-use crate::admission::{may_continue_alone, overrides_of};
+use crate::admission::{approval_sentence, may_continue_alone, overrides_of};
 use crate::fan_out::child_runs;
 use crate::node::gates_of_node_run;
 use crate::rack::{load_device_power, load_refusing_gates};
@@ -126,7 +126,14 @@ async fn load_preview(
     match stops(run) {
         true => notes.extend(describe_stops(tx, run, report).await?),
         // A stop passes no gate.
-        false => notes.extend(describe_overrides(tx, run, now).await?),
+        false => {
+            notes.extend(describe_overrides(tx, run, now).await?);
+            // A run that exists continues under the approval that it started with.
+            if tx.run(&run.spec.id).await?.is_none() {
+                let overrides = Overrides::of_params(&run.spec.params);
+                notes.extend(approval_sentence(tx, run.spec.permissions(), &overrides).await?);
+            }
+        }
     }
     notes.extend(describe_inquiry(run));
     Ok(RunPreview { steps, notes, would_fail: None })

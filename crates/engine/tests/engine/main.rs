@@ -14,6 +14,7 @@
 
 mod admission;
 mod agent_scenarios;
+mod approvals;
 mod attention;
 mod audit;
 mod chaos;

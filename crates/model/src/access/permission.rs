@@ -89,6 +89,10 @@ impl PermissionSet {
         Self(self.0 & other.0)
     }
 
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     pub fn iter(self) -> impl Iterator<Item = Permission> {
         Permission::ALL.iter().copied().filter(move |one| self.contains(*one))
     }

@@ -51,6 +51,21 @@ reasons! {
     LastAdmin = "LAST_ADMIN", Precondition,
         "without it no token or binding would have the permission admin any more",
         "make another administrator first: `farrier token create --role admin`";
+    ApprovalRequired = "APPROVAL_REQUIRED", Precondition,
+        "the request is of a class that needs a second person; ErrorInfo has `approval_id` and `request_id`",
+        "another person: `farrier approve <approval>`; then repeat the request with the same request id";
+    ApprovalDenied = "APPROVAL_DENIED", Precondition,
+        "another person has denied the approval of this request",
+        "`farrier approval get <approval>`; a new request id asks again";
+    ApprovalClosed = "APPROVAL_CLOSED", Precondition,
+        "the approval is decided, used or expired already",
+        "`farrier approval get <approval>`; repeat the request for a new one";
+    SecondPersonRequired = "SECOND_PERSON_REQUIRED", Denied,
+        "the requester of an approval cannot decide about it, with another token neither",
+        "ask a colleague: [Approvals](operate/approvals.md)";
+    TooManyApprovals = "TOO_MANY_APPROVALS", Exhausted,
+        "too many requests of this user wait for an approval",
+        "`farrier approval list`; deny those that are not needed: `farrier approval deny <approval>`";
     FieldMissing = "FIELD_MISSING", Invalid,
         "a required field is empty",
         "set the field named in BadRequest";

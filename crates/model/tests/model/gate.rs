@@ -1,5 +1,6 @@
 //! Overrides: what a request may name, which gates it passes, and what is recorded.
 
+use crate::approval;
 use crate::machine::admit::admit_with_override;
 use crate::machine::disk_write::half_written;
 use crate::nodes::{Work, node, run as node_run};
@@ -98,6 +99,14 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
             let machine = half_written(Some(60));
             admit_with_override(&machine, RunType::ExitMaintenance, &[], overrides)
         }
+        // The engine asks it with the stored policy. Its command is an approval, not an override.
+        Gate::Approval => match overrides.passes(Gate::Approval) {
+            true => Ok(()),
+            false => {
+                let waits = approval::pending("apr-1", &approval::proposal("r-1", &[]));
+                Err(Refusal { next_command: None, ..waits.required(None) })
+            }
+        },
     }
 }
 
@@ -167,7 +176,7 @@ fn an_override_is_checked_against_the_gates_of_its_request() {
                 assert!(refusal.message.contains(text), "{refusal}");
                 assert!(refusal.field.is_some());
                 if text.contains("gates[") {
-                    assert!(refusal.message.ends_with("in-service, health"), "{refusal}");
+                    assert!(refusal.message.ends_with("in-service, health, approval"), "{refusal}");
                 }
             }
             (parsed, refused) => panic!("{gates:?} {reason:?}: {parsed:?}, not {refused:?}"),
@@ -181,8 +190,8 @@ fn every_gate_belongs_to_a_request() {
     let shelf = gate::component_firmware(&[target(TargetKind::PowerShelf)]);
     let mixed =
         gate::component_firmware(&[target(TargetKind::PowerShelf), target(TargetKind::Machine)]);
-    assert_eq!((shelf, mixed), (&[Gate::Health][..], RACK_MAINTENANCE));
-    assert_eq!(gate::shelf_power(DesiredPower::On), [Gate::Health]);
+    assert_eq!((shelf, mixed), (&[Gate::Health, Gate::Approval][..], RACK_MAINTENANCE));
+    assert_eq!(gate::shelf_power(DesiredPower::On), [Gate::Health, Gate::Approval]);
     assert_eq!(gate::shelf_power(DesiredPower::Off), RACK_MAINTENANCE);
     let modes = DecommissionMode::ALL.map(gate::decommission);
     let requests =

@@ -12,6 +12,7 @@ mod act;
 mod address_range;
 mod adopt;
 mod aftermath;
+mod approval;
 mod attention;
 mod blast_radius;
 mod busy;

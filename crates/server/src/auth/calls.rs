@@ -159,6 +159,17 @@ const TABLE: &[(&str, Rows)] = &[
             ("RotateSecrets", ADMIN),
         ],
     ),
+    (
+        "ApprovalService",
+        &[
+            ("ListApprovals", VIEW),
+            ("GetApproval", VIEW),
+            ("GrantApproval", Needs::OfRun),
+            ("DenyApproval", Needs::OfRun),
+            ("GetApprovalPolicy", VIEW),
+            ("UpdateApprovalPolicy", ADMIN),
+        ],
+    ),
     ("AuditService", &[("ListAuditEntries", ADMIN), ("GetAuditStatus", ADMIN)]),
     ("ClusterService", &[("CheckCluster", OPERATE), ("PreviewDrain", VIEW)]),
     (

@@ -108,6 +108,9 @@ impl v1::access_service_server::AccessService for GrpcServices {
     async fn create_role(&self, request: Request<v1::CreateRoleRequest>) -> Answer<v1::Role> {
         let call = self.call(&request).await?;
         let v1::CreateRoleRequest { name, permissions, dry_run } = request.into_inner();
+        if permissions.is_empty() {
+            return Err(Refusal::missing("permissions")).or_status();
+        }
         let permissions = permissions_from("permissions", &permissions).or_status()?;
         let admin = call.access.for_caller(call.caller(), dry_run);
         let made = admin.create_role(Role { name, permissions }).await.or_status()?;
@@ -179,14 +182,11 @@ fn binding(binding: RoleBinding) -> v1::RoleBinding {
     v1::RoleBinding { role_binding_id: id, subject, role, selector }
 }
 
-fn permissions(granted: PermissionSet) -> Vec<i32> {
+pub(super) fn permissions(granted: PermissionSet) -> Vec<i32> {
     granted.iter().map(|one| words::value::<v1::Permission>(one.as_str())).collect()
 }
 
-fn permissions_from(field: &str, values: &[i32]) -> Result<PermissionSet, Refusal> {
-    if values.is_empty() {
-        return Err(Refusal::missing(field));
-    }
+pub(super) fn permissions_from(field: &str, values: &[i32]) -> Result<PermissionSet, Refusal> {
     let known = values.iter().map(|value| {
         let word = words::word::<v1::Permission>(*value);
         Permission::parse(word).ok_or_else(|| {

@@ -121,7 +121,8 @@ pub(super) fn describe(draft: &AuditDraft, request: &Value) {
     let mut objects = Vec::new();
     collect_objects(request, &mut objects);
     objects.truncate(MAX_OBJECTS);
-    let given = ["reference", "reason"].into_iter().find_map(|name| text(request.get(name)?));
+    let given =
+        ["reference", "reason", "comment"].into_iter().find_map(|name| text(request.get(name)?));
     let overridden = || text(request.get("gate_override")?.get("reason")?);
     draft.describe(objects, given.or_else(overridden).unwrap_or_default());
 }

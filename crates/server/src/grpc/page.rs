@@ -35,6 +35,7 @@ pub(super) enum List {
     SimEffects,
     Tokens,
     Audit,
+    Approvals,
     ComponentFirmware,
 }
 
@@ -63,6 +64,7 @@ impl List {
             Self::SimEffects => "sim-effects",
             Self::Tokens => "tokens",
             Self::Audit => "audit",
+            Self::Approvals => "approvals",
             Self::ComponentFirmware => "component-firmware",
         }
     }

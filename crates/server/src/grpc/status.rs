@@ -63,6 +63,10 @@ pub(crate) fn refusal_status(refusal: Refusal) -> Status {
     if !gate.is_empty() {
         metadata.insert("gate".to_string(), gate.to_string());
     }
+    if let Some(approval) = &refusal.approval {
+        metadata.insert("approval_id".to_string(), approval.id.clone());
+        metadata.insert("request_id".to_string(), approval.request_id.clone());
+    }
     details.set_error_info(refusal.reason.as_str(), DOMAIN, metadata);
     if let Some(field) = &refusal.field {
         details.add_bad_request_violation(field, &refusal.message);

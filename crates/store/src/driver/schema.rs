@@ -49,7 +49,9 @@ const MIGRATIONS: &[Migration] = migrations![
     "0023_audit": 22,
     // An older replica would take a binding with a selector for one without.
     "0024_selectors": 24,
-    "0026_session_groups": 22,
+    // An older replica would start operations without their approval.
+    "0025_approvals": 25,
+    "0026_session_groups": 25,
 ];
 
 /// The schema version of this farrier.

@@ -11,6 +11,7 @@
 #[macro_use]
 mod harness;
 
+mod approvals;
 mod bus;
 mod claims;
 mod dry_run;

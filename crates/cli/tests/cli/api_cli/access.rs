@@ -71,6 +71,8 @@ pub fn typed(person: &Terminal, dir: &Path) {
     person.line(&format!("tls init {}", tls.display()), 2);
     person.line(&format!("tls renew {}", tls.display()), 0);
 
+    approvals(person);
+
     let none = person.line("context use prod", 2);
     assert!(none.contains("there is no context prod; known: none"), "{none}");
     person.line("context delete prod", 2);
@@ -78,4 +80,22 @@ pub fn typed(person: &Terminal, dir: &Path) {
     person.line("login http://127.0.0.1:9", 4);
     let no_database = format!("token recover --database {}/none --out {out}", dir.display());
     person.line(&no_database, 4);
+}
+
+/// A second person is not at this terminal: `approvals.rs` has two.
+fn approvals(person: &Terminal) {
+    let policy = person.line("approval policy set --permission destroy --permission power", 0);
+    assert!(policy.contains("destroy, power") && policy.contains("60 min"), "{policy}");
+    assert_eq!(person.json("approval policy get")["lifetime_seconds"], "3600");
+    person.line("approval policy set", 2);
+    person.line("approval policy set --permission view", 2);
+    person.line("approval policy set --none --permission destroy", 2);
+    let long = person.line("approval policy set --permission destroy --expires-in 200h", 2);
+    assert!(long.contains("give 1 minute to 7 days"), "{long}");
+    assert!(person.line("approval policy set --none", 0).contains("No request needs"));
+    assert!(person.line("approval list --all", 0).contains("no approvals"));
+    for line in ["approve", "approval get", "approval approve", "approval deny"] {
+        let unknown = person.line(&format!("{line} apr-01m7q5d4h1z9w8e0a2b3"), 2);
+        assert!(unknown.contains("no approval apr-01m7q5d4h1z9w8e0a2b3 is known"), "{unknown}");
+    }
 }

@@ -246,10 +246,11 @@ fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     }
 }
 
-/// The notes of the plan, and the gates that the override passes.
+/// The notes of the plan, the gates that the override passes, and the gate `approval`.
 pub(in super::super) fn notes(preview: &MaintenancePreview) -> Vec<String> {
     let passed = preview.overrides.describe(&preview.refusing);
-    preview.planned.notes.iter().cloned().chain(passed).collect()
+    let approval = preview.approval.iter().cloned();
+    preview.planned.notes.iter().cloned().chain(passed).chain(approval).collect()
 }
 
 pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
