@@ -97,7 +97,8 @@ impl DecisionInput {
         let caller = self.engine.caller();
         let decision = Decision {
             by: caller.principal(),
-            granted: caller.granted(),
+            // Whoever has rights for a part of the fleet only cannot decide.
+            granted: caller.grants().everywhere,
             comment: &self.comment,
             lifetime: tx.approval_policy().await?.lifetime,
             now: self.now,

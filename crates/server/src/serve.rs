@@ -113,13 +113,7 @@ async fn run_server(
             .await?;
     load_plans(&engine, &config).await?;
     let artifacts = open_artifacts(&config)?;
-    let images = demo::images(&config.sim, demo);
-    demo::create_images(&engine, &artifacts, &images).await?;
-    if demo {
-        demo::register_demo(&engine).await?;
-        demo::spawn_onboarding(engine.clone());
-    }
-    demo::register_fleet(&engine, config.sim.machines).await?;
+    register_simulated(&engine, &config, &artifacts, demo).await?;
 
     let services = Call {
         access: access.clone(),
@@ -157,6 +151,23 @@ async fn run_server(
         other.abort();
     }
     ended
+}
+
+/// Registers the images and machines of simulated hardware.
+async fn register_simulated(
+    engine: &Engine,
+    config: &Config,
+    artifacts: &Artifacts,
+    demo: bool,
+) -> Result<(), ServeError> {
+    let images = demo::images(&config.sim, demo);
+    demo::create_images(engine, artifacts, &images).await?;
+    if demo {
+        demo::register_demo(engine).await?;
+        demo::spawn_onboarding(engine.clone());
+    }
+    demo::register_fleet(engine, config.sim.machines).await?;
+    Ok(())
 }
 
 /// The identity provider. Its keys are read in the background: a start does not wait for it.

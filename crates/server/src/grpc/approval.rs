@@ -18,7 +18,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
         &self,
         request: Request<v1::ListApprovalsRequest>,
     ) -> Answer<v1::ListApprovalsResponse> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::ListApprovalsRequest { include_closed, page_size, page_token } =
             request.into_inner();
         let scope = format!("{include_closed}");
@@ -33,7 +33,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
     }
 
     async fn get_approval(&self, request: Request<v1::GetApprovalRequest>) -> Answer<v1::Approval> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let id = ApprovalId::parse(&request.get_ref().approval_id).or_status()?;
         let found = call.engine.approvals().get(&id).await.or_status()?;
         Ok(Response::new(approval(&found, call.engine.now())))
@@ -43,7 +43,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
         &self,
         request: Request<v1::GrantApprovalRequest>,
     ) -> Answer<v1::Approval> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::GrantApprovalRequest { approval_id, comment, dry_run } = request.into_inner();
         let id = ApprovalId::parse(&approval_id).or_status()?;
         let engine = call.engine.with_dry_run(dry_run);
@@ -55,7 +55,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
         &self,
         request: Request<v1::DenyApprovalRequest>,
     ) -> Answer<v1::Approval> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::DenyApprovalRequest { approval_id, comment, dry_run } = request.into_inner();
         let id = ApprovalId::parse(&approval_id).or_status()?;
         let engine = call.engine.with_dry_run(dry_run);
@@ -67,7 +67,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
         &self,
         request: Request<v1::GetApprovalPolicyRequest>,
     ) -> Answer<v1::ApprovalPolicy> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let found = call.engine.approvals().policy().await.or_status()?;
         Ok(Response::new(policy(found)))
     }
@@ -76,7 +76,7 @@ impl v1::approval_service_server::ApprovalService for GrpcServices {
         &self,
         request: Request<v1::UpdateApprovalPolicyRequest>,
     ) -> Answer<v1::ApprovalPolicy> {
-        let call = self.call(&request)?;
+        let call = self.call(&request).await?;
         let v1::UpdateApprovalPolicyRequest { permissions, lifetime_seconds, dry_run } =
             request.into_inner();
         let classes = permissions_from("permissions", &permissions).or_status()?;
