@@ -86,7 +86,7 @@ pub fn typed(person: &Terminal, dir: &Path) {
 fn approvals(person: &Terminal) {
     let policy = person.line("approval policy set --permission destroy --permission power", 0);
     assert!(policy.contains("destroy, power") && policy.contains("60 min"), "{policy}");
-    assert_eq!(person.json("approval policy get")["lifetime_seconds"], "3600");
+    assert_eq!(person.json("approval policy get")["lifetime_seconds"], 3600);
     person.line("approval policy set", 2);
     person.line("approval policy set --permission view", 2);
     person.line("approval policy set --none --permission destroy", 2);
