@@ -5,13 +5,14 @@
 //! until `farrier secret rotate` has replaced them.
 
 use crate::config::Config;
+use crate::private_files::create_whole;
 use crate::serve::ServeError;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use engine::secret::{Cipher, KEY_BYTES, KeyBytes, TokenKeys, random_key};
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
@@ -155,12 +156,8 @@ fn check_mode(path: &Path) -> Result<(), String> {
 /// Makes a key file that only this user can read. False: another process made it first.
 fn make(path: &Path) -> std::io::Result<(Zeroizing<Vec<u8>>, bool)> {
     let key = random_key();
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(mut file) => {
-            file.write_all(key.as_slice())?;
-            file.sync_all()?;
-            Ok((Zeroizing::new(key.to_vec()), true))
-        }
+    match create_whole(path, key.as_slice()) {
+        Ok(()) => Ok((Zeroizing::new(key.to_vec()), true)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok((read(path)?, false)),
         Err(error) => Err(error),
     }
@@ -203,7 +200,7 @@ mod tests {
         let config = config(dir.path());
         let file = dir.path().join("seal.key");
         let message = load_from(&config, None, true).map(drop).unwrap_err();
-        assert!(message.contains("restore it from its backup"), "{message}");
+        assert!(message.contains("or from its backup"), "{message}");
         assert!(!file.exists());
         let (made, tokens) = load_from(&config, None, false).unwrap();
         assert_eq!(tokens, TokenKeys::Random);

@@ -3,13 +3,13 @@
 //! The file is written before the database knows the token, so a crash between the two loses
 //! nothing: the next start takes the token from the file.
 
+use crate::private_files::create_whole;
 use crate::serve::ServeError;
 use engine::access::{AccessControl, Bootstrap, new_secret};
 use model::access::{TOKEN_PREFIX, TokenKind};
 use secrecy::{ExposeSecret, SecretString};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The name of the file in the data directory.
@@ -38,7 +38,8 @@ pub(crate) async fn ensure_administrator(
         Ok(text) => (check_token(&text).map_err(wrong)?, false),
         Err(error) if error.kind() == ErrorKind::NotFound && chosen.is_none() => {
             let secret = new_secret(TokenKind::Api);
-            write_token(&path, &secret).map_err(|error| wrong(error.to_string()))?;
+            let line = format!("{}\n", secret.expose_secret());
+            create_whole(&path, line.as_bytes()).map_err(|error| wrong(error.to_string()))?;
             (secret, true)
         }
         Err(error) => return Err(wrong(error.to_string())),
@@ -66,11 +67,4 @@ fn check_token(text: &str) -> Result<SecretString, String> {
         ));
     }
     Ok(text.to_string().into())
-}
-
-fn write_token(path: &Path, secret: &SecretString) -> std::io::Result<()> {
-    let mut options = File::options();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-    writeln!(file, "{}", secret.expose_secret())?;
-    file.sync_all()
 }

@@ -4,12 +4,13 @@
 //! The key is a file of its own, so that no other key has to stay because of the environments that
 //! were built with this one.
 
+use crate::private_files::create_whole;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use wire::deploy::{Assignment, ClaimReply, Image, MANIFEST_CONTEXT, Manifest, SignedManifest};
 
@@ -67,13 +68,7 @@ impl ManifestKey {
 fn create(path: &Path) -> io::Result<()> {
     let mut seed = [0; SEED_BYTES];
     SystemRandom::new().fill(&mut seed).map_err(|_| io::Error::other("no random numbers"))?;
-    let part = path.with_extension(format!("{}.new", std::process::id()));
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&part)?;
-    let written = writeln!(file, "{}", hex(&seed))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::hard_link(&part, path));
-    fs::remove_file(&part)?;
-    match written {
+    match create_whole(path, format!("{}\n", hex(&seed)).as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         written => written,
     }
