@@ -6,15 +6,19 @@
 //! are one entry with a count.
 
 use crate::clock::Clock;
-use model::audit::{AuditCheck, AuditEntry, AuditOutcome, AuditSeal, StoredAuditEntry};
+use model::audit::{
+    AuditCheck, AuditEntry, AuditOutcome, AuditSeal, MAX_OBJECTS, StoredAuditEntry,
+};
 use ring::hmac;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use store::{AuditDraft, AuditQuery, Result, Store, Tx};
+use store::{AuditDraft, AuditQuery, Result, Store, StoreError, Tx};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// How long an entry may wait for its seal.
 const SEAL_DELAY: Duration = Duration::from_millis(500);
@@ -25,6 +29,12 @@ const MAX_SEALED_AT_ONCE: i64 = 200;
 const PAGE: i64 = 1_000;
 /// The number of different refusals that are counted apart between two writes.
 const MAX_KINDS_OF_REFUSALS: usize = 256;
+/// How often refusals are written: of users, and of clients without an identity. The log is kept
+/// for ever, so no client may fill it.
+const USER_INTERVAL: Duration = Duration::from_secs(5);
+const STRANGER_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is checked whether counted refusals are due.
+const DUE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub struct AuditLog {
@@ -39,11 +49,44 @@ struct Pending {
     changed: Notify,
     /// Changes when this replica has sealed entries.
     sealed: watch::Sender<()>,
-    refusals: Mutex<BTreeMap<RefusalKey, AuditEntry>>,
+    /// The position of the last entry that this replica has sealed or found sealed.
+    highest: AtomicI64,
+    of_users: Mutex<Refusals>,
+    of_strangers: Mutex<Refusals>,
+}
+
+/// Refusals that are counted and not written yet.
+#[derive(Default)]
+struct Refusals {
+    counted: BTreeMap<RefusalKey, AuditEntry>,
+    written_at: Option<Instant>,
 }
 
 /// Refusals with the same key are one entry.
-type RefusalKey = (String, String, String);
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct RefusalKey {
+    user: String,
+    token: String,
+    peer: String,
+    call: String,
+    reason: String,
+}
+
+impl Refusals {
+    /// Takes what is counted if the last write is long enough ago.
+    fn take_due(&mut self, interval: Duration) -> BTreeMap<RefusalKey, AuditEntry> {
+        let due = self.written_at.is_none_or(|at| at.elapsed() >= interval);
+        if !due || self.counted.is_empty() {
+            return BTreeMap::new();
+        }
+        self.written_at = Some(Instant::now());
+        std::mem::take(&mut self.counted)
+    }
+}
+
+fn locked(refusals: &Mutex<Refusals>) -> MutexGuard<'_, Refusals> {
+    refusals.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl AuditLog {
     pub fn new(store: Store, clock: Clock, key: &SecretString) -> Self {
@@ -59,65 +102,88 @@ impl AuditLog {
     /// An accepted request has been answered. Writes its entry if it has not written anything
     /// itself.
     pub async fn finish(&self, draft: &AuditDraft) {
+        if let Err(error) = self.record(draft).await {
+            let call = draft.entry().call;
+            tracing::error!(%error, call, "a request is missing in the audit log");
+        }
+    }
+
+    /// Writes the entry of a request now, if it is not written.
+    pub async fn record(&self, draft: &AuditDraft) -> Result<()> {
         if !draft.is_written() {
             let written = self.store.write("audit", draft.entry(), |entry, tx| {
                 Box::pin(async move { tx.insert_audit_entry(entry) })
             });
-            if let Err(error) = written.await {
-                let call = draft.entry().call;
-                tracing::error!(%error, call, "a request is missing in the audit log");
-            }
+            written.await?;
+            draft.mark_written();
+        }
+        self.pending.changed.notify_one();
+        Ok(())
+    }
+
+    /// Counts a refused request. Those of clients without an identity are counted by their reason
+    /// alone.
+    pub fn count_refusal(&self, entry: AuditEntry, reason: &str) {
+        let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 1 };
+        let entry = AuditEntry { at: (self.clock)(), outcome, ..entry };
+        let reason = reason.to_string();
+        if entry.user.is_empty() {
+            let key = RefusalKey { reason, ..RefusalKey::default() };
+            let (call, remark) = (String::new(), String::new());
+            let entry = AuditEntry { call, remark, objects: Vec::new(), ..entry };
+            add_refusal(&mut locked(&self.pending.of_strangers).counted, key, entry);
+        } else {
+            let AuditEntry { user, token_id: token, peer, call, .. } = entry.clone();
+            let key = RefusalKey { user, token, peer, call, reason };
+            add_refusal(&mut locked(&self.pending.of_users).counted, key, entry);
         }
         self.pending.changed.notify_one();
     }
 
-    /// Counts a refused request.
-    pub fn count_refusal(&self, entry: AuditEntry, reason: &str) {
-        let at = (self.clock)();
-        let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (entry.user.clone(), entry.call.clone(), reason.to_string());
-        let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 1 };
-        add_refusal(&mut refusals, key, AuditEntry { at, outcome, ..entry });
-        self.pending.changed.notify_one();
-    }
-
-    /// Seals entries until the process ends.
+    /// Seals entries until the process ends, beginning with those of the process before.
     pub async fn run_sealing(self) {
         loop {
-            tokio::select! {
-                () = self.pending.changed.notified() => tokio::time::sleep(SEAL_DELAY).await,
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-            }
             if let Err(error) = self.write_refusals().await {
                 tracing::warn!(%error, "refused requests are not in the audit log yet");
             }
             if let Err(error) = self.seal_all().await {
                 tracing::warn!(%error, "entries of the audit log are not sealed yet");
             }
+            let pause = if self.has_refusals() { DUE_INTERVAL } else { POLL_INTERVAL };
+            tokio::select! {
+                () = self.pending.changed.notified() => tokio::time::sleep(SEAL_DELAY).await,
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 
+    fn has_refusals(&self) -> bool {
+        let Pending { of_users, of_strangers, .. } = &*self.pending;
+        [of_users, of_strangers].into_iter().any(|one| !locked(one).counted.is_empty())
+    }
+
     async fn write_refusals(&self) -> Result<()> {
-        let counted = {
-            let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *refusals)
-        };
-        if counted.is_empty() {
-            return Ok(());
-        }
-        let entries: Vec<AuditEntry> = counted.values().cloned().collect();
-        let written = self.store.write("audit_refusals", entries, |entries, tx| {
-            Box::pin(
-                async move { entries.iter().try_for_each(|entry| tx.insert_audit_entry(entry)) },
-            )
-        });
-        if let Err(error) = written.await {
-            // They are counted on, and written when the database answers.
-            let mut refusals = self.pending.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            for (key, entry) in counted {
-                add_refusal(&mut refusals, key, entry);
+        let Pending { of_users, of_strangers, .. } = &*self.pending;
+        for (refusals, interval) in [(of_users, USER_INTERVAL), (of_strangers, STRANGER_INTERVAL)] {
+            let counted = locked(refusals).take_due(interval);
+            if counted.is_empty() {
+                continue;
             }
-            return Err(error);
+            let entries: Vec<AuditEntry> = counted.values().cloned().collect();
+            let written = self.store.write("audit_refusals", entries, |entries, tx| {
+                Box::pin(async move {
+                    entries.iter().try_for_each(|entry| tx.insert_audit_entry(entry))
+                })
+            });
+            if let Err(error) = written.await {
+                // They are counted on, and written when the database answers.
+                let mut refusals = locked(refusals);
+                refusals.written_at = None;
+                for (key, entry) in counted {
+                    add_refusal(&mut refusals.counted, key, entry);
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -129,9 +195,12 @@ impl AuditLog {
             if !waits {
                 return Ok(());
             }
-            let key = self.key.clone();
-            let sealed = self.store.write("seal_audit", key, |key, tx| Box::pin(seal(tx, key)));
-            let sealed = sealed.await?;
+            let input = (self.key.clone(), self.pending.highest.load(Ordering::Acquire));
+            let sealed = self
+                .store
+                .write("seal_audit", input, |(key, highest), tx| Box::pin(seal(tx, key, *highest)));
+            let (sealed, head) = sealed.await?;
+            self.pending.highest.fetch_max(head, Ordering::AcqRel);
             self.pending.sealed.send_replace(());
             if sealed < MAX_SEALED_AT_ONCE {
                 return Ok(());
@@ -238,15 +307,22 @@ fn add_refusal(
     entry: AuditEntry,
 ) {
     let is_full = refusals.len() >= MAX_KINDS_OF_REFUSALS && !refusals.contains_key(&key);
-    let key = if is_full { (String::new(), String::new(), key.2) } else { key };
+    let (key, entry) = match is_full {
+        true => unnamed(key.reason, entry),
+        false => (key, entry),
+    };
     match refusals.entry(key) {
         Entry::Vacant(vacant) => drop(vacant.insert(entry)),
         Entry::Occupied(mut counted) => {
-            let outcomes = (&mut counted.get_mut().outcome, entry.outcome);
+            let known = counted.get_mut();
+            let new = entry.objects.into_iter().filter(|one| !known.objects.contains(one));
+            let new: Vec<String> = new.collect();
+            known.objects.extend(new);
+            known.objects.truncate(MAX_OBJECTS);
             if let (
                 AuditOutcome::Refused { count, .. },
                 AuditOutcome::Refused { count: more, .. },
-            ) = outcomes
+            ) = (&mut known.outcome, entry.outcome)
             {
                 *count += more;
             }
@@ -254,8 +330,24 @@ fn add_refusal(
     }
 }
 
-async fn seal(tx: &mut Tx, key: &hmac::Key) -> Result<i64> {
+/// The entry of refusals that are too many to be counted apart: it blames nobody.
+fn unnamed(reason: String, entry: AuditEntry) -> (RefusalKey, AuditEntry) {
+    let key = RefusalKey { reason, ..RefusalKey::default() };
+    let AuditEntry { at, outcome, .. } = entry;
+    (key, AuditEntry { outcome, ..AuditEntry::of(None, "", at) })
+}
+
+/// Returns how many entries were sealed, and the end of the chain. A chain that has become shorter
+/// than `highest` is not sealed on: that would hide what was removed.
+async fn seal(tx: &mut Tx, key: &hmac::Key, highest: i64) -> Result<(i64, i64)> {
     let mut head = tx.lock_audit_head().await?;
+    if head.position < highest {
+        let message = format!(
+            "the audit log ended at entry {highest} and ends at {} now; see farrier audit verify",
+            head.position
+        );
+        return Err(StoreError::Corrupt(message));
+    }
     let entries = tx.unsealed_audit(MAX_SEALED_AT_ONCE).await?;
     for one in &entries {
         let seal = hash(key, &head.seal, &one.entry.sealed_text(one.seq));
@@ -263,7 +355,7 @@ async fn seal(tx: &mut Tx, key: &hmac::Key) -> Result<i64> {
         tx.seal_audit_entry(one.seq, &head)?;
     }
     tx.set_audit_head(&head)?;
-    Ok(entries.len() as i64)
+    Ok((entries.len() as i64, head.position))
 }
 
 fn hash(key: &hmac::Key, before: &str, text: &str) -> String {
@@ -282,7 +374,8 @@ mod tests {
     fn refused(user: &str, count: u64) -> (RefusalKey, AuditEntry) {
         let entry = AuditEntry::of(None, "farrier.v1.A/B", Timestamp::from_micros(7));
         let outcome = AuditOutcome::Refused { reason: "NO".into(), count };
-        let key = (user.into(), entry.call.clone(), "NO".into());
+        let (call, reason) = (entry.call.clone(), "NO".to_string());
+        let key = RefusalKey { user: user.into(), call, reason, ..RefusalKey::default() };
         (key, AuditEntry { user: user.into(), outcome, ..entry })
     }
 
@@ -302,6 +395,28 @@ mod tests {
             add_refusal(&mut refusals, key, entry);
         }
         assert_eq!((refusals.len(), total(&refusals)), (2, 43));
+    }
+
+    /// The log is kept for ever, so clients without an identity may not fill it.
+    #[tokio::test]
+    async fn refusals_of_strangers_are_one_entry_by_reason() {
+        let store = Store::open(&store::Options::Memory).await.unwrap();
+        let log = AuditLog::new(store, crate::clock::system(), &"key".to_string().into());
+        for call in 0..500 {
+            let entry = AuditEntry::of(None, &format!("call-{call}"), Timestamp::from_micros(7));
+            log.count_refusal(AuditEntry { remark: "x".into(), ..entry }, "UNAUTHENTICATED");
+        }
+        for _ in 0..2 {
+            log.write_refusals().await.unwrap();
+            let found = log.list(AuditQuery::default(), None, 10).await.unwrap();
+            assert_eq!(found.len(), 1, "{found:?}");
+            let AuditEntry { call, remark, outcome, .. } = &found[0].entry;
+            let counted = AuditOutcome::Refused { reason: "UNAUTHENTICATED".into(), count: 500 };
+            assert_eq!((call.as_str(), remark.as_str(), outcome), ("", "", &counted));
+            // The next ones wait for their minute.
+            let entry = AuditEntry::of(None, "call", Timestamp::from_micros(7));
+            log.count_refusal(entry, "UNAUTHENTICATED");
+        }
     }
 
     #[test]

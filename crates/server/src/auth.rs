@@ -126,10 +126,10 @@ async fn authenticate(
     if let Some(draft) = &draft {
         request.extensions_mut().insert(Arc::clone(draft));
     }
-    let response = next.run(request).await;
-    if let Some(draft) = draft {
-        layer.settle(&draft, refusal_reason(&response)).await;
-    }
+    let response = match draft {
+        None => next.run(request).await,
+        Some(draft) => layer.clone().run_to_end(draft, request, next).await,
+    };
     match resource {
         // The streams of pages live as long as those of calls.
         Resource::Call(CallRule { streams: true, .. }) | Resource::Page => {
@@ -212,9 +212,24 @@ impl AuthLayer {
         Some(AuditEntry { remark, peer, ..entry })
     }
 
+    /// Answers a request that acts, in a task of its own: a client that hangs up neither stops it
+    /// in the middle nor keeps it out of the audit log.
+    async fn run_to_end(self, draft: Arc<AuditDraft>, request: Request, next: Next) -> Response {
+        let task = tokio::spawn(async move {
+            let response = next.run(request).await;
+            self.settle(&draft, refusal_reason(&response)).await;
+            response
+        });
+        task.await.unwrap_or_else(|_| {
+            Status::internal("the request ended in a bug; the server's log has it").into_http()
+        })
+    }
+
     /// Counts the request as refused, or makes sure that its entry is written.
     async fn settle(&self, draft: &AuditDraft, refused: Option<String>) {
         match refused {
+            // A dry run, or a request whose entry is in the log.
+            Some(_) if draft.is_written() => {}
             Some(reason) => self.audit.count_refusal(draft.entry(), &reason),
             None => self.audit.finish(draft).await,
         }

@@ -47,7 +47,8 @@ impl AuditDraft {
         self.written.load(Ordering::Acquire)
     }
 
-    pub(crate) fn mark_written(&self) {
+    /// The entry is in the log.
+    pub fn mark_written(&self) {
         self.written.store(true, Ordering::Release);
     }
 }

@@ -4,7 +4,7 @@
 use super::calls::Needs;
 use crate::grpc::Call;
 use engine::access::NamedObject;
-use model::access::PermissionSet;
+use model::access::{Permission, PermissionSet};
 use model::refusal::Refusal;
 use serde_json::Value;
 use store::StoreError;
@@ -44,6 +44,11 @@ pub(crate) struct ObjectRule {
 }
 
 impl ObjectRule {
+    /// Whether the call makes Farrier log in to a peer that the caller names.
+    pub fn uses_credential(self) -> bool {
+        self.needs == Needs::One(Permission::CredentialUse)
+    }
+
     /// Checks the object of a request: whether the caller may see it, and whether it has a
     /// permission on it that the call needs.
     pub async fn check(self, call: &Call, request: &Value) -> Result<(), StoreError> {

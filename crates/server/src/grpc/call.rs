@@ -15,6 +15,7 @@ use engine::audit::AuditLog;
 use engine::node::Agents;
 use engine::secret::SecretStore;
 use model::audit::MAX_OBJECTS;
+use model::text::MAX_SHORT;
 use proto::{Name, json_form};
 use providers::sim::Sim;
 use serde_json::Value;
@@ -88,10 +89,14 @@ impl GrpcServices {
         if let Some(draft) = draft {
             describe(draft, &described);
         }
+        let rule = request.extensions().get::<ObjectRule>().copied();
         if limited {
-            let rule = request.extensions().get::<ObjectRule>().copied();
             let rule = rule.ok_or_else(|| Status::permission_denied("the request has no rule"))?;
             rule.check(&call, &described).await.or_status()?;
+        }
+        // A login to a peer has no commit of its own, so its entry is written before it.
+        if let Some(draft) = draft.filter(|_| rule.is_some_and(ObjectRule::uses_credential)) {
+            call.audit.record(draft).await.or_status()?;
         }
         Ok(call)
     }
@@ -127,18 +132,40 @@ pub(super) fn describe(draft: &AuditDraft, request: &Value) {
     draft.describe(objects, given.or_else(overridden).unwrap_or_default());
 }
 
+/// A text as the log keeps it: short, on one line.
 fn text(value: &Value) -> Option<String> {
-    value.as_str().filter(|text| !text.is_empty()).map(String::from)
+    let text = value.as_str().filter(|text| !text.is_empty())?;
+    Some(text.chars().map(|one| if one.is_control() { ' ' } else { one }).take(MAX_SHORT).collect())
 }
 
-/// The fields that name an object, in the message and in the messages in it.
+/// The fields that name an object.
+const NAMES: [&str; 8] = ["name", "names", "peer", "subject", "user", "id", "ids", "endpoint"];
+/// The fields that say what is done with it. An entry has them as `field=value`.
+const DETAILS: [&str; 10] = [
+    "role",
+    "roles",
+    "permissions",
+    "credential",
+    "image_ref",
+    "gates",
+    "addresses",
+    "selector",
+    "type",
+    "mode",
+];
+
+/// The fields that name an object or say what is done, in the message and in the messages in it.
+/// A secret has neither.
 fn collect_objects(message: &Value, objects: &mut Vec<String>) {
-    let names = ["name", "names", "peer", "subject", "user", "id", "ids", "endpoint"];
     let Value::Object(fields) = message else { return };
-    for (field, value) in fields {
+    for (field, value) in fields.iter().filter(|(field, _)| *field != "secret") {
         let named =
-            names.contains(&field.as_str()) || field.ends_with("_id") || field.ends_with("_ids");
+            NAMES.contains(&field.as_str()) || field.ends_with("_id") || field.ends_with("_ids");
+        let detail = DETAILS.contains(&field.as_str());
+        let detailed = |value: &Value| text(value).map(|text| format!("{field}={text}"));
         match value {
+            Value::String(_) if detail => objects.extend(detailed(value)),
+            Value::Array(values) if detail => objects.extend(values.iter().filter_map(detailed)),
             Value::String(_) if named && field != "request_id" => objects.extend(text(value)),
             Value::Array(values) if named => objects.extend(values.iter().filter_map(text)),
             Value::Array(values) => {
@@ -170,6 +197,17 @@ mod tests {
             (json!({"machines": [{"machine_id": "x"}], "reason": "why"}), vec!["x"], "why"),
             (json!({"name": "bmc", "secret": {"password": "p"}}), vec!["bmc"], ""),
             (json!({"run_id": "op-1", "gate_override": {"reason": "now"}}), vec!["op-1"], "now"),
+            (
+                json!({"subject": "user:eve", "role": "admin", "request_id": "r"}),
+                vec!["role=admin", "user:eve"],
+                "",
+            ),
+            (
+                json!({"machine_id": "a\nb", "image_ref": "rhel-9"}),
+                vec!["image_ref=rhel-9", "a b"],
+                "",
+            ),
+            (json!({"name": "bmc", "secret": {"user": "root"}}), vec!["bmc"], ""),
         ] {
             let entry = AuditEntry::of(None, "call", Timestamp::from_micros(0));
             let draft = AuditDraft::new(entry);
