@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 
 use server::config::{Config, Speed};
 use server::{Listening, ServeError};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -99,8 +99,13 @@ fn start_message(started: &Listening, demo: bool) -> String {
         screen.push_str(&format!("WARNING: {warning}.\n"));
     }
     let other = admin_token.as_ref().and_then(|path| remember(config, path));
-    if let Some(path) = sign_in {
-        screen.push_str(&format!("Console, signed in (this link works once): {url}{path}\n"));
+    match sign_in {
+        // The journal of a service is read by others.
+        Some(path) if std::io::stdout().is_terminal() => {
+            screen.push_str(&format!("Console, signed in (this link works once): {url}{path}\n"));
+        }
+        Some(_) => screen.push_str("`farrier console` prints a link that signs a browser in.\n"),
+        None => {}
     }
     if !demo {
         screen

@@ -59,7 +59,7 @@ struct Snapshot {
 
 impl Snapshot {
     fn new(state: AccessState) -> Self {
-        let AccessState { version, tokens, policy } = state;
+        let AccessState { version, tokens, policy, unreadable: _ } = state;
         let by_id = tokens.iter().map(|one| (one.token.id.clone(), one.token.clone())).collect();
         let by_hash = tokens.into_iter().map(|one| (one.hash, one.token)).collect();
         Self { version, by_hash, by_id, policy }
@@ -109,6 +109,7 @@ impl AccessControl {
     /// Keeps the copy current until the process ends.
     pub async fn run_refresh(self) {
         let mut signals = self.store.bus().listen();
+        let mut failing = false;
         loop {
             let due = tokio::time::sleep(POLL_INTERVAL);
             tokio::pin!(due);
@@ -122,8 +123,14 @@ impl AccessControl {
                     },
                 }
             }
-            if let Err(error) = self.refresh().await {
-                tracing::debug!(%error, "the access rules could not be compared");
+            match self.refresh().await {
+                Ok(()) => failing = false,
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "the access rules cannot be compared: revocations wait");
+                    }
+                    failing = true;
+                }
             }
         }
     }
@@ -141,6 +148,9 @@ impl AccessControl {
             // The version of a restored backup is lower.
             let changed = state.version != known.version;
             if changed {
+                for problem in &state.unreadable {
+                    tracing::warn!(problem, "a row of the access rules was left out");
+                }
                 *known = Arc::new(Snapshot::new(state));
             }
             changed

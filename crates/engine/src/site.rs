@@ -1,8 +1,10 @@
 //! The service for sites.
 
+use crate::access::Caller;
 use crate::admission::event;
 use crate::node::no_site;
 use crate::{Change, Engine};
+use model::access::Permission;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
@@ -59,7 +61,8 @@ impl Sites {
     }
 
     fn write(&self, who: Requester) -> WriteSite {
-        WriteSite { who, providers: self.0.providers().clone(), now: self.0.now() }
+        let (caller, providers) = (self.0.caller().clone(), self.0.providers().clone());
+        WriteSite { who, caller, providers, now: self.0.now() }
     }
 
     pub async fn get(&self, id: &SiteId) -> Result<Site> {
@@ -122,6 +125,7 @@ impl CreateSite {
                 .next(format!("farrier site update {id} …"))
                 .into());
         }
+        self.write.check_programs(&SiteSpec::default(), &spec)?;
         let mut site = Site::new(id, spec, labels.clone(), self.write.now);
         tx.insert_record(&mut site, &self.write.event("created", here!())).await?;
         Ok(site)
@@ -144,6 +148,7 @@ impl UpdateSite {
         text::check_labels("site.labels", &labels)?;
         let mut after = stored.updated(&spec, &labels)?;
         self.write.check_provider(&after.spec)?;
+        self.write.check_programs(&stored.spec, &after.spec)?;
         if stored.spec.provider != after.spec.provider
             && let Some(node) = tx.live_node_of_site(id).await?
         {
@@ -161,6 +166,7 @@ impl UpdateSite {
 /// The input that creating and updating a site share.
 struct WriteSite {
     who: Requester,
+    caller: Caller,
     providers: Providers,
     now: Timestamp,
 }
@@ -171,6 +177,16 @@ impl WriteSite {
             return Ok(());
         }
         Err(self.providers.refuse_unknown("site.spec.provider", &spec.provider).into())
+    }
+
+    /// A template and scripts run as root on every machine of the site.
+    fn check_programs(&self, before: &SiteSpec, after: &SiteSpec) -> Result<()> {
+        let programs = |spec: &SiteSpec| (spec.cloud_init.clone(), spec.commissioning.clone());
+        if programs(before) == programs(after) {
+            return Ok(());
+        }
+        let what = "changing the cloud-init template or the commissioning of a site";
+        Ok(self.caller.require(Permission::Execute, what)?)
     }
 
     fn event(&self, message: &str, line: &str) -> NewEvent {

@@ -120,6 +120,9 @@ impl AccessPolicy {
     }
 }
 
+/// Names that histories use for Farrier itself. No user may have one.
+const RESERVED_USERS: [&str; 5] = ["engine", "farrier", "observer", "anonymous", "admin-cli"];
+
 /// Checks the name of a user or a group that a certificate or an identity provider gives. The error
 /// continues a sentence about the name.
 pub fn check_foreign_name(name: &str) -> Result<(), String> {
@@ -128,6 +131,9 @@ pub fn check_foreign_name(name: &str) -> Result<(), String> {
     }
     if name.trim() != name {
         return Err("begins or ends with a blank".into());
+    }
+    if RESERVED_USERS.contains(&name) {
+        return Err(format!("is {name}, which histories use for Farrier itself"));
     }
     text::check_short("name", name).map_err(|refusal| {
         let why = refusal.message.split(';').next().unwrap_or_default();
@@ -138,7 +144,7 @@ pub fn check_foreign_name(name: &str) -> Result<(), String> {
 /// The refusal of a request without a valid credential.
 pub fn unauthenticated(problem: &str) -> Refusal {
     Refusal::new(Reason::Unauthenticated, problem.to_string())
-        .next("farrier login   # or set FARRIER_TOKEN_FILE to the file of an API token")
+        .next("farrier login URL --token-file FILE   # or set FARRIER_TOKEN_FILE to that file")
 }
 
 /// Refuses a request that needs a permission which its principal does not have.
@@ -154,7 +160,7 @@ pub fn check_permission(
     let message =
         format!("{what} needs the permission {}, which {principal} does not have", needed.as_str());
     Err(Refusal::new(Reason::PermissionDenied, message)
-        .next("farrier whoami   # shows your roles; an administrator grants more"))
+        .next("farrier whoami   # shows your permissions; an administrator grants more"))
 }
 
 #[cfg(test)]

@@ -160,6 +160,7 @@ mod tests {
         ("MemoryModule.kind", "Redfish names it"),
         ("HistoryEntry.state", "a state of any kind of object"),
         ("RackMaintenanceGate.reason", "the code of google.rpc.ErrorInfo, which is a string"),
+        ("Approval.reason", "written by a person"),
         ("AuditEntry.refusal_reason", "the code of google.rpc.ErrorInfo, which is a string"),
         ("Node.reason", "a sentence"),
         ("Explanation.degraded_reason", "a sentence"),

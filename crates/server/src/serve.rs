@@ -208,8 +208,14 @@ async fn describe_start(
     let Some(AdminToken { path, secret }) = admin else {
         return Ok(Listening { config, admin_token: None, sign_in: None });
     };
-    let caller = access.authenticate(secret.expose_secret(), TokenKind::Api).await;
-    let caller = caller.map_err(|refusal| ServeError::Refused(refusal.message))?;
+    let caller = match access.authenticate(secret.expose_secret(), TokenKind::Api).await {
+        Ok(caller) => caller,
+        Err(refusal) => {
+            let problem = refusal.message;
+            tracing::warn!(path = %path.display(), problem, "the administrator's token is of no use");
+            return Ok(Listening { config, admin_token: None, sign_in: None });
+        }
+    };
     let code = access.create_sign_in_code(&caller).await?;
     let sign_in = Some(auth::sign_in_path(&code));
     Ok(Listening { config, admin_token: Some(path), sign_in })

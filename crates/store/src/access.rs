@@ -24,6 +24,8 @@ pub struct AccessState {
     pub version: i64,
     pub tokens: Vec<StoredToken>,
     pub policy: AccessPolicy,
+    /// Why rows were left out. They grant nothing; the others, and revocations, still count.
+    pub unreadable: Vec<String>,
 }
 
 const TOKEN_COLUMNS: &str = "id, hash, kind, parent, user_name, description, created_at, \
@@ -38,13 +40,13 @@ impl Tx {
     pub async fn access_state(&mut self) -> Result<AccessState> {
         let version = self.access_version().await?;
         let sql = format!("SELECT {TOKEN_COLUMNS} FROM api_tokens WHERE revoked_at IS NULL");
-        let tokens = self.query(&sql, values![]).await?.iter().map(token).collect::<Result<_>>()?;
+        let mut unreadable = Vec::new();
+        let tokens = readable(&self.query(&sql, values![]).await?, token, &mut unreadable);
         let sql = "SELECT name, permissions FROM roles ORDER BY name";
-        let roles = self.query(sql, values![]).await?.iter().map(role).collect::<Result<_>>()?;
+        let roles = readable(&self.query(sql, values![]).await?, role, &mut unreadable);
         let sql = "SELECT id, subject, role, selector FROM role_bindings ORDER BY id";
-        let bindings = self.query(sql, values![]).await?;
-        let bindings = bindings.iter().map(binding).collect::<Result<_>>()?;
-        Ok(AccessState { version, tokens, policy: AccessPolicy { roles, bindings } })
+        let bindings = readable(&self.query(sql, values![]).await?, binding, &mut unreadable);
+        Ok(AccessState { version, tokens, policy: AccessPolicy { roles, bindings }, unreadable })
     }
 
     /// All API tokens, revoked ones too, ordered by id after `after`.
@@ -151,6 +153,18 @@ impl Tx {
     pub async fn lock_access(&mut self) -> Result<()> {
         self.execute("UPDATE access_version SET version = version", values![]).await.map(drop)
     }
+}
+
+/// The rows that can be read. The first column of each is its id.
+fn readable<T>(rows: &[Row], read: fn(&Row) -> Result<T>, unreadable: &mut Vec<String>) -> Vec<T> {
+    let read = |row: &Row| match read(row) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            unreadable.push(format!("{}: {error}", row.text(0).unwrap_or_default()));
+            None
+        }
+    };
+    rows.iter().filter_map(read).collect()
 }
 
 fn token(row: &Row) -> Result<StoredToken> {

@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod access_attacks;
 mod access_scope;
 mod actions;
 mod agents;

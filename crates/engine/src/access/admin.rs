@@ -4,7 +4,7 @@ use super::{AccessControl, Caller, ForeignIdentity, Snapshot};
 use crate::secret::checksum;
 use model::access::{
     BUILT_IN_ROLES, BindingReach, Permission, Role, RoleBinding, Subject, TOKEN_PREFIX, TokenKind,
-    TokenRecord, TokenState, check_lifetime,
+    TokenRecord, TokenState, check_foreign_name, check_lifetime,
 };
 use model::id::{BindingId, TokenId};
 use model::refusal::{Reason, Refusal};
@@ -129,7 +129,13 @@ impl AccessControl {
 
     /// Ends the session of a browser.
     pub async fn sign_out(&self, caller: &Caller) -> Result<()> {
-        let Some(id) = caller.presented_token() else { return Ok(()) };
+        let snapshot = self.snapshot();
+        let token = caller.presented_token().and_then(|id| snapshot.by_id.get(id));
+        // Only a session ends this way. An API token is revoked by an administrator.
+        let Some(session) = token.filter(|token| token.kind == TokenKind::Session) else {
+            return Ok(());
+        };
+        let id = &session.id;
         let input = (id.to_string(), (self.clock)());
         let written = self.store.write("sign_out", input, |(id, now), tx| {
             Box::pin(async move { tx.revoke_token(id, *now) })
@@ -306,6 +312,12 @@ impl AccessAdmin {
             Subject::User(name) | Subject::Group(name) => check_user("subject", name)?,
             Subject::Token(_) => {}
         }
+        let snapshot = self.control.snapshot();
+        let same =
+            |one: &&RoleBinding| (&one.subject, &one.role, &one.reach) == (&subject, &role, &reach);
+        if let Some(known) = snapshot.policy.bindings.iter().find(same) {
+            return Ok(known.clone());
+        }
         let binding = self.new_binding(subject, role, reach);
         self.change("bind_role", AccessChange::InsertBinding(binding.clone())).await?;
         Ok(binding)
@@ -406,7 +418,8 @@ fn check_user(field: &str, name: &str) -> std::result::Result<(), Refusal> {
     if name.is_empty() {
         return Err(Refusal::missing(field));
     }
-    text::check_short(field, name)
+    text::check_short(field, name)?;
+    check_foreign_name(name).map_err(|why| Refusal::invalid(field, why, "choose another name"))
 }
 
 fn known_role(snapshot: &Snapshot, name: &str) -> std::result::Result<Role, Refusal> {

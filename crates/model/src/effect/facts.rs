@@ -158,10 +158,12 @@ impl Effect {
                 row("rma", Can::Inspect, false, ANY, Target).in_exit_rma()
             }
             Self::Rma { action: RmaAction::PowerOff, .. } => {
-                row("rma", Can::PowerControl, true, REIMAGE, Target).taking(Impact::PowerLoss)
+                row("rma", Can::PowerControl, true, REIMAGE, Target)
+                    .taking(Impact::PowerLoss)
+                    .needing(Permission::Admin)
             }
             Self::Rma { action: RmaAction::Mark, .. } => {
-                row("rma", Can::PowerControl, false, REIMAGE, Target)
+                row("rma", Can::PowerControl, false, REIMAGE, Target).needing(Permission::Admin)
             }
             Self::Drain { .. } => row("drain", Can::ClusterJoin, false, ANY, Cluster),
             Self::Uncordon { .. } => {

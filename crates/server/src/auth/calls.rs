@@ -94,8 +94,8 @@ impl CallRules {
             (format!("/{name}"), CallRule { needs: *needs, streams, acts, reach })
         });
         let other = OTHER.iter().map(|(name, needs)| {
-            let reach = Reach::Fleet;
-            (format!("/{name}"), CallRule { needs: *needs, streams: false, acts: false, reach })
+            let (streams, reach) = (*needs == VIEW, Reach::Shared);
+            (format!("/{name}"), CallRule { needs: *needs, streams, acts: false, reach })
         });
         Self(own.chain(other).collect())
     }
@@ -107,7 +107,8 @@ impl CallRules {
 
 const OTHER: [(&str, Needs); 4] = [
     ("grpc.health.v1.Health/Check", Needs::Nothing),
-    ("grpc.health.v1.Health/Watch", Needs::Nothing),
+    // Its streams stay open: without a caller they could take the place of other clients.
+    ("grpc.health.v1.Health/Watch", VIEW),
     ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Needs::Caller),
     ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Needs::Caller),
 ];

@@ -9,6 +9,7 @@ use engine::machine::hardware::{
     BmcTestResult, DiscoveryOutcome, DiscoveryRequest, DiscoveryResult, MAX_LOG, RegistrationStatus,
 };
 use futures_util::stream::{StreamExt, TryStreamExt};
+use model::access::Permission;
 use model::fault::FaultCode;
 use model::id::MachineId;
 use model::machine::Labels;
@@ -70,7 +71,13 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
         let call = self.call(&request).await?;
-        let approach = approach_from(request.into_inner()).or_status()?;
+        let request = request.into_inner();
+        if !request.ca_pem.is_empty() {
+            // Another authority could present a BMC of its own and receive the password.
+            let what = "a test with another authority (ca_pem)";
+            call.caller().require(Permission::Trust, what).or_status()?;
+        }
+        let approach = approach_from(request).or_status()?;
         let tested = call.engine.machines().test_bmc(&approach).await.or_status()?;
         Ok(Response::new(report(&tested)))
     }
