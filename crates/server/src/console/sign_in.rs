@@ -43,7 +43,7 @@ pub(crate) fn sign_in_page(
                         p { a.button href={ (path) "?next=" (encoded(next)) } { "Sign in with " (name) } }
                     }
                     p { "In a terminal, " code { "farrier console" } " prints a link that signs you in." }
-                    form.signin method="post" action="/sign-in" {
+                    form.filter method="post" action="/sign-in" {
                         label for="token" { "Or paste an API token:" }
                         input #token type="password" name="token" required autocomplete="off"
                             autofocus size="40";
