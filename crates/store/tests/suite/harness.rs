@@ -54,7 +54,8 @@ pub const REVERT_SINCE_13: &str = "DROP TABLE step_durations; DROP TABLE refused
      DROP TABLE oldest_writer; DROP TABLE set_aside; ALTER TABLE credentials DROP COLUMN policy; \
      ALTER TABLE credentials DROP COLUMN key_id; DROP TABLE seal_keys; DROP TABLE seal_masters; \
      DROP TABLE api_tokens; DROP TABLE roles; DROP TABLE role_bindings; DROP TABLE access_version; \
-     DROP TABLE audit_entries; DROP TABLE audit_head;";
+     DROP TABLE audit_entries; DROP TABLE audit_head; \
+     DROP TABLE approval_policy; DROP TABLE approvals;";
 
 /// Reverts the schema migrations of racks and of nodes, after those from 13 on.
 pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \
