@@ -397,11 +397,17 @@ impl Provider for Sim {
 
     async fn observe_site(&self, _site: &Site, nodes: &[SiteNode]) -> Result<SiteObservation> {
         let probe = |SiteNode { id, machine, .. }: &SiteNode| {
-            self.with_hardware(machine, |hardware, now| UpstreamMachine {
-                system_id: stage::system_id(machine),
-                node: Some(id.clone()),
-                upstream: hardware.upstream(now),
-                agent_online: Some(hardware.has_heartbeat()),
+            // Without power there is no heartbeat, and MAAS sees the machine off.
+            let fed = self.has_feed(machine)?;
+            self.with_hardware(machine, |hardware, now| {
+                let upstream = hardware.upstream(now);
+                let powered_on = upstream.powered_on.map(|on| on && fed);
+                UpstreamMachine {
+                    system_id: stage::system_id(machine),
+                    node: Some(id.clone()),
+                    upstream: MaasObservation { powered_on, ..upstream },
+                    agent_online: Some(fed && hardware.has_heartbeat()),
+                }
             })
         };
         let machines: Vec<UpstreamMachine> = nodes.iter().map(probe).collect::<Result<_>>()?;

@@ -314,6 +314,7 @@ mod tests {
     use model::effect::DesiredPower;
     use model::filter::{Filter, FilterSubject};
     use model::gate::Gate;
+    use model::node::NodeState;
     use model::power_shelf::maintenance::PowerChangeRequest;
     use providers::Providers;
     use providers::clock::tokio_clock;
@@ -386,6 +387,47 @@ mod tests {
         let both = request(&["ps-r1-1", "ps-r1-2"], DesiredPower::On);
         shelves.maintain(both).await.unwrap();
         until(|told| told.ends_with("is new: registered, and never provisioned"), "r1-m07").await;
+    }
+
+    /// A node whose machine has no power stays offline until a shelf is on again. In simulated time.
+    #[tokio::test(start_paused = true)]
+    async fn nodes_without_power_stay_offline() {
+        let engine = demo().await;
+        let states = async || {
+            let page = engine.nodes().list(Filter::default(), None, 10).await.unwrap();
+            page.records.iter().map(|node| node.state).collect::<Vec<NodeState>>()
+        };
+        let until = async |wanted: NodeState| {
+            for _ in 0..3_600 {
+                let found = states().await;
+                if found.len() == 4 && found.iter().all(|state| *state == wanted) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            panic!("the nodes are {:?}, not {wanted}", states().await);
+        };
+        let switch = async |shelf: &str, operation| {
+            let request = PowerChangeRequest {
+                ids: vec![PowerShelfId::trusted(shelf)],
+                operation,
+                initiator: "ada".into(),
+                overrides: Overrides::of(&[Gate::InService], "a test"),
+                request_id: None,
+            };
+            engine.power_shelves().maintain(request).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        };
+        until(NodeState::Active).await;
+        switch("ps-r2-1", DesiredPower::Off).await;
+        switch("ps-r2-2", DesiredPower::Off).await;
+        until(NodeState::Offline).await;
+        for _ in 0..600 {
+            assert_eq!(states().await, [NodeState::Offline; 4]);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        switch("ps-r2-1", DesiredPower::On).await;
+        until(NodeState::Active).await;
     }
 
     /// In simulated time, at the speed of the demo.

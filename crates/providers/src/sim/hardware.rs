@@ -14,7 +14,7 @@ use model::effect::{
     ProviderAnswer, RebootMode, RmaAction,
 };
 use model::fault::{Fault, FaultCode, Result};
-use model::id::MachineId;
+use model::id::{MachineId, PowerShelfId};
 use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,6 +59,9 @@ pub struct Hardware {
     /// The number of effects applied, which distinguishes effects in the effect log.
     pub acts: u64,
     pub jobs: BTreeMap<EffectKey, Job>,
+    /// The power shelves that feed it, as far as they are known. Empty: it always has power.
+    #[serde(default)]
+    pub feeds: Vec<PowerShelfId>,
 }
 
 impl Hardware {
@@ -80,6 +83,7 @@ impl Hardware {
             marked: false,
             acts: 0,
             jobs: BTreeMap::new(),
+            feeds: Vec::new(),
         }
     }
 
