@@ -173,9 +173,11 @@ fn given_up(node: &Node, known: NodeContext<'_>) -> bool {
 
 /// Why the node is not proven healthy.
 fn doubts(node: &Node, known: NodeContext<'_>) -> Option<String> {
-    let upstream =
-        node.maas.as_ref().filter(|_| node.site.is_some()).map(|observed| observed.state);
-    match upstream {
+    let observed = node.maas.as_ref().filter(|_| node.site.is_some());
+    // A heartbeat from before the machine was switched off proves nothing.
+    let off = observed.is_some_and(|observed| observed.powered_on == Some(false));
+    match observed.map(|observed| observed.state) {
+        Some(MaasState::Deployed) | None if off => Some("MAAS has its machine switched off".into()),
         Some(MaasState::Deployed) | None if known.healthy => None,
         Some(MaasState::Deployed) | None => {
             Some("its agent sends no heartbeat, or reports problems".into())

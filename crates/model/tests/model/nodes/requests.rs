@@ -4,7 +4,7 @@
 use super::{Work, node, run, state, upstream_observation};
 use model::gate::{Gate, Overrides, decommission};
 use model::node::requests::{NodeContext, NodeRequest, admit_decommission, apply_request};
-use model::node::{DecommissionMode, MaasState, Node, NodeState, TransitionOwner};
+use model::node::{DecommissionMode, MaasObservation, MaasState, Node, NodeState, TransitionOwner};
 use model::refusal::Refusal;
 use model::run::{Run, Workflow};
 
@@ -362,5 +362,25 @@ fn the_agent_is_left_out_only_where_the_system_goes() {
         // Reactivating a node asks its agent for nothing.
         let needless = mode == DecommissionMode::Reactivate;
         assert_eq!(can, !mode.keeps_system() && !needless, "{mode}");
+    }
+}
+
+/// A heartbeat from before the machine was switched off proves nothing.
+#[test]
+fn a_node_on_a_machine_that_is_off_is_not_released() {
+    let [_, release, unproven, _] = all_requests();
+    for (powered_on, expected) in
+        [(None, "active"), (Some(true), "active"), (Some(false), UNPROVEN)]
+    {
+        let observed = upstream_observation(MaasState::Deployed);
+        let node = Node {
+            maas: Some(MaasObservation { powered_on, ..observed }),
+            ..node(NodeState::Quarantined)
+        };
+        let known = NodeContext { run: None, healthy: true };
+        let found = describe_outcome(&node, apply_request(&node, &release, known));
+        assert_eq!(found, expected, "{powered_on:?}");
+        let found = describe_outcome(&node, apply_request(&node, &unproven, known));
+        assert_eq!(found, "active", "{powered_on:?}");
     }
 }
