@@ -1,7 +1,7 @@
 //! Explanations of switches and power shelves.
 
 use super::Explanation;
-use crate::device::Device;
+use crate::device::{Device, DeviceReachability};
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::id::SwitchId;
@@ -61,10 +61,10 @@ fn explain_state<D: Device>(
         },
         None => Explanation {
             headline: match unreachable(device) {
-                Some(message) => format!("{state}, but cannot be reached: {message}"),
+                Some(observed) => format!("{state}, but cannot be reached: {}", observed.message),
                 None => format!("{state}: {waiting_for}"),
             },
-            since: Some(head.since),
+            since: Some(unreachable(device).map_or(head.since, |observed| observed.at)),
             next_commands,
             ..Explanation::default()
         },
@@ -90,11 +90,8 @@ fn switch_on<D: Device>(device: &D) -> Option<String> {
     }
 }
 
-fn unreachable<D: Device>(device: &D) -> Option<String> {
-    device
-        .observed()
-        .filter(|observed| !observed.reachable)
-        .map(|observed| observed.message.clone())
+fn unreachable<D: Device>(device: &D) -> Option<&DeviceReachability> {
+    device.observed().filter(|observed| !observed.reachable)
 }
 
 fn in_error<D: Device>(
