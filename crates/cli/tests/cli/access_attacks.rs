@@ -37,7 +37,7 @@ async fn a_sign_out_with_an_api_token_revokes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_gets_no_root_by_a_site_and_no_rma() {
     let (env, mut admin) = TestServer::open("zero").await;
-    admin.register("m-1").await;
+    admin.in_maintenance("m-1").await;
     let (_, secret) = token(&env, "eve", &["operator"]).await;
     let eve = channel_with(&env.server.url(), &secret).await;
     let mut sites = SiteServiceClient::new(eve.clone());
