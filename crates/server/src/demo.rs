@@ -389,7 +389,8 @@ mod tests {
         until(|told| told.ends_with("is new: registered, and never provisioned"), "r1-m07").await;
     }
 
-    /// A node whose machine has no power stays offline until a shelf is on again. In simulated time.
+    /// A node whose machine has no power stays offline until a shelf is on again. In simulated
+    /// time.
     #[tokio::test(start_paused = true)]
     async fn nodes_without_power_stay_offline() {
         let engine = demo().await;
