@@ -159,7 +159,11 @@ impl ApprovalGate {
         let filed = store.retry_write("file_approval", input, |(approval, proposal, entry), tx| {
             Box::pin(file(tx, approval, proposal, entry.as_ref()))
         });
-        filed.await
+        let (refusal, is_new) = filed.await?;
+        if let Some(draft) = self.audit.as_ref().filter(|_| is_new) {
+            draft.mark_written();
+        }
+        Ok(refusal)
     }
 }
 
@@ -170,12 +174,13 @@ fn refused_entry(draft: &AuditDraft, id: &ApprovalId) -> AuditEntry {
     AuditEntry { outcome: AuditOutcome::Refused { reason, count: 1 }, ..entry }
 }
 
+/// Returns the refusal, and whether a record and its entry in the audit log were written.
 async fn file(
     tx: &mut Tx,
     approval: &Approval,
     proposal: &Proposal,
     entry: Option<&AuditEntry>,
-) -> Result<Refusal> {
+) -> Result<(Refusal, bool)> {
     let (requester, now) = (&approval.requester, approval.created_at);
     tx.expire_approvals(requester, now).await?;
     let Proposal { digest, request_id, .. } = proposal;
@@ -183,15 +188,15 @@ async fn file(
     let changed = match judge(&found, proposal, now) {
         ApprovalVerdict::Request(changed) => changed,
         // The same request was filed, or decided, at the same moment.
-        ApprovalVerdict::Refuse(refusal) => return Ok(refusal),
-        ApprovalVerdict::Use(approval) => return Ok(approval.required(None)),
+        ApprovalVerdict::Refuse(refusal) => return Ok((refusal, false)),
+        ApprovalVerdict::Use(approval) => return Ok((approval.required(None), false)),
     };
     if tx.count_pending_approvals(requester).await? >= MAX_PENDING {
         return Err(too_many_pending(requester).into());
     }
     tx.insert_approval(approval)?;
     entry.into_iter().try_for_each(|entry| tx.insert_audit_entry(entry))?;
-    Ok(approval.required(changed.as_deref()))
+    Ok((approval.required(changed.as_deref()), true))
 }
 
 /// The sentence of a dry run about the gate; none if it has nothing to say.
