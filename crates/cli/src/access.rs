@@ -1,4 +1,4 @@
-//! Who may do what: `farrier whoami`, `login`, `console`, `token` and `role`.
+//! Commands for access: `farrier whoami`, `login`, `console`, `token` and `role`.
 
 use crate::args::{
     ClientTlsArgs, LoginArgs, RoleBindArgs, RoleCommand, RoleCreateArgs, RoleNameArg,

@@ -1,4 +1,4 @@
-//! What TLS and tokens cost on kept connections.
+//! Measures the cost of TLS and tokens on kept connections.
 //!
 //! GetMachine and StartRun with TLS and a token are compared with the same calls over plain HTTP
 //! with a token: no server without authentication exists. What the token costs is the difference

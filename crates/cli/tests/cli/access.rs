@@ -1,4 +1,4 @@
-//! Who may do what: tokens, roles, sessions, and the default-deny layer in front of every call.
+//! Access control: tokens, roles, sessions, and the default-deny layer in front of every call.
 
 use crate::api::TestServer;
 use crate::api_http::http_as;
@@ -120,7 +120,7 @@ async fn the_steps_of_a_run_decide_what_it_needs() {
             (other, _) => panic!("{kind}: {other:?}"),
         }
     }
-    // What the operator did is recorded under the name of its token, whatever a client claims.
+    // The history has the user of the token, not the name that the client claims.
     let mut request = tonic::Request::new(v1::StartRunRequest {
         machine_id: "m-1".into(),
         r#type: "REBOOT".into(),

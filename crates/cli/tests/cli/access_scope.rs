@@ -146,7 +146,7 @@ async fn watching(env: &TestServer, mut admin: Clients) {
     let watch = ada.machines.watch_machines(v1::WatchMachinesRequest::default()).await;
     let mut watch = watch.unwrap().into_inner();
     assert_eq!(next_event(&mut watch).await, ("m-2".into(), WatchChange::Snapshot, "ml".into()));
-    // What stays outside is not sent, what leaves is sent as it was before.
+    // The watch sends no machine outside the selector, and one that leaves as it was before.
     relabel(&mut admin, "m-1", &[("team", "web"), ("env", "prod")]).await.unwrap();
     relabel(&mut admin, "m-2", &[("team", "web"), ("secret", "of-web")]).await.unwrap();
     let left = ("m-2".into(), WatchChange::NoLongerMatches, "ml".into());

@@ -82,7 +82,7 @@ async fn killed_in_between(home: DatabaseKind) {
             std::fs::rename(&path, &rotated).unwrap();
         }
         if round == 2 {
-            // What a killed writer may leave.
+            // A killed writer may leave an incomplete last line.
             std::fs::write(&path, text(&path) + "{\"accepted\":true,\"at\":\"20").unwrap();
         }
     }
