@@ -182,10 +182,19 @@ impl Engine {
         })
     }
 
+    /// An adoption that would fail at once, because the goal of the step does not hold, is not
+    /// offered either.
     async fn would_act(&self, run: &Run, action: Action) -> bool {
         let dry = self.with_dry_run(true);
-        let acted = dry.runs().act(run.spec.id.clone(), action, asker()).await;
-        !matches!(acted, Err(StoreError::Refused(_)))
+        match dry.runs().act(run.spec.id.clone(), action, asker()).await {
+            Ok(acted) if action == Action::Adopt => {
+                let preview = dry.runs().preview(&acted).await;
+                !preview.is_ok_and(|preview| preview.would_fail.is_some())
+            }
+            Err(StoreError::Refused(_)) => false,
+            // The gates could not be asked: the command stays.
+            Ok(_) | Err(_) => true,
+        }
     }
 
     /// The refusal of a start. None: it would be accepted, or the gates could not be asked.
