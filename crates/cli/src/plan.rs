@@ -108,7 +108,7 @@ pub fn add_previewed_step(table: &mut Table, step: &Step, usual: String, destruc
     table.add_row(step_cells(step, [usual.into(), destructive_cell(destructive)]));
 }
 
-/// The cell that says whether doing a step twice would do harm.
+/// The cell that says whether a step erases data, a system or firmware.
 pub fn destructive_cell(destructive: bool) -> Cell {
     if destructive { "yes" } else { "-" }.into()
 }

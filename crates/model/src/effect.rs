@@ -236,8 +236,16 @@ impl Effect {
     }
 
     /// True if a repetition does harm. If so, a lost answer needs an operator's decision.
-    pub const fn destructive(&self) -> bool {
-        self.facts().destructive
+    pub const fn harmful_to_repeat(&self) -> bool {
+        self.facts().harmful_to_repeat
+    }
+
+    /// True if it erases or overwrites data, a system or firmware: its own effect, or one of its
+    /// child runs.
+    pub fn erases(&self) -> bool {
+        let children = self.group().into_iter().flat_map(|group| &group.child_runs);
+        let steps = children.flat_map(|child| &child.steps);
+        self.facts().erases || steps.into_iter().any(|step| step.effect.erases())
     }
 
     /// The devices that it starts child runs on, where it does.

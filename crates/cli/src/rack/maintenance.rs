@@ -13,6 +13,7 @@ use crate::operation::{
     request_id_unless_dry_run, time_line, usual_cell,
 };
 use crate::output::Screen;
+use crate::plan::destructive_cell;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{MAX_IN_CELL, join_names, one_line};
 use crate::time::Clock;
@@ -186,7 +187,8 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
     text.push('\n');
-    let mut table = Table::new(&["STEP", "ACTIVITY", "AT_ONCE", "TIMEOUT", "USUAL", "DEVICES"]);
+    let names = ["STEP", "ACTIVITY", "AT_ONCE", "TIMEOUT", "USUAL", "DESTRUCTIVE", "DEVICES"];
+    let mut table = Table::new(&names);
     for rack_step in &preview.steps {
         let devices =
             join_names(rack_step.child_runs.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
@@ -196,6 +198,7 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
             rack_step.max_concurrent.to_string().into(),
             format!("{}s", rack_step.limit_seconds).into(),
             usual_cell(rack_step.usual_ms, rack_step.usual_p95_ms).into(),
+            destructive_cell(rack_step.destructive),
             devices.into(),
         ]);
     }

@@ -166,6 +166,11 @@ fn out_and_back(person: &Terminal) {
         let line = format!("node decommission {node} --mode {mode}");
         let would = format!("would decommission {node}: {mode}");
         person.check_dry_run(&line, "node list", &[&would, "cleanup_storage"]);
+        let text = person.line(&format!("{line} --dry-run"), 0);
+        for (stage, destructive) in [("cleanup_storage", "yes"), ("drain_node", "-")] {
+            let row = text.lines().find(|line| line.starts_with(stage)).unwrap_or_default();
+            assert!(row.split_whitespace().any(|cell| cell == destructive), "{stage}:\n{text}");
+        }
         says(&person.line(&line, 0), &["Type: DECOMMISSION", "✓ SUCCEEDED"]);
         until(person, &node, "active");
     }

@@ -75,7 +75,7 @@ fn run_lines(spec: &RunSpec) -> Vec<String> {
 /// A step, or the steps of its child runs, each with its device.
 pub(crate) fn step_lines(prefix: &str, step: &RunStep) -> Vec<String> {
     let RunStep { name, timeout_seconds, max_retries, effect } = step;
-    let mark = if effect.destructive() { " (destructive)" } else { "" };
+    let mark = if effect.erases() { " (destructive)" } else { "" };
     let head = format!("{prefix} {name}{mark}");
     let limits = format!("within {timeout_seconds} s, {max_retries} retries");
     let Some(group) = effect.group() else {

@@ -178,7 +178,7 @@ impl TestEnv {
             wrong.push(format!("{} was asked for {} times", count.key, count.requested));
         }
         for step in run.progress.steps.iter() {
-            let harmful = run.effect(step).is_some_and(|effect| effect.destructive());
+            let harmful = run.effect(step).is_some_and(|effect| effect.harmful_to_repeat());
             let name = run.step_name(step);
             let keys = counts.iter().filter(|one| one.applied > 0 && step_of(&one.key) == name);
             let keys: Vec<&str> = keys.map(|one| one.key.as_str()).collect();

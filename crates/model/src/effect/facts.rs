@@ -19,8 +19,11 @@ pub struct EffectFacts<'a> {
     pub name: &'static str,
     /// The capability that a provider needs for it.
     pub capability: Capability,
-    /// Doing it a second time does harm, so a lost answer must stop for a person.
-    pub destructive: bool,
+    /// Doing it a second time does harm, so a lost answer must stop for a person. A reboot is; a
+    /// scrub is not, although it erases.
+    pub harmful_to_repeat: bool,
+    /// It erases or overwrites data, a system or firmware. Previews mark it DESTRUCTIVE.
+    pub erases: bool,
     /// It is allowed in the phases in which a run of this type may start, whatever the run is
     /// called.
     pub gate: RunType,
@@ -81,14 +84,15 @@ pub enum Executor<'a> {
 const fn row<'a>(
     name: &'static str,
     capability: Capability,
-    destructive: bool,
+    harmful_to_repeat: bool,
     gate: RunType,
     executor: Executor<'a>,
 ) -> EffectFacts<'a> {
     EffectFacts {
         name,
         capability,
-        destructive,
+        harmful_to_repeat,
+        erases: false,
         gate,
         allowed_in_exit_rma: false,
         places_work: false,
@@ -111,6 +115,7 @@ impl Effect {
         match self {
             Self::Ssh { destructive: true, .. } => {
                 row("ssh", Can::RemoteExec, true, REIMAGE, Target)
+                    .erasing(true)
                     .taking(Impact::SystemChange)
                     .needing(Permission::Execute)
             }
@@ -135,6 +140,7 @@ impl Effect {
             Self::Repave { image } => row("repave", Can::Imaging, true, REIMAGE, Target)
                 .taking(Impact::DiskLoss)
                 .writing(Some(DiskContent::Image(image.as_str())))
+                .erasing(true)
                 .needing(Permission::Destroy),
             Self::Join { .. } => row("join", Can::ClusterJoin, false, REIMAGE, Target)
                 .taking(Impact::SystemChange)
@@ -177,21 +183,25 @@ impl Effect {
                 row("power", Can::PowerControl, true, REBOOT, Target).taking(Impact::PowerLoss)
             }
             Self::Device { work } => {
-                let (name, capability, destructive) = work.facts();
+                let (name, capability, harmful) = work.facts();
                 EffectFacts {
                     takes: work.takes(),
                     permission: work.permission(),
-                    ..row(name, capability, destructive, ANY, Target)
+                    ..row(name, capability, harmful, ANY, Target)
                 }
+                .erasing(matches!(work, DeviceWork::Firmware { .. }))
             }
             // The stages take power and disks. They need no objection of the machine: the state of
             // the node admits its runs, and a decommission drains the node first.
             Self::Stage { stage, node, site, provider: by, undo } => {
                 let executor = stage_executor(*stage, node, by.as_str());
-                let destructive = !*undo && stage.destructive();
+                let harmful = !*undo && stage.harmful_to_repeat();
+                // Undoing an installation releases the machine.
+                let erases = if *undo { stage.installs() } else { stage.erases() };
                 let disk = if *undo { None } else { stage_disk(*stage, site.as_ref()) };
-                let facts =
-                    row(stage.as_str(), Can::Nodes, destructive, ANY, executor).writing(disk);
+                let facts = row(stage.as_str(), Can::Nodes, harmful, ANY, executor)
+                    .writing(disk)
+                    .erasing(erases);
                 match disk {
                     Some(_) => facts.needing(Permission::Destroy),
                     None => facts,
@@ -209,6 +219,10 @@ impl Effect {
 impl<'a> EffectFacts<'a> {
     const fn writing(self, disk: Option<DiskContent<'a>>) -> Self {
         Self { disk, ..self }
+    }
+
+    const fn erasing(self, erases: bool) -> Self {
+        Self { erases, ..self }
     }
 
     const fn in_exit_rma(self) -> Self {

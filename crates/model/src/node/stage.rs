@@ -148,10 +148,15 @@ impl NodeStage {
     }
 
     /// True if a repetition does harm: a disk is written, or taken from a new user.
-    pub const fn destructive(self) -> bool {
+    pub const fn harmful_to_repeat(self) -> bool {
         self.installs()
             || self.releases()
             || matches!(self, Self::PowerOffMaasNode | Self::RemoveMaasRecord)
+    }
+
+    /// True if it erases or overwrites what is stored on the node. The agent may clean twice.
+    pub const fn erases(self) -> bool {
+        self.installs() || self.releases() || matches!(self, Self::CleanupStorage | Self::ScrubGpu)
     }
 
     /// True if MAAS installs the image of the site.

@@ -250,7 +250,7 @@ impl AnswerContext<'_> {
 
     fn unknown(&self, observed: String) -> AnswerClassification {
         let message = format!("it is not known whether step {} took effect: {observed}", self.name);
-        if self.destructive() {
+        if self.harmful_to_repeat() {
             return self.step_failed(Fault::new(FaultCode::OutcomeUnknown, message));
         }
         if self.run.progress.halting() {
@@ -315,7 +315,7 @@ impl AnswerContext<'_> {
             }
             CallVerb::Observe => self.not_adoptable(message),
             CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop
-                if self.destructive() =>
+                if self.harmful_to_repeat() =>
             {
                 self.step_failed(Fault::new(FaultCode::OutcomeUnknown, message))
             }
@@ -462,8 +462,8 @@ impl AnswerContext<'_> {
         self.run.key(self.step).to_string()
     }
 
-    fn destructive(&self) -> bool {
-        self.run.effect(self.step).is_some_and(|effect| effect.destructive())
+    fn harmful_to_repeat(&self) -> bool {
+        self.run.effect(self.step).is_some_and(|effect| effect.harmful_to_repeat())
     }
 
     /// The effect is now known not to have happened: reports the fault as an ordinary failure.

@@ -68,7 +68,7 @@ pub fn describe_inquiry(run: &Run) -> Option<String> {
         Executor::NodeRecord { node, .. } => format!("the record of {node}"),
         Executor::ChildRuns(_) => format!("each device of {target}"),
     };
-    let unknown = match effect.destructive() {
+    let unknown = match effect.harmful_to_repeat() {
         true => "if that is not known, the operation stops for an operator",
         false => "if that is not known, it is executed again",
     };

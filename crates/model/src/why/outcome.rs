@@ -20,7 +20,7 @@ pub fn possible_damage(run: &Run) -> Option<String> {
 }
 
 fn may_have_happened(run: &Run, step: &StepState) -> bool {
-    let destructive = run.effect(step).is_some_and(|effect| effect.destructive());
+    let destructive = run.effect(step).is_some_and(|effect| effect.harmful_to_repeat());
     destructive && step.state == StepPhase::Failed && run.outcome_unknown(step)
 }
 

@@ -4,9 +4,11 @@ mod node;
 mod power_off;
 
 use model::effect::{
-    ChildRunGroup, ClusterExpectation, DesiredPower, DeviceWork, Effect, FabricGoal, NetbootMode,
-    NodeLabels, PowerOffPolicy, RebootMode, RmaAction,
+    ChildRunGroup, ChildRunSpec, ClusterExpectation, DesiredPower, DeviceWork, Effect, FabricGoal,
+    NetbootMode, NodeLabels, PowerOffPolicy, RebootMode, RmaAction,
 };
+use model::plan::{RunStep, RunType};
+use model::target::TargetId;
 use std::collections::BTreeMap;
 
 /// One effect of each kind, except the stages of nodes.
@@ -53,6 +55,32 @@ pub fn one_of_each() -> Vec<Effect> {
     all.into_iter().chain(works).chain([Effect::ChildRuns { group }]).collect()
 }
 
+/// What erases, and what is harmful to repeat, are two facts: rows of effects, erases, harmful.
+#[test]
+fn what_erases_is_marked_and_what_harms_twice_is_not() {
+    let marked = |fact: fn(&Effect) -> bool| -> Vec<&str> {
+        let all = one_of_each().into_iter();
+        all.filter(fact).map(|effect| effect.name()).collect()
+    };
+    assert_eq!(marked(Effect::erases), ["repave", "firmware"]);
+    let harmful = ["reboot", "repave", "net", "power", "firmware", "fabric"];
+    assert_eq!(marked(Effect::harmful_to_repeat), harmful);
+    // The author of a command declares both.
+    let wipe = Effect::Ssh { command: "wipefs -a /dev/sda".into(), destructive: true };
+    assert!(wipe.erases() && wipe.harmful_to_repeat());
+    // A step of a rack erases what its parts erase.
+    let group = |effect: Effect| {
+        let step = RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
+        let (target, run_type) = (TargetId::from_key("m-1"), RunType::Upgrade);
+        let child_runs = vec![ChildRunSpec { target, run_type, steps: vec![step] }];
+        let group = ChildRunGroup { child_runs, max_concurrent: 1, skip_if_all_hold: Vec::new() };
+        Effect::ChildRuns { group }
+    };
+    for effect in one_of_each() {
+        assert_eq!(group(effect.clone()).erases(), effect.erases(), "{effect:?}");
+    }
+}
+
 /// Fails when a variant is missing in `NAMES`, or the reverse.
 #[test]
 fn every_effect_has_its_name() {
@@ -62,7 +90,7 @@ fn every_effect_has_its_name() {
     for effect in all {
         if let Some(undo) = effect.undo() {
             assert_eq!(undo.undo(), None, "{effect:?} is undone once");
-            assert!(!undo.destructive(), "{undo:?} may be asked again");
+            assert!(!undo.harmful_to_repeat(), "{undo:?} may be asked again");
         }
     }
 }

@@ -90,7 +90,7 @@ impl RunObserver {
             .progress
             .current()
             .and_then(|step| run.effect(step))
-            .is_some_and(|effect| effect.destructive());
+            .is_some_and(|effect| effect.harmful_to_repeat());
         let trace = self.trace(run);
         match (verb, result) {
             (CallVerb::Observe, _) => {}
@@ -140,7 +140,7 @@ impl RunObserver {
         assert_eq!(call.key, run.key(step), "{}", message());
         assert_eq!(run.open_call(), Some((call.key.clone(), call.verb)), "{}", message());
         let (attempt, of, undo) = (step.attempt, step.plan_step, step.undo);
-        let destructive = call.effect.destructive();
+        let destructive = call.effect.harmful_to_repeat();
         let trace = self.trace(run);
         if std::mem::take(&mut trace.just_now) {
             let probes = matches!(call.verb, CallVerb::GetStatus | CallVerb::Stop);

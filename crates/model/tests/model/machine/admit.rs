@@ -246,7 +246,7 @@ fn every_effect_that_takes_something_is_gated() {
     ];
     for effect in crate::stored::golden_effects().into_iter().chain(others) {
         let facts = effect.facts();
-        assert!(!facts.destructive || facts.takes.is_some(), "{effect:?} takes nothing");
+        assert!(!facts.harmful_to_repeat || facts.takes.is_some(), "{effect:?} takes nothing");
         let steps = [step(effect.clone())];
         // Phase MAINTENANCE allows every effect, so only the node objects.
         let (machine, node) = (machine(Phase::Maintenance), serving(NodeState::Active));

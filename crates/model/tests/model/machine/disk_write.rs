@@ -306,7 +306,7 @@ fn the_table_of_effects_says_what_writes_the_disk() {
         };
         let effect = stage(*one, false);
         assert_eq!(effect.facts().disk, expected, "{one}");
-        assert!(expected.is_none() || effect.destructive(), "{one}");
+        assert!(expected.is_none() || effect.harmful_to_repeat(), "{one}");
         assert_eq!(stage(*one, true).facts().disk, None, "undo of {one}");
     }
     for (step, image) in [

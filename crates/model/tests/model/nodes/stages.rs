@@ -193,20 +193,32 @@ fn every_stage_is_carried_out_somewhere() {
 
 #[test]
 fn what_writes_a_disk_is_not_done_twice_on_hope() {
-    let destructive = [
+    let harmful = [
         "deploy_via_maas",
         "recover_for_datasource_retry",
         "release_maas_node",
         "power_off_maas_node",
         "remove_maas_record",
     ];
+    // The agent may clean a node twice, and it erases.
+    let erasing = [
+        "deploy_via_maas",
+        "recover_for_datasource_retry",
+        "release_maas_node",
+        "cleanup_storage",
+        "scrub_gpu",
+    ];
     let undoable = ["create_or_find_in_maas", "commission_node", "deploy_via_maas"];
     for step in Work::ALL.into_iter().flat_map(|work| steps(&work.stages(), &stage_context(""))) {
         let name = step.name.as_str();
-        assert_eq!(step.effect.destructive(), destructive.contains(&name), "{name}");
+        assert_eq!(step.effect.harmful_to_repeat(), harmful.contains(&name), "{name}");
+        assert_eq!(step.effect.erases(), erasing.contains(&name), "{name}");
         let undo = step.effect.undo();
         assert_eq!(undo.is_some(), undoable.contains(&name), "{name}");
-        assert!(undo.is_none_or(|undo| !undo.destructive() && undo.undo().is_none()), "{name}");
+        let Some(undo) = undo else { continue };
+        assert!(!undo.harmful_to_repeat() && undo.undo().is_none(), "{name}");
+        // It releases the machine that the stage has installed.
+        assert_eq!(undo.erases(), name == "deploy_via_maas", "{name}");
     }
 }
 

@@ -132,7 +132,7 @@ fn previewed_step(previewed: &PreviewedStep) -> v1::PreviewedStep {
     v1::PreviewedStep {
         step: Some(run_step(&left.step)),
         undo: left.undo,
-        destructive: left.step.effect.destructive(),
+        destructive: left.step.effect.erases(),
         usual_ms: milliseconds(usual.as_ref().map(|usual| usual.median)),
         usual_p95_ms: milliseconds(usual.as_ref().map(|usual| usual.p95)),
     }

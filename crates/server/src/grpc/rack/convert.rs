@@ -286,6 +286,7 @@ fn planned_step(step: &RunStep, time: Option<&PreviewedStep>) -> v1::RackMainten
         usual_ms: milliseconds(usual.map(|usual| usual.median)),
         usual_p95_ms: milliseconds(usual.map(|usual| usual.p95)),
         name: step.name.clone(),
+        destructive: step.effect.erases(),
         activity: activity(RackStep::parse(&step.name)),
         state: step_phase(StepPhase::Waiting).into(),
         message: String::new(),
