@@ -105,7 +105,8 @@ fn format_impact(all: &[ComponentResult]) -> String {
             lines.push(format!("affected machines: {affected}"));
         }
         if one.limit_seconds > 0 {
-            lines.push(time_line(one.usual_ms, one.limit_seconds).trim_end().to_string());
+            let time = time_line((one.usual_ms, one.usual_p95_ms), one.limit_seconds);
+            lines.push(time.trim_end().to_string());
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
         for gate in &one.refusals {

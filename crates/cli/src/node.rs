@@ -227,7 +227,8 @@ fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> Str
     }
     text.push_str(&table.render(colors));
     text.push_str(&format!("\n{}", note_lines(&answer.notes)));
-    text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
+    let usual = (preview.usual_ms, preview.usual_p95_ms);
+    text.push_str(&time_line(usual, preview.limit_seconds));
     text
 }
 
@@ -250,7 +251,8 @@ fn request_summary(done: &NodeOperation, dry_run: bool) -> String {
     let uncordons = done.run.as_ref().map(|run| match dry_run {
         true => {
             let preview = run.preview.clone().unwrap_or_default();
-            let time = time_line(preview.usual_ms, preview.limit_seconds);
+            let usual = (preview.usual_ms, preview.usual_p95_ms);
+            let time = time_line(usual, preview.limit_seconds);
             format!("an operation would let its cluster place work on it again\n{time}")
         }
         false => {
@@ -378,6 +380,7 @@ node-2  active       machine-2  -       -          -
             }],
             limit_seconds: 60,
             usual_ms: 2_000,
+            usual_p95_ms: 3_000,
             ..OperationPreview::default()
         };
         let answer = NodeOperation {
@@ -405,7 +408,7 @@ load_site_config  2s, up to 3s  yes          would run
 commission_node   -             -            would be adopted: MAAS has the machine as Ready
 
 gate health refuses it, and the override passes it
-time: usually 2s, at most 1m 0s
+time: usually 2s, up to 3s
 "
         );
     }

@@ -209,7 +209,8 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
         }
     }
     if preview.limit_seconds > 0 {
-        text.push_str(&format!("\n{}", time_line(preview.usual_ms, preview.limit_seconds)));
+        let usual = (preview.usual_ms, preview.usual_p95_ms);
+        text.push_str(&format!("\n{}", time_line(usual, preview.limit_seconds)));
     }
     text
 }
@@ -266,6 +267,7 @@ mod tests {
             fabric_loss: vec![AffectedMachine { machine_id: "m-3".into(), ..Default::default() }],
             limit_seconds: 600,
             usual_ms: 4_000,
+            usual_p95_ms: 6_000,
         };
         assert_eq!(
             format_preview(&preview),
@@ -286,7 +288,7 @@ Because:
 Would be refused:
   it would take power
 
-time: usually 4s, at most 10m 0s
+time: usually 4s, up to 6s
 "
         );
     }

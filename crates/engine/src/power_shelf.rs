@@ -25,7 +25,7 @@ use model::power_shelf::topology::PowerTopology;
 use model::power_shelf::{PowerShelf, PowerShelfState, power_step};
 use model::rack::Rack;
 use model::refusal::Refusal;
-use model::run::{Run, TimeEstimate};
+use model::run::{Run, TimeEstimate, UsualTime};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -110,7 +110,7 @@ async fn estimate(
     let steps = targets.iter().map(|target| (target, plan.clone(), step.name.as_str()));
     let recorded = RecordedDurations::load(tx, steps).await?;
     let time = |target: &TargetId| TimeEstimate {
-        usual: recorded.usual(target, &plan, &step.name).map(|usual| usual.median),
+        usual: recorded.usual(target, &plan, &step.name).as_ref().map(UsualTime::from),
         limit: step.time_limit(),
     };
     Ok(TimeEstimate::concurrent(targets.iter().map(time)))

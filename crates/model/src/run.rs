@@ -18,7 +18,7 @@ mod remaining;
 
 pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
 pub use decide::{AfterCommit, CallResult, Decision, FailedAttempt, decide};
-pub use estimate::{PreviewedStep, TimeEstimate, usual_of_group};
+pub use estimate::{PreviewedStep, TimeEstimate, UsualTime, usual_of_group};
 pub use machine_update::apply_to_machine;
 pub use next::{PlannedCall, RunDecision, RunTransition, next};
 pub use remaining::{RemainingStep, describe_inquiry, describe_stop, remaining_steps};

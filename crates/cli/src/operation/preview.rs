@@ -4,7 +4,7 @@ use super::{target_name, type_label};
 use crate::plan::add_previewed_step;
 use crate::table::{ColorMode, Table};
 use crate::text::one_line;
-use model::run::TimeEstimate;
+use model::run::{TimeEstimate, UsualTime};
 use model::time::format_duration;
 use proto::v1::{AffectedMachine, OperationPreview, PreviewedStep, Run};
 use std::time::Duration;
@@ -96,10 +96,12 @@ fn milliseconds(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or_default())
 }
 
-/// The time of an operation. `usual_ms` is 0 if it is not known.
-pub fn time_line(usual_ms: i64, limit_seconds: i64) -> String {
+/// The time of an operation: the median and the 95th percentile, which are 0 if they are not known,
+/// and the sum of the deadlines.
+pub fn time_line((usual_ms, p95_ms): (i64, i64), limit_seconds: i64) -> String {
     let limit = Duration::from_secs(u64::try_from(limit_seconds).unwrap_or_default());
-    let usual = Some(milliseconds(usual_ms)).filter(|_| usual_ms > 0);
+    let (median, p95) = (milliseconds(usual_ms), milliseconds(p95_ms));
+    let usual = (usual_ms > 0).then_some(UsualTime { median, p95: p95.max(median) });
     format!("time: {}\n", TimeEstimate { usual, limit }.words())
 }
 
@@ -117,7 +119,8 @@ fn closing_lines(preview: &OperationPreview) -> String {
         };
         text.push_str(&format!("affected: {}{against}\n", one_line(machine_id)));
     }
-    text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
+    let usual = (preview.usual_ms, preview.usual_p95_ms);
+    text.push_str(&time_line(usual, preview.limit_seconds));
     text
 }
 
@@ -147,6 +150,7 @@ mod tests {
             affected: vec![AffectedMachine { machine_id: "m-1".into(), against }],
             limit_seconds: 7_200,
             usual_ms: 300_000,
+            usual_p95_ms: 420_000,
             notes: vec!["repave-os would be stopped at 60 %".into()],
             would_fail: String::new(),
             asked_step: String::new(),
@@ -165,7 +169,7 @@ mod tests {
             "affected: m-1 (m-1 is READY and in service)",
             "5m 0s, up to 7m 0s",
             "repave-os would be stopped at 60 %",
-            "time: usually 5m 0s, at most 2h",
+            "time: usually 5m 0s, up to 7m 0s",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
@@ -193,7 +197,7 @@ mod tests {
             let run = Run { r#type: "REPAVE".into(), preview, ..Default::default() };
             let text = format_preview(&run, Execute);
             assert!(text.lines().next().unwrap().ends_with(expected), "{text}");
-            assert!(text.contains("m-1 would be asked") && text.contains("the limit is 2h"));
+            assert!(text.contains("m-1 would be asked") && text.contains("deadlines add up to 2h"));
         }
         for (request, steps, expected) in [
             (Execute, 1, "would execute these steps:"),

@@ -205,7 +205,8 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     text.push_str(&table.render(colors));
     text.push('\n');
     if !preview.steps.is_empty() {
-        text.push_str(&time_line(preview.usual_ms, preview.limit_seconds));
+        let usual = (preview.usual_ms, preview.usual_p95_ms);
+        text.push_str(&time_line(usual, preview.limit_seconds));
     }
     for gate in &preview.refusals {
         let refused = colors.apply(Tone::Bad, "would be refused:");

@@ -159,7 +159,7 @@ async fn a_dry_run_shows_the_usual_time() {
         person.line("machine register m-1 --provider sim", 0);
         person.line("enter-maintenance m-1", 0);
         let text = person.line("reboot m-1 --dry-run", 0);
-        let untimed = "time: not enough such steps were timed yet; the limit is ";
+        let untimed = "time: not enough such steps were timed yet; their deadlines add up to ";
         assert!(text.contains(untimed) && !text.contains("usually"), "{text}");
         for _ in 0..10 {
             person.line("reboot m-1", 0);
@@ -169,6 +169,8 @@ async fn a_dry_run_shows_the_usual_time() {
         loop {
             let text = person.line("reboot m-1 --dry-run", 0);
             if text.contains("time: usually ") && text.contains(", up to ") {
+                // The deadlines say nothing beside the usual time.
+                assert!(!text.contains("deadlines"), "{text}");
                 break;
             }
             assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{text}");
@@ -477,7 +479,7 @@ fn try_all(person: &Terminal) {
             Starts | Accepted => person.line(&line, 0),
             Any => person.output_with_codes(&line, &CODES),
         };
-        let timed = text.contains("time: ") || text.contains("the limit is ");
+        let timed = text.contains("time: ") || text.contains("deadlines add up to ");
         assert!(timed || *answer != Starts, "{line} shows no time:\n{text}");
         // A later request finds every operation and every node that a dry run shows.
         let json = person.output_with_codes(&format!("{line} -o json"), &CODES);
@@ -532,7 +534,7 @@ async fn a_resume_shows_what_is_asked_first() {
             "m-1 would be asked what became of repave-os (attempt 1) before anything is executed",
             "if that is not known, the operation stops for an operator",
             "\njoin-cluster ",
-            "the limit is ",
+            "their deadlines add up to ",
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }

@@ -6,7 +6,7 @@ use crate::topology::{self, DeviceLocation, DeviceMove};
 use model::device::{Device, Prediction, predict_steps};
 use model::id::RunId;
 use model::lifecycle::DeviceContext;
-use model::run::TimeEstimate;
+use model::run::{TimeEstimate, UsualTime};
 use model::target::TargetId;
 use model::time::Timestamp;
 use store::{Result, Tx};
@@ -44,7 +44,8 @@ async fn with_time<D: Device>(
     let recorded = RecordedDurations::load(tx, steps).await?;
     let words = |one: Prediction| match one.step {
         Some((plan, step)) => {
-            let usual = recorded.usual(&target, &plan, &step.name).map(|usual| usual.median);
+            let usual = recorded.usual(&target, &plan, &step.name);
+            let usual = usual.as_ref().map(UsualTime::from);
             let time = TimeEstimate { usual, limit: step.time_limit() };
             format!("{}, {}", one.message, time.words())
         }

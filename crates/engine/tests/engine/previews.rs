@@ -82,7 +82,7 @@ fn a_dry_run_of_a_rack_has_the_time_of_its_devices() {
             let usual: Vec<u64> = usual.map(|median| median.as_secs()).collect();
             let together = if at_once == 1 { [10, 2] } else { [5, 1] };
             assert_eq!(usual, together, "{at_once} at once");
-            assert_eq!(time.usual.map(|usual| usual.as_secs()), Some(together.iter().sum()));
+            assert_eq!(time.usual.map(|usual| usual.median.as_secs()), Some(together.iter().sum()));
             assert_eq!(time.limit, limit);
         }
     });

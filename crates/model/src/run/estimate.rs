@@ -28,19 +28,43 @@ impl PreviewedStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeEstimate {
     /// None: of some step, too few durations are recorded.
-    pub usual: Option<Duration>,
-    /// The longest time, with all retries.
+    pub usual: Option<UsualTime>,
+    /// The sum of the deadlines, with all retries.
     pub limit: Duration,
+}
+
+/// The time that something usually takes: its median, and its 95th percentile. Of several steps:
+/// the sums of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UsualTime {
+    pub median: Duration,
+    pub p95: Duration,
+}
+
+impl From<&UsualDuration> for UsualTime {
+    fn from(usual: &UsualDuration) -> Self {
+        Self { median: usual.median, p95: usual.p95 }
+    }
+}
+
+impl UsualTime {
+    fn then(self, next: Self) -> Self {
+        Self { median: self.median + next.median, p95: self.p95 + next.p95 }
+    }
+
+    fn beside(self, other: Self) -> Self {
+        Self { median: self.median.max(other.median), p95: self.p95.max(other.p95) }
+    }
 }
 
 impl TimeEstimate {
     /// The time of steps that are executed one after the other.
     pub fn of(steps: &[PreviewedStep]) -> Self {
         let certain: Vec<_> = steps.iter().filter(|step| step.is_certain()).collect();
-        let usual: Option<Duration> =
-            certain.iter().map(|step| step.usual.as_ref().map(|usual| usual.median)).sum();
+        let usual: Option<Vec<UsualTime>> =
+            certain.iter().map(|step| step.usual.as_ref().map(UsualTime::from)).collect();
         Self {
-            usual: usual.filter(|_| !certain.is_empty()),
+            usual: usual.and_then(|steps| steps.into_iter().reduce(UsualTime::then)),
             limit: steps.iter().map(|step| step.left.step.time_limit()).sum(),
         }
     }
@@ -48,17 +72,22 @@ impl TimeEstimate {
     /// The time of operations that are executed at the same time; none if there is none.
     pub fn concurrent(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         all.into_iter().reduce(|one, other| Self {
-            usual: one.usual.zip(other.usual).map(|(one, other)| one.max(other)),
+            usual: one.usual.zip(other.usual).map(|(one, other)| one.beside(other)),
             limit: one.limit.max(other.limit),
         })
     }
 
-    /// Such as `usually 5m 0s, at most 2h`. A limit says nothing about the usual time.
+    /// Such as `usually 5m 0s, up to 7m 0s`. The deadlines say little about the time, so they are
+    /// named only where nothing else is known.
     pub fn words(&self) -> String {
         let limit = format_duration(self.limit);
         match self.usual {
-            Some(usual) => format!("usually {}, at most {limit}", format_duration(usual)),
-            None => format!("not enough such steps were timed yet; the limit is {limit}"),
+            Some(UsualTime { median, p95 }) => {
+                format!("usually {}, up to {}", format_duration(median), format_duration(p95))
+            }
+            None => {
+                format!("not enough such steps were timed yet; their deadlines add up to {limit}")
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use model::fault::FaultCode;
 use model::plan::{RunStep, RunType};
 use model::run::actions::{Action, ActionResult, apply_action};
 use model::run::{
-    PreviewedStep, Run, TimeEstimate, describe_inquiry, describe_stop, remaining_steps,
+    PreviewedStep, Run, TimeEstimate, UsualTime, describe_inquiry, describe_stop, remaining_steps,
     usual_of_group,
 };
 use model::target::TargetId;
@@ -71,16 +71,17 @@ fn the_time_of_steps_is_their_sum_and_that_of_operations_the_longest() {
     let hours = |count: u32| Duration::from_secs(u64::from(count * TIMEOUT_SECONDS));
     let seconds = Duration::from_secs;
     let known = TimeEstimate::of(&previewed(&both, Some(5)));
-    assert_eq!(known, TimeEstimate { usual: Some(seconds(10)), limit: hours(3) });
-    assert_eq!(known.words(), "usually 10s, at most 3h 0m");
+    let of = |median, p95| Some(UsualTime { median: seconds(median), p95: seconds(p95) });
+    assert_eq!(known, TimeEstimate { usual: of(10, 20), limit: hours(3) });
+    assert_eq!(known.words(), "usually 10s, up to 20s");
     let unknown = TimeEstimate::of(&previewed(&both, None));
     assert_eq!(unknown, TimeEstimate { usual: None, limit: hours(3) });
-    let words = "not enough such steps were timed yet; the limit is 3h 0m";
+    let words = "not enough such steps were timed yet; their deadlines add up to 3h 0m";
     assert_eq!(unknown.words(), words);
     assert_eq!(TimeEstimate::of(&[]), TimeEstimate::default());
 
-    let longer = TimeEstimate { usual: Some(seconds(20)), limit: hours(1) };
-    let together = TimeEstimate { usual: Some(seconds(20)), limit: hours(3) };
+    let longer = TimeEstimate { usual: of(15, 15), limit: hours(1) };
+    let together = TimeEstimate { usual: of(15, 20), limit: hours(3) };
     assert_eq!(TimeEstimate::concurrent([known, longer]), Some(together));
     assert_eq!(TimeEstimate::concurrent([unknown, longer]).unwrap().usual, None);
     assert_eq!(TimeEstimate::concurrent([]), None);
@@ -124,7 +125,7 @@ fn a_resume_shows_what_is_asked_in_place_of_what_may_not_be_executed() {
     assert!(said.ends_with("if that is not known, the operation stops for an operator"), "{said}");
     // The usual time is that of the steps that are executed for certain.
     let time = TimeEstimate::of(&previewed(&asked, Some(5)));
-    assert_eq!(time.usual, Some(Duration::from_secs(5)));
+    assert_eq!(time.usual.map(|usual| usual.median), Some(Duration::from_secs(5)));
     let all: Duration = left.iter().map(|one| one.step.time_limit()).sum();
     assert_eq!(time.limit, all);
 

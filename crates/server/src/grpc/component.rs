@@ -154,7 +154,8 @@ fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
             result.set_outcome(O::WouldStart);
             result.message = "it would be upgraded".into();
             result.steps = steps.iter().map(|one| one.left.step.name.clone()).collect();
-            (result.limit_seconds, result.usual_ms) = time_fields(TimeEstimate::of(&steps));
+            (result.limit_seconds, result.usual_ms, result.usual_p95_ms) =
+                time_fields(TimeEstimate::of(&steps));
         }
         UpdateOutcome::Refused(refusal) => {
             result.set_outcome(O::Refused);

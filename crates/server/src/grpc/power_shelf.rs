@@ -231,7 +231,7 @@ fn maintenance_from(
 
 fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMaintenancePreview {
     let ShelfPreview { preview: foreseen, shelves, time } = observed;
-    let (limit_seconds, usual_ms) = time_fields(time.unwrap_or_default());
+    let (limit_seconds, usual_ms, usual_p95_ms) = time_fields(time.unwrap_or_default());
     let shelves = shelves.into_iter().map(|one| v1::PowerShelfMaintenanceStep {
         state: one
             .shelf
@@ -257,6 +257,7 @@ fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMai
         rules: foreseen.rules,
         limit_seconds,
         usual_ms,
+        usual_p95_ms,
     }
 }
 

@@ -7,7 +7,7 @@ use engine::run::RunPreview;
 use model::effect::Effect;
 use model::id::MachineId;
 use model::machine::admit::impact_of;
-use model::run::{PreviewedStep, Run, TimeEstimate};
+use model::run::{PreviewedStep, Run, TimeEstimate, UsualTime};
 use proto::v1;
 use std::time::Duration;
 use tonic::{Response, Status};
@@ -92,22 +92,26 @@ pub(in crate::grpc) fn planned_run(would: &Run, preview: Option<v1::OperationPre
 
 pub(in crate::grpc) fn preview(run: &Run, found: &RunPreview) -> v1::OperationPreview {
     let RunPreview { steps, notes, would_fail } = found;
-    let (limit_seconds, usual_ms) = time_fields(TimeEstimate::of(steps));
+    let (limit_seconds, usual_ms, usual_p95_ms) = time_fields(TimeEstimate::of(steps));
     let asked = steps.iter().find(|one| !one.is_certain());
     v1::OperationPreview {
         steps: steps.iter().filter(|one| one.is_certain()).map(previewed_step).collect(),
         affected: affected(run, steps),
         limit_seconds,
         usual_ms,
+        usual_p95_ms,
         notes: notes.clone(),
         would_fail: would_fail.clone().unwrap_or_default(),
         asked_step: asked.map(|one| one.left.step.name.clone()).unwrap_or_default(),
     }
 }
 
-/// The longest time in seconds, and the usual time in milliseconds.
-pub(in crate::grpc) fn time_fields(time: TimeEstimate) -> (i64, i64) {
-    (i64::try_from(time.limit.as_secs()).unwrap_or(i64::MAX), milliseconds(time.usual))
+/// The sum of the deadlines in seconds; the median of the usual time and its 95th percentile in
+/// milliseconds.
+pub(in crate::grpc) fn time_fields(time: TimeEstimate) -> (i64, i64, i64) {
+    let limit = i64::try_from(time.limit.as_secs()).unwrap_or(i64::MAX);
+    let usual = |of: fn(UsualTime) -> Duration| milliseconds(time.usual.map(of));
+    (limit, usual(|usual| usual.median), usual(|usual| usual.p95))
 }
 
 /// 0 means that none is recorded, so a recorded duration is at least 1.

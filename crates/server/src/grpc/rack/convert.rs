@@ -232,7 +232,7 @@ pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOn
 fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
     let time = |step: &RunStep| preview.steps.iter().find(|one| one.left.step.name == step.name);
-    let (limit_seconds, usual_ms) = time_fields(TimeEstimate::of(&preview.steps));
+    let (limit_seconds, usual_ms, usual_p95_ms) = time_fields(TimeEstimate::of(&preview.steps));
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
         steps: planned.steps.iter().map(|step| planned_step(step, time(step))).collect(),
@@ -243,6 +243,7 @@ fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
         limit_seconds,
         usual_ms,
+        usual_p95_ms,
     }
 }
 
@@ -285,8 +286,8 @@ fn planned_step(step: &RunStep, time: Option<&PreviewedStep>) -> v1::RackMainten
         limit_seconds: i64::try_from(limit).unwrap_or(i64::MAX),
         usual_ms: milliseconds(usual.map(|usual| usual.median)),
         usual_p95_ms: milliseconds(usual.map(|usual| usual.p95)),
-        name: step.name.clone(),
         destructive: step.effect.erases(),
+        name: step.name.clone(),
         activity: activity(RackStep::parse(&step.name)),
         state: step_phase(StepPhase::Waiting).into(),
         message: String::new(),
