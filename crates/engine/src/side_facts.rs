@@ -58,14 +58,26 @@ impl Engine {
         done
     }
 
-    /// Only a gate's refusal is about the state of the object. A dry run leaves no trace.
+    /// A refusal for the state of the object, or for something that the request names and that does
+    /// not exist, such as an image. An unknown or malformed object has no history, and a dry run
+    /// leaves no trace.
     pub(crate) fn note_refusal(
         &self,
         object_id: &str,
         (by, request): (&str, &str),
         refusal: &Refusal,
     ) {
-        if refusal.kind() != RefusalKind::Precondition || self.store().is_dry_run() {
+        let tells = match refusal.kind() {
+            RefusalKind::Precondition => true,
+            RefusalKind::NotFound => refusal.field.is_some(),
+            RefusalKind::Invalid
+            | RefusalKind::Exists
+            | RefusalKind::Gone
+            | RefusalKind::Unauthenticated
+            | RefusalKind::Denied
+            | RefusalKind::Exhausted => false,
+        };
+        if !tells || self.store().is_dry_run() {
             return;
         }
         let refused = RefusedRequest {

@@ -34,7 +34,7 @@ pub struct Refusal {
     /// What programs compare.
     pub reason: Reason,
     pub message: String,
-    /// The field at fault, for `Invalid`.
+    /// The field at fault, for `Invalid`, and for something that a request names and is not known.
     pub field: Option<String>,
     /// The command to type next.
     pub next_command: Option<String>,
@@ -98,6 +98,13 @@ impl Refusal {
     pub fn not_found(noun: &str, id: impl fmt::Display, next: &str) -> Self {
         let id: String = id.to_string().chars().take(64).collect();
         Self::new(Reason::NotFound, format!("no {noun} {id} is known")).next(next)
+    }
+
+    /// Names the field of the request that is at fault, where the object itself is known.
+    #[must_use]
+    pub fn of_field(mut self, field: &str) -> Self {
+        self.field = Some(field.to_string());
+        self
     }
 
     /// Names the gate that refuses, in the message too.

@@ -424,6 +424,15 @@ fn a_refused_request_leaves_a_trace() {
     }
     let history = person.line("history m-1 --filter cause=probe", 0);
     assert!(!history.contains("refused"), "{history}");
+    // So is a request that names an image which does not exist.
+    person.line("enter-maintenance m-1", 0);
+    let refused = person.line("reimage m-1 --image no-such-image", 2);
+    assert!(refused.contains("no image no-such-image is known"), "{refused}");
+    let tells =
+        |why: &serde_json::Value| why["refused"].as_str().unwrap_or("").contains("no-such-image");
+    until(&person, "why m-1", tells);
+    let history = person.line("history m-1", 0);
+    assert!(history.contains("REIMAGE refused: no image no-such-image is known"), "{history}");
 }
 
 /// `why` and `history` take what a person has at hand; what acts takes exact ids.

@@ -5,6 +5,7 @@ use super::start::StartRun;
 use model::effect::DiskContent;
 use model::fault::FaultCode;
 use model::machine::Machine;
+use model::plan::IMAGE_REF;
 use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::target::TargetId;
@@ -37,7 +38,8 @@ impl StartRun {
         }
         for image in images_of(run) {
             if tx.image(image).await?.is_none() {
-                return Err(Refusal::not_found("image", image, "farrier image list").into());
+                let unknown = Refusal::not_found("image", image, "farrier image list");
+                return Err(unknown.of_field(IMAGE_REF).into());
             }
         }
         Ok(())
@@ -57,8 +59,8 @@ impl StartRun {
             };
             match checked {
                 Err(fault) if fault.code == FaultCode::ImageUnknown => {
-                    let refusal = Refusal::new(Reason::NotFound, fault.message);
-                    return Err(refusal.next("farrier site list").into());
+                    let unknown = Refusal::new(Reason::NotFound, fault.message);
+                    return Err(unknown.of_field(IMAGE_REF).next("farrier site list").into());
                 }
                 Err(fault) => tracing::warn!(%image, %fault, "the image cannot be checked now"),
                 Ok(()) => {}
