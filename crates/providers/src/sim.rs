@@ -349,7 +349,7 @@ impl Provider for Sim {
         let Some(rule) = rule else { return self.execute(target, call, journal).await };
         tracing::debug!(%machine, key = %call.key, rule = rule.id, "fault rule applies");
         match rule.action {
-            Action::Fail => match rule.fails_at() {
+            Action::Fail => match rule.fails_at(call) {
                 Some(fails) => self.perform(target, call, Some(fails), journal).await,
                 None => {
                     self.report_disk(machine, call, journal)?;

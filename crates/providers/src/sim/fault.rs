@@ -6,7 +6,7 @@
 //! that is meant for an operation.
 
 use super::job::FailsAt;
-use model::effect::{CallVerb, Effect};
+use model::effect::{CallVerb, Effect, ProviderCall};
 use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::filter::{Filter, FilterValues};
 use model::node::NodeStage;
@@ -24,6 +24,10 @@ pub const PROBE: &str = "probe";
 const WRITE: &str = "repave";
 /// The effect of starting child runs, which calls no hardware.
 const PARTS: &str = "parts";
+/// The part of an image that is written, in percent, when a deployment falls silent.
+const HALF_WRITTEN: u8 = 50;
+/// The same where the whole image was written, and the system on it cannot be used.
+const ALL_BUT_FINISHED: u8 = 99;
 
 /// The failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -238,10 +242,15 @@ impl FaultRule {
     }
 
     /// The failure of a job that has done a part of its work. None: it fails before it begins.
-    pub fn fails_at(&self) -> Option<FailsAt> {
+    pub fn fails_at(&self, call: &ProviderCall) -> Option<FailsAt> {
         let code = self.code.unwrap_or(FaultCode::EffectFailed);
+        let writes = call.verb == CallVerb::Perform && call.effect.name() == WRITE;
+        let percent = match self.at_percent {
+            0 if writes => written_before(code),
+            percent => percent,
+        };
         let fault = Fault::new(code, self.fault_message());
-        (self.at_percent > 0).then_some(FailsAt { percent: self.at_percent, fault })
+        (percent > 0).then_some(FailsAt { percent, fault })
     }
 
     pub fn delay(&self) -> Duration {
@@ -287,6 +296,19 @@ impl FaultRule {
     /// Whether both are the same apart from their counters.
     fn same_rule(&self, other: &Self) -> bool {
         *self == Self { applied_count: self.applied_count, ..other.clone() }
+    }
+}
+
+/// How much of an image is on the disk when a write fails with this code, in percent: what the page
+/// of the code says. Zero: nothing.
+const fn written_before(code: FaultCode) -> u8 {
+    use FaultCode::{DeploySilent, InstallFailed, ReadBackDiffers, SystemNotBack};
+    if matches!(code, DeploySilent) {
+        HALF_WRITTEN
+    } else if matches!(code, InstallFailed | ReadBackDiffers | SystemNotBack) {
+        ALL_BUT_FINISHED
+    } else {
+        0
     }
 }
 

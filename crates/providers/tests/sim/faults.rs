@@ -1,6 +1,7 @@
 //! Fault rules: every action, by machine, effect and verb.
 
 use super::*;
+use model::machine::DiskReport;
 
 #[tokio::test]
 async fn every_fault_action() {
@@ -176,5 +177,36 @@ async fn a_write_fails_at_its_percentage() {
         let count = sim.effects("op-1/write").unwrap().remove(0);
         assert_eq!(count.applied, 0);
         perform(&Sim::new(memory, Speed::Zero), "again", repave("a")).await.unwrap();
+    }
+}
+
+/// A write that fails with a code leaves on the disk what the page of the code says.
+#[tokio::test]
+async fn a_write_leaves_what_the_page_of_its_fault_says() {
+    let (_dir, memories) = memories();
+    for memory in memories {
+        let sim = Sim::new(memory, Speed::Zero);
+        for (code, report, image) in [
+            (FaultCode::NetbootSilent, DiskReport::Untouched, "factory"),
+            (FaultCode::ChecksumWrong, DiskReport::Untouched, "factory"),
+            (FaultCode::DiskUnfit, DiskReport::Untouched, "factory"),
+            (FaultCode::EffectFailed, DiskReport::Untouched, "factory"),
+            (FaultCode::DeploySilent, DiskReport::Written(50), "partial"),
+            (FaultCode::InstallFailed, DiskReport::Written(99), "partial"),
+            (FaultCode::ReadBackDiffers, DiskReport::Written(99), "partial"),
+            (FaultCode::SystemNotBack, DiskReport::Written(99), "partial"),
+        ] {
+            let step = code.as_str();
+            perform(&sim, &format!("pxe-{step}"), netboot(NetbootMode::Pxe)).await.unwrap();
+            let rule = FaultRule { code: Some(code), times: 1, ..FaultRule::new(Action::Fail) };
+            sim.add_fault(FaultRule { effect: "repave".into(), ..rule }).unwrap();
+            let (journal, _lines) = Journal::new();
+            let write = order(CallVerb::Perform, step, repave("a"));
+            let fault = sim.call(&target("m-1"), &write, &journal).await.unwrap_err();
+            assert_eq!((fault.code, journal.disk_report()), (code, Some(report)), "{step}");
+            let left = super::answer(&sim, CallVerb::Observe, "look", repave("a")).await;
+            let expected = format!("image {image} is on disk");
+            assert_eq!(left, Ok(ProviderAnswer::Differs(expected)), "{step}");
+        }
     }
 }
