@@ -3,19 +3,21 @@
 use crate::Engine;
 use crate::admission::StartRequest;
 use crate::rack::MaintenanceStart;
+use model::blast_radius::AffectedMachine;
 use model::effect::Capability;
 use model::fault::Repair;
-use model::gate::Overrides;
-use model::id::{MachineId, PlanId, RunId};
+use model::gate::{Gate, Overrides};
+use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::Machine;
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::rack::RackPowerOn;
-use model::rack::maintenance::MaintenanceTrigger;
+use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest, request_from_params};
 use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
 use model::why::Explanation;
 use providers::Provider;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use store::StoreError;
 
@@ -96,17 +98,39 @@ impl Engine {
         let own = format!("farrier why {id}");
         let ended = run.filter(|run| run.ended());
         let mut offered: Vec<String> = Vec::new();
-        let plain = std::mem::take(why).with_plain_commands();
-        for command in plain.next_commands.iter().filter(|command| **command != own) {
-            if !self.would_be_accepted(command, &offered, ended).await {
+        let mut plain = std::mem::take(why).with_plain_commands();
+        let asked = std::mem::take(&mut plain.next_commands);
+        let mut asked: VecDeque<String> = asked.into_iter().filter(|one| *one != own).collect();
+        while let Some(command) = asked.pop_front() {
+            if self.would_be_accepted(&command, &offered, ended).await {
+                let is_next = Explanation::is_next_command(&command);
+                offered.push(command);
+                if offer == Offer::First && is_next {
+                    break;
+                }
                 continue;
             }
-            offered.push(command.clone());
-            if offer == Offer::First && Explanation::is_next_command(command) {
-                break;
+            // Where nothing else repairs a rack, the ways past its machines in service are asked
+            // about in the place of what the gate refuses.
+            let refused = ended.filter(|run| offered.is_empty() && is_repetition(run, &command));
+            let Some(run) = refused else { continue };
+            if let Some(needed) = self.find_needed_machines(run).await {
+                let commands = plain.add_needed_machines(&needed, run);
+                commands.into_iter().rev().for_each(|command| asked.push_front(command));
             }
         }
         *why = Explanation { next_commands: offered, ..plain };
+    }
+
+    /// The machines in service, if they alone keep a failed operation of a rack from being
+    /// repeated.
+    async fn find_needed_machines(&self, run: &Run) -> Option<Vec<AffectedMachine>> {
+        let start = rack_dry_run(run.spec.target.rack()?, request_from_params(&run.spec.params));
+        let preview = self.racks().maintain(start).await.ok()?.preview?;
+        let of_service = |refusal: &Refusal| refusal.gate == Some(Gate::InService);
+        let alone = !preview.refusals.is_empty() && preview.refusals.iter().all(of_service);
+        let affected = preview.planned.affected.into_iter().filter(AffectedMachine::is_needed);
+        alone.then(|| affected.collect())
     }
 
     /// Asks the gates about a command that starts an operation, or acts on the run that has
@@ -118,11 +142,10 @@ impl Engine {
         ended: Option<&Run>,
     ) -> bool {
         if let Some(run) = ended {
-            let asks_for = |word: &str| run.command(word) == command;
-            if let Some(action) = Action::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+            if let Some(action) = asked_action(run, command) {
                 return self.would_act(run, action).await;
             }
-            if let Some(mode) = RestartMode::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+            if let Some(mode) = asked_restart(run, command) {
                 return self.would_restart(run, mode).await;
             }
         }
@@ -140,16 +163,7 @@ impl Engine {
     }
 
     async fn would_power_on(&self, on: &RackPowerOn) -> bool {
-        let start = MaintenanceStart {
-            rack_id: on.rack.clone(),
-            request: on.request(),
-            trigger: MaintenanceTrigger::OnDemand,
-            request_id: String::new(),
-            by: asker().by,
-            reference: String::new(),
-            overrides: Overrides::default(),
-            dry_run: true,
-        };
+        let start = rack_dry_run(on.rack.clone(), on.request());
         match self.racks().maintain(start).await {
             Ok(answer) => answer.preview.is_none_or(|preview| preview.refusals.is_empty()),
             Err(error) => !matches!(error, StoreError::Refused(_)),
@@ -225,6 +239,34 @@ impl Engine {
             // The gates could not be asked: the command stays.
             Err(_) => true,
         }
+    }
+}
+
+fn asked_action(run: &Run, command: &str) -> Option<Action> {
+    Action::ALL.into_iter().find(|one| run.command(one.as_str()) == command)
+}
+
+fn asked_restart(run: &Run, command: &str) -> Option<RestartMode> {
+    RestartMode::ALL.into_iter().find(|one| run.command(one.as_str()) == command)
+}
+
+/// Whether the command executes steps of the run again.
+fn is_repetition(run: &Run, command: &str) -> bool {
+    let acts = asked_action(run, command);
+    matches!(acts, Some(Action::RetryStep | Action::Resume))
+        || asked_restart(run, command).is_some()
+}
+
+fn rack_dry_run(rack_id: RackId, request: RackMaintenanceRequest) -> MaintenanceStart {
+    MaintenanceStart {
+        rack_id,
+        request,
+        trigger: MaintenanceTrigger::OnDemand,
+        request_id: String::new(),
+        by: asker().by,
+        reference: String::new(),
+        overrides: Overrides::default(),
+        dry_run: true,
     }
 }
 

@@ -14,7 +14,7 @@ use model::effect::{CallVerb, DesiredPower, DeviceFacts};
 use model::gate::Overrides;
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::{Machine, MachineProblem, Phase};
-use model::plan::{Params, PowerChange, RunType};
+use model::plan::{Maintenance, Params, PowerChange, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::rack::{RackPowerOn, RackState};
@@ -358,6 +358,57 @@ fn a_command_that_would_be_refused_is_not_offered() {
         change(store, "m-1", fixture.env.now(), |one| one.health.state_changes = None).await;
         let told = why(fixture.engine(), RACK).await;
         assert_eq!(told.next_commands[0], on, "{told:#?}");
+    });
+}
+
+/// A rack in Error whose machines are in service: what moves their work away comes first, then the
+/// repetition with an override. Both are accepted, and the machines are named.
+#[test]
+fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let broken = FaultRule { machine: "m-1".into(), times: 1, ..fails("power") };
+        fixture.env.sim.add_fault(broken).expect("a rule");
+        let scope = MaintenanceScope {
+            machines: ["m-1", "m-2"].map(MachineId::trusted).to_vec(),
+            ..MaintenanceScope::default()
+        };
+        let id = fixture.start_accepted(power(scope, PowerSequence::Off)).await;
+        assert_eq!(fixture.wait_until_ended(&id).await.phase(), RunPhase::Failed);
+        fixture.wait_for_state("Error").await;
+        fixture.wait_until_released().await;
+        let plain = |word: &str| format!("farrier operation {word} {id}");
+        let overriding = format!("{} --override in-service --reason …", plain("rerun"));
+        let told = why(fixture.engine(), RACK).await;
+        assert!(!offers(&told, &overriding), "nothing is in service: {told:#?}");
+        let store = &fixture.env.store;
+        for machine in ["m-1", "m-2"] {
+            change(store, machine, fixture.env.now(), |one| one.phase = Phase::Ready).await;
+        }
+        // The command that switches on is refused too, so that nothing else repairs the rack.
+        let drain = |machine: &str| format!("farrier enter-maintenance {machine} --drain");
+        let told = why(fixture.engine(), RACK).await;
+        let first: Vec<&String> = told.next_commands.iter().take(3).collect();
+        assert_eq!(first, [&drain("m-1"), &drain("m-2"), &overriding], "{told:#?}");
+        let affects = "machines that are needed, which a repetition would affect: m-1, m-2";
+        assert!(told.headline.ends_with(affects), "{}", told.headline);
+        assert!(!offers(&told, &plain("retry-step")), "it is refused: {told:#?}");
+        let note = "m-2 is in service and not drained".to_string();
+        assert!(told.notes.contains(&note), "{told:#?}");
+        let listed = fixture.engine().attention(9, None).await.expect("the list");
+        let item = listed.items.iter().find(|item| item.id == RACK).expect("the rack");
+        assert_eq!(item.explained.explanation.next_command(), Some(&*drain("m-1")));
+        assert!(item.explained.explanation.headline.ends_with(affects), "{item:?}");
+        // What is printed leads on: with both in maintenance, the operation is repeated plainly.
+        let client = Client::new(fixture.engine());
+        for machine in ["m-1", "m-2"] {
+            let plan = Some(Maintenance::EnterDraining.plan_id());
+            let enter = RunType::EnterMaintenance;
+            let run = client.start_with_plan(machine, enter, plan, "in".into()).await.expect("ok");
+            assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Succeeded);
+        }
+        let told = why(fixture.engine(), RACK).await;
+        assert_eq!(told.next_commands[0], plain("rerun"), "{told:#?}");
     });
 }
 

@@ -4,9 +4,13 @@ use super::{
     MAX_NAMED, NotIngested, Rack, RackDevice, RackFailure, RackFailurePhase, RackPowerOn,
     RackState, some_of,
 };
+use crate::blast_radius::{AffectedMachine, ImpactObjection};
 use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
+use crate::gate::{Gate, Overrides};
 use crate::lifecycle::Lifecycle;
+use crate::run::Run;
+use crate::run::actions::RestartMode;
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
@@ -170,6 +174,30 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
             ])
             .collect(),
         ..reported
+    }
+}
+
+impl Explanation {
+    /// Names the machines in service that keep an operation of a rack from being repeated. Returns
+    /// the commands that lead past them: first those that move their work away, then the override.
+    pub fn add_needed_machines(&mut self, needed: &[AffectedMachine], run: &Run) -> Vec<String> {
+        let names: Vec<String> = needed.iter().map(|one| one.machine.to_string()).collect();
+        let affects = "machines that are needed, which a repetition would affect:";
+        self.headline = format!("{}; {affects} {}", self.headline, some_of(&names));
+        self.notes.extend(needed.iter().filter_map(AffectedMachine::said));
+        let way_out = |one: &AffectedMachine| {
+            Some(match one.objection.as_ref()? {
+                ImpactObjection::InService => {
+                    format!("farrier enter-maintenance {} --drain", one.machine)
+                }
+                ImpactObjection::Serves(node) => format!("farrier node drain {node}"),
+                ImpactObjection::HeldBy(run) => format!("farrier why {run}"),
+                ImpactObjection::Unreadable => "farrier db check".into(),
+            })
+        };
+        let flags = Overrides::default().flags_with(Gate::InService);
+        let rerun = format!("{} {flags}", run.command(RestartMode::Rerun.as_str()));
+        needed.iter().take(MAX_NAMED).filter_map(way_out).chain([rerun]).collect()
     }
 }
 
