@@ -276,7 +276,7 @@ impl Engine {
         if let Some(device) = self.devices().explain(id).await? {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
-            self.drop_refused((id, offer), None, &mut explanation).await;
+            Box::pin(self.drop_refused((id, offer), None, &mut explanation)).await;
             trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
@@ -296,7 +296,7 @@ impl Engine {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
         let latest = trace.latest.as_ref();
-        self.drop_refused((id, offer), latest, &mut explained.explanation).await;
+        Box::pin(self.drop_refused((id, offer), latest, &mut explained.explanation)).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
         trace.tell(id, self.now(), &mut explained.explanation);
         Ok(explained)
@@ -308,7 +308,7 @@ impl Engine {
             explanation.blame_feeds(machine.id.as_str(), &self.find_dead_feeds(machine).await?);
         }
         self.drop_incapable(machine.as_ref(), &mut explanation);
-        self.drop_refused((id, offer), run.as_ref(), &mut explanation).await;
+        Box::pin(self.drop_refused((id, offer), run.as_ref(), &mut explanation)).await;
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
@@ -357,7 +357,7 @@ impl Engine {
             (None, Some(_) | None) => Explanation::default(),
         };
         self.drop_incapable(machine.as_ref(), &mut reported);
-        self.drop_refused((id, offer), run.as_ref(), &mut reported).await;
+        Box::pin(self.drop_refused((id, offer), run.as_ref(), &mut reported)).await;
         trace.tell(id, now, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));

@@ -102,7 +102,7 @@ impl Engine {
         let asked = std::mem::take(&mut plain.next_commands);
         let mut asked: VecDeque<String> = asked.into_iter().filter(|one| *one != own).collect();
         while let Some(command) = asked.pop_front() {
-            if self.would_be_accepted(&command, &offered, ended).await {
+            if Box::pin(self.would_be_accepted(&command, &offered, ended)).await {
                 let is_next = Explanation::is_next_command(&command);
                 offered.push(command);
                 if offer == Offer::First && is_next {
@@ -114,7 +114,7 @@ impl Engine {
             // about in the place of what the gate refuses.
             let refused = ended.filter(|run| offered.is_empty() && is_repetition(run, &command));
             let Some(run) = refused else { continue };
-            if let Some(needed) = self.find_needed_machines(run).await {
+            if let Some(needed) = Box::pin(self.find_needed_machines(run)).await {
                 let commands = plain.add_needed_machines(&needed, run);
                 commands.into_iter().rev().for_each(|command| asked.push_front(command));
             }
@@ -202,7 +202,9 @@ impl Engine {
         let dry = self.with_dry_run(true);
         match dry.runs().act(run.spec.id.clone(), action, asker()).await {
             Ok(acted) if action == Action::Adopt => {
-                let preview = dry.runs().preview(&acted).await;
+                // The call of a provider is deep: on the heap, it does not add to the stack of the
+                // explanation around it.
+                let preview = Box::pin(dry.runs().preview(&acted)).await;
                 !preview.is_ok_and(|preview| preview.would_fail.is_some())
             }
             Err(StoreError::Refused(_)) => false,
