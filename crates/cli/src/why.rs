@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::exit::{Exit, Result};
 use crate::output::Screen;
 use crate::table::{Cell, Table, format_pairs};
-use crate::text::{one_line, printable};
+use crate::text::{MAX_IN_CELL, join_names, one_line, printable};
 use crate::time::Clock;
 use proto::v1::{
     AttentionItem, ExplainRequest, Explanation, FaultPage, GetFaultPageRequest,
@@ -64,7 +64,7 @@ fn attention_table(items: &[AttentionItem], wide: bool, clock: &Clock) -> Table 
     table
 }
 
-/// The headline, with the cause and the machine if it does not name them.
+/// The headline, with the cause and the machine if it does not name them, and what it explains.
 fn problem(item: &AttentionItem) -> String {
     let mut words = item.headline.clone();
     if !item.failed.is_empty() && !words.contains(&item.failed) {
@@ -76,7 +76,13 @@ fn problem(item: &AttentionItem) -> String {
     {
         words = format!("{words} (on {})", item.machine_id);
     }
-    words
+    match item.explains.len() {
+        0 => words,
+        count => {
+            let named = join_names(item.explains.iter().map(String::as_str), MAX_IN_CELL);
+            format!("{words}; it explains {count}: {named}")
+        }
+    }
 }
 
 pub async fn show_fault_page(client: &Client, screen: &mut Screen, code: String) -> Result<Exit> {
@@ -209,6 +215,9 @@ Type next:
         }
         let own = AttentionItem { id: "m-1".into(), ..item("it is off", "") };
         assert_eq!(problem(&own), "it is off");
+        let explains = vec!["m-2".to_string(), "node-2".to_string()];
+        let words = "it is off; it explains 2: m-2, node-2";
+        assert_eq!(problem(&AttentionItem { explains, ..own }), words);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod credential;
 mod device;
 mod disk;
 mod feed;
+mod group;
 mod network;
 mod outcome;
 mod rest;
@@ -27,6 +28,10 @@ pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};
 pub use disk::install_command;
 pub use feed::dead_feeds;
+pub use group::{
+    CREDENTIAL, CauseGroup, CauseLinks, ListedObject, Location, SharedCause, ShelvesByRack,
+    Suspect, group_by_cause,
+};
 pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
@@ -39,7 +44,7 @@ use crate::condition::ConditionType;
 use crate::fault::{FaultCode, Incident};
 use crate::health::HealthSummary;
 use crate::machine::view::EffectiveState;
-use crate::machine::{Machine, Phase};
+use crate::machine::{Machine, MachineProblem, Phase};
 use crate::node::{Node, NodeState};
 use crate::rack::RackPowerOn;
 use crate::rack::maintenance::{FIRMWARE_SKIPPED, switched_power};
@@ -172,7 +177,13 @@ fn as_node(
     let elsewhere = machine.effective_state() == EffectiveState::Attention
         && node.state.in_service()
         && run.is_some_and(|run| !run.works_on_node());
-    let place = if elsewhere { reported.next_commands.len() } else { 0 };
+    // A machine that is down is the cause, and its node follows it.
+    let is_down = matches!(
+        machine.problem(),
+        Some(MachineProblem::Unreachable(_) | MachineProblem::BmcUnreachable(_))
+    );
+    let last = elsewhere || (is_down && node.state == NodeState::Offline);
+    let place = if last { reported.next_commands.len() } else { 0 };
     reported.next_commands.insert(place, why);
     reported
 }

@@ -55,7 +55,7 @@ pub struct SimFaultArgs {
     /// For fail: error message of the hardware
     #[arg(long, default_value = "", hide_default_value = true)]
     pub message: String,
-    /// For fail of repave: percentage written when it fails (default: what the page of its code says)
+    /// For fail of repave: percent written when it fails (default: by code)
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(i32).range(1..100))]
     pub at_percent: Option<i32>,
     /// For fail: fault code, e.g. boot-disk-missing (default: one that fits the effect)

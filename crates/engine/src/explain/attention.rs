@@ -3,9 +3,9 @@
 //! All candidates are ranked from their records; only the first ones of that order are explained,
 //! because an explanation asks the gates. Of each, only the command that is shown is asked about.
 
-use super::Explained;
 use super::offered::Offer;
-use super::worked_on::work_on_nodes;
+use super::worked_on::{WorkOnNodes, work_on_nodes};
+use super::{Explained, readable};
 use crate::Engine;
 use crate::secret::{CredentialInfo, SecretStore};
 use futures_util::future::BoxFuture;
@@ -14,22 +14,24 @@ use model::device::Device;
 use model::filter::Filter;
 use model::health::AlertClass;
 use model::host::{Host, HostState};
+use model::id::{MachineId, RackId};
 use model::lifecycle::Lifecycle;
 use model::node::{Node, NodeState};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Reason;
 use model::switch::Switch;
-use model::target::TargetKind;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::why::{
-    Explanation, Rank, Urgency, explain_break_glass, explain_expiry, explain_unreadable,
+    CREDENTIAL, CauseGroup, CauseLinks, Explanation, ListedObject, Location, Rank, ShelvesByRack,
+    Suspect, Urgency, explain_break_glass, explain_expiry, explain_unreadable, group_by_cause,
     rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host, rank_machine, rank_node,
     rank_rack, rank_run, rank_site,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{
-    MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, UnreadableRow,
+    MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, Tx, UnreadableRow,
 };
 
 /// The most objects that one search reads. The searches for the worst come first, and each has its
@@ -48,8 +50,7 @@ const OFFLINE: &[&str] = &[NodeState::Offline.as_str()];
 const OPERATION: &str = "operation";
 /// The kind of a stored row that is no object of its own.
 const ROW: &str = "row";
-/// The kind of a credential in the list, and the kind of credential that expires.
-const CREDENTIAL: &str = "credential";
+/// The kind of credential that expires.
 const KUBECONFIG: &str = "kubeconfig";
 /// The kind of a break-glass in the list.
 const APPROVAL: &str = "approval";
@@ -65,47 +66,72 @@ pub struct AttentionItem {
     pub kind: &'static str,
     pub urgency: Urgency,
     pub explained: Explained,
+    /// The objects that need a person because of this one.
+    pub explains: Vec<ListedObject>,
 }
 
 /// An explained object, with its rank after the explanation.
 type RankedItem = (Rank, AttentionItem);
 
+/// What needs a person: one item for each cause.
 #[derive(Debug, Clone, Default)]
 pub struct Attention {
     /// Worst first.
     pub items: Vec<AttentionItem>,
-    /// The urgencies of the objects that come after them and were not explained.
+    /// The urgencies of the causes that come after them and were not explained.
     pub rest: Vec<Urgency>,
     /// More objects may need a person than were found.
     pub more: bool,
 }
 
+impl Attention {
+    /// The urgency of every cause.
+    pub fn urgencies(&self) -> impl Iterator<Item = Urgency> {
+        self.items.iter().map(|item| item.urgency).chain(self.rest.iter().copied())
+    }
+}
+
 /// The ranks of the objects that need a person.
 #[derive(Default)]
 struct Candidates {
-    found: BTreeMap<(&'static str, String), Rank>,
-    /// The explanations of those that are no objects of the engine, by the same key.
-    explained: BTreeMap<(&'static str, String), Explanation>,
+    found: BTreeMap<ListedObject, (Rank, CauseLinks)>,
+    /// The explanations of those that are no objects of the engine.
+    explained: BTreeMap<ListedObject, Explanation>,
     more: bool,
 }
 
 impl Candidates {
-    /// The worst rank of an object counts.
+    /// An object that no other object explains.
     fn add(&mut self, kind: &'static str, id: impl Into<String>, rank: Option<Rank>) {
+        self.add_linked(ListedObject::new(kind, id), rank, CauseLinks::default());
+    }
+
+    /// The worst rank of an object counts. One with several problems needs a person for itself.
+    fn add_linked(&mut self, object: ListedObject, rank: Option<Rank>, links: CauseLinks) {
         let Some(rank) = rank else { return };
-        let known = self.found.entry((kind, id.into())).or_insert(rank);
-        *known = rank.min(*known);
+        let known = self.found.entry(object).or_insert_with(|| (rank, links.clone()));
+        known.0 = rank.min(known.0);
+        if known.1 != links {
+            known.1 = CauseLinks::default();
+        }
     }
 
     fn add_records<R: Lifecycle>(
         &mut self,
         page: &RecordPage<R>,
         rank: impl Fn(&R) -> Option<Rank>,
+        links: impl Fn(&R) -> CauseLinks,
     ) {
         self.more |= page.next.is_some();
         for record in &page.records {
-            self.add(R::KIND.as_str(), record.head().id.as_str(), rank(record));
+            let object = ListedObject::new(R::KIND.as_str(), record.head().id.as_str());
+            self.add_linked(object, rank(record), links(record));
         }
+    }
+
+    fn suspects(self) -> Vec<Suspect> {
+        let suspect = |(object, (rank, links))| Suspect { object, rank, links };
+        self.found.into_iter().map(suspect).collect()
     }
 }
 
@@ -125,11 +151,7 @@ impl Engine {
         self.find_devices::<Switch>(&mut candidates).await?;
         self.find_devices::<PowerShelf>(&mut candidates).await?;
         self.find_nodes(&mut candidates).await?;
-        // A child run is overdue together with its parent.
-        let overdue = self.runs().overdue().await?;
-        for run in overdue.iter().filter(|run| run.spec.parent_run.is_none()) {
-            candidates.add(OPERATION, run.spec.id.as_str(), Some(rank_run(run)));
-        }
+        self.find_overdue(&mut candidates).await?;
         if let Some(secrets) = secrets {
             self.find_expiring(secrets, &mut candidates).await?;
         }
@@ -138,31 +160,51 @@ impl Engine {
         if self.caller().sees_a_part() {
             self.retain_visible(&mut candidates).await?;
         }
-        let Candidates { found, explained: mut known, more } = candidates;
-        let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
-        ranked.sort();
-        let rest = ranked.split_off(limit.min(ranked.len()));
+        let (mut known, more) = (std::mem::take(&mut candidates.explained), candidates.more);
+        let suspects = candidates.suspects();
+        let shelves = self.load_feeding_shelves(&suspects).await?;
+        let mut groups = group_by_cause(&suspects, &shelves);
+        let rest = groups.split_off(limit.min(groups.len()));
         let mut explanations: Vec<BoxFuture<'_, Result<Option<RankedItem>>>> = Vec::new();
-        for (rank, key) in ranked {
-            let known = known.remove(&key);
-            explanations.push(Box::pin(self.explain_ranked(rank, known, key)));
+        for group in groups {
+            let known = known.remove(&group.object).or_else(|| group.explain());
+            explanations.push(Box::pin(self.explain_group(group, known)));
         }
         let explained = stream::iter(explanations).buffered(EXPLAINED_AT_ONCE);
         let explained: Vec<Option<RankedItem>> = explained.try_collect().await?;
         let mut items: Vec<RankedItem> = explained.into_iter().flatten().collect();
         items.sort_by_key(|(rank, _)| *rank);
         let items = items.into_iter().map(|(_, item)| item).collect();
-        Ok(Attention { items, rest: rest.iter().map(|(rank, _)| rank.urgency).collect(), more })
+        Ok(Attention { items, rest: rest.iter().map(|one| one.rank.urgency).collect(), more })
     }
 
-    /// Explains an object of the list, unless that is done already. None: it was deleted since the
-    /// list was read.
-    async fn explain_ranked(
+    /// The power shelves of the racks of all silent objects. A rack with a shelf that cannot be
+    /// read is left out: that one may be on.
+    async fn load_feeding_shelves(&self, suspects: &[Suspect]) -> Result<ShelvesByRack> {
+        let silent = suspects.iter().filter_map(|one| one.links.silent.as_ref()?.0.clone());
+        let racks: BTreeSet<RackId> = silent.collect();
+        let read = self.store().scan(racks, |racks, tx| {
+            Box::pin(async move {
+                let mut found = ShelvesByRack::new();
+                for rack in racks {
+                    let shelves = tx.records_in_rack(rack).await?.into_iter();
+                    let shelves: Result<Vec<PowerShelf>> = shelves.map(|(_, one)| one).collect();
+                    found.extend(shelves.ok().map(|shelves| (rack.clone(), shelves)));
+                }
+                Ok(found)
+            })
+        });
+        read.await
+    }
+
+    /// Explains a row of the list, unless that is done already. None: its object was deleted since
+    /// the list was read.
+    async fn explain_group(
         &self,
-        rank: Rank,
+        group: CauseGroup,
         known: Option<Explanation>,
-        (kind, id): (&'static str, String),
     ) -> Result<Option<RankedItem>> {
+        let CauseGroup { object: ListedObject { kind, id }, rank, cause: _, explains } = group;
         let explained = match known {
             Some(explanation) => Explained { explanation, ..Explained::default() },
             None => match self.explain_offering(&id, Offer::First).await {
@@ -173,7 +215,7 @@ impl Engine {
             },
         };
         let urgency = rank.urgency.explained(&explained.explanation);
-        let item = AttentionItem { id, kind, urgency, explained };
+        let item = AttentionItem { id, kind, urgency, explained, explains };
         Ok(Some((Rank { urgency, ..rank }, item)))
     }
 
@@ -181,10 +223,14 @@ impl Engine {
     /// and those of them whose labels are not in its scope.
     async fn retain_visible(&self, candidates: &mut Candidates) -> Result<()> {
         let kinds = [TargetKind::Machine.as_str(), Node::KIND.as_str(), OPERATION];
-        candidates.found.retain(|(kind, _), _| kinds.contains(kind));
-        let ids = candidates.found.keys().map(|(_, id)| id.clone()).collect();
+        candidates.found.retain(|object, _| kinds.contains(&object.kind));
+        let ids = candidates.found.keys().map(|object| object.id.clone()).collect();
         let visible = self.visible_objects(ids).await?;
-        candidates.found.retain(|(_, id), _| visible.contains(id));
+        candidates.found.retain(|object, _| visible.contains(&object.id));
+        // A cause may be an object that the caller does not see.
+        for (_, links) in candidates.found.values_mut() {
+            *links = CauseLinks::default();
+        }
         Ok(())
     }
 
@@ -206,7 +252,8 @@ impl Engine {
             self.store().unreadable().record(&page.unreadable);
             candidates.more |= page.next.is_some();
             for one in &page.machines {
-                candidates.add(machine, one.id.as_str(), rank_machine(one));
+                let object = ListedObject::new(machine, one.id.as_str());
+                candidates.add_linked(object, rank_machine(one), CauseLinks::of_machine(one));
             }
         }
         let interval = self.settings().host_firmware_upgrade_retry_interval;
@@ -233,10 +280,10 @@ impl Engine {
         let now = self.now();
         for states in [IN_ERROR, Rack::WAITING] {
             let racks = self.find_records::<Rack>(RecordSymptom::InState(states)).await?;
-            candidates.add_records(&racks, |rack| rank_rack(rack, now));
+            candidates.add_records(&racks, |rack| rank_rack(rack, now), CauseLinks::of_rack);
         }
         let sites = self.sites().list(Filter::default(), None, MAX_FOUND).await?;
-        candidates.add_records(&sites, rank_site);
+        candidates.add_records(&sites, rank_site, CauseLinks::of_site);
         Ok(())
     }
 
@@ -248,7 +295,7 @@ impl Engine {
             RecordSymptom::InState(D::WAITING),
         ] {
             let devices = self.find_records::<D>(symptom).await?;
-            candidates.add_records(&devices, |device| rank_device(device, now));
+            candidates.add_records(&devices, |one| rank_device(one, now), CauseLinks::of_device);
         }
         Ok(())
     }
@@ -259,8 +306,32 @@ impl Engine {
             let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
             let input = nodes.records.clone();
             let read = self.store().scan(input, |nodes, tx| Box::pin(work_on_nodes(tx, nodes)));
-            let work = read.await?;
-            candidates.add_records(&nodes, |node| rank_node(node, *work.get(&node.head.id)?, now));
+            let WorkOnNodes { work, machines } = read.await?;
+            let rank = |node: &Node| rank_node(node, *work.get(&node.head.id)?, now);
+            let links = |node: &Node| CauseLinks::of_node(node, machines.get(&node.machine));
+            candidates.add_records(&nodes, rank, links);
+        }
+        Ok(())
+    }
+
+    async fn find_overdue(&self, candidates: &mut Candidates) -> Result<()> {
+        let mut overdue = self.runs().overdue().await?;
+        // A child run is overdue together with its parent.
+        overdue.retain(|run| run.spec.parent_run.is_none());
+        let targets = overdue.iter().map(|run| run.spec.target.clone()).collect();
+        let read = self.store().scan(targets, |targets: &Vec<TargetId>, tx| {
+            Box::pin(async move {
+                let mut found = Vec::with_capacity(targets.len());
+                for target in targets {
+                    found.push(readable(load_location(tx, target).await)?);
+                }
+                Ok(found)
+            })
+        });
+        for (run, location) in overdue.iter().zip(read.await?) {
+            let object = ListedObject::new(OPERATION, run.spec.id.as_str());
+            let links = CauseLinks::of_run(&run.spec.target, location);
+            candidates.add_linked(object, Some(rank_run(run)), links);
         }
         Ok(())
     }
@@ -278,7 +349,7 @@ impl Engine {
             let rank = rank_expiry(expires_at, now);
             candidates.add(CREDENTIAL, name.as_str(), rank);
             let explanation = explain_expiry(&name, expires_at, now);
-            candidates.explained.insert((CREDENTIAL, name), explanation);
+            candidates.explained.insert(ListedObject::new(CREDENTIAL, name), explanation);
         }
         Ok(())
     }
@@ -290,7 +361,8 @@ impl Engine {
         for approval in found.await? {
             let id = approval.id.to_string();
             candidates.add(APPROVAL, id.clone(), Some(rank_break_glass(&approval)));
-            candidates.explained.insert((APPROVAL, id), explain_break_glass(&approval));
+            let object = ListedObject::new(APPROVAL, id);
+            candidates.explained.insert(object, explain_break_glass(&approval));
         }
         Ok(())
     }
@@ -309,13 +381,13 @@ impl Engine {
                 self.store().unreadable().forget(kind, &id);
                 continue;
             };
-            let key = (object_kind(kind), id);
+            let object = ListedObject::new(object_kind(kind), id);
             // It is not known since when.
             let rank = Rank::new(Urgency::Stopped, Timestamp::default());
             let kind = Some(kind.as_str());
             let explanation = explain_unreadable(&row.id, &row.to_string(), kind);
-            candidates.add(key.0, key.1.clone(), Some(rank));
-            candidates.explained.insert(key, explanation);
+            candidates.add(object.kind, object.id.clone(), Some(rank));
+            candidates.explained.insert(object, explanation);
         }
         Ok(())
     }
@@ -328,6 +400,21 @@ impl Engine {
         self.store().unreadable().record(&page.unreadable);
         Ok(page)
     }
+}
+
+/// Where a machine or a switch stands, and what feeds it. None: nothing feeds the target.
+async fn load_location(tx: &mut Tx, target: &TargetId) -> Result<Option<Location>> {
+    Ok(match target.kind {
+        TargetKind::Machine => {
+            let machine = tx.machine(&MachineId::trusted(target.as_str())).await?;
+            machine.map(|machine| (machine.spec.rack, machine.spec.feeds))
+        }
+        TargetKind::Switch => {
+            let switch = tx.record::<Switch>(target.as_str()).await?;
+            switch.map(|switch| (switch.head.rack, switch.spec.feeds))
+        }
+        TargetKind::PowerShelf | TargetKind::Rack => None,
+    })
 }
 
 /// The kind of the object whose own row this is.

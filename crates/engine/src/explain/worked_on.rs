@@ -2,10 +2,11 @@
 //! down.
 
 use super::readable;
-use model::id::RunId;
+use model::id::{MachineId, RunId};
+use model::machine::Machine;
 use model::node::{Node, NodeWork};
 use model::run::Run;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use store::{Result, Tx};
 
 /// The operation that took the machine of a node down. A child run is part of its parent while
@@ -20,17 +21,20 @@ pub(crate) async fn operation_down(tx: &mut Tx, node: &Node) -> Result<Option<Ru
     Ok(parent.filter(|parent| !parent.ended()).or(Some(run)))
 }
 
-/// What the operations on each node mean for its rank, by the id of the node.
-pub(super) async fn work_on_nodes(
-    tx: &mut Tx,
-    nodes: &[Node],
-) -> Result<BTreeMap<String, NodeWork>> {
+/// The operations on nodes, and the machines of the nodes.
+pub(super) struct WorkOnNodes {
+    /// What they mean for the rank of a node, by its id.
+    pub work: BTreeMap<String, NodeWork>,
+    /// A machine that cannot be read is left out.
+    pub machines: BTreeMap<MachineId, Machine>,
+}
+
+pub(super) async fn work_on_nodes(tx: &mut Tx, nodes: &[Node]) -> Result<WorkOnNodes> {
     let ids: Vec<&str> = nodes.iter().map(|node| node.machine.as_str()).collect();
     let machines = tx.machines_by_ids(&ids).await?.into_iter();
-    let held: BTreeSet<_> = machines
-        .filter(|(_, machine)| machine.as_ref().is_ok_and(|one| one.active_run.is_some()))
-        .map(|(id, _)| id)
-        .collect();
+    let machines: BTreeMap<MachineId, Machine> =
+        machines.filter_map(|(id, machine)| Some((id, machine.ok()?))).collect();
+    let is_held = |id| machines.get(id).is_some_and(|machine| machine.active_run.is_some());
     let ids: Vec<&str> =
         nodes.iter().filter_map(|node| Some(node.workflow.as_ref()?.as_str())).collect();
     let runs = tx.runs_with_claims(&ids).await?.into_iter();
@@ -49,8 +53,8 @@ pub(super) async fn work_on_nodes(
             None => false,
         };
         let newest = node.workflow.as_ref().and_then(|run| newest.get(run));
-        let work = NodeWork::of(node, is_down || held.contains(&node.machine), newest);
+        let work = NodeWork::of(node, is_down || is_held(&node.machine), newest);
         found.insert(node.head.id.clone(), work);
     }
-    Ok(found)
+    Ok(WorkOnNodes { work: found, machines })
 }

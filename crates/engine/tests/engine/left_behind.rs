@@ -11,6 +11,7 @@ use engine::machine::FlagRequest;
 use engine::{Engine, Settings};
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{CallVerb, DesiredPower, DeviceFacts};
+use model::fault::FaultCode;
 use model::gate::Overrides;
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::{Machine, MachineProblem, Phase};
@@ -20,7 +21,7 @@ use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::rack::{RackPowerOn, RackState};
 use model::run::actions::{Action, Requester};
 use model::run::{Run, RunPhase};
-use model::why::{Explanation, Urgency};
+use model::why::{Explanation, ListedObject, Urgency};
 use providers::sim::{self, FaultRule, Sim, Speed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -361,14 +362,33 @@ fn a_command_that_would_be_refused_is_not_offered() {
     });
 }
 
+/// An adoption is offered only where the goal of the step may hold: its dry run asks the device.
+#[test]
+fn an_adoption_that_would_fail_is_not_offered() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        let differs = FaultRule { code: Some(FaultCode::FirmwareDiffers), ..fails("power") };
+        env.sim.add_fault(differs).expect("a rule");
+        // The machine is on.
+        for (change, holds) in [(PowerChange::Off, false), (PowerChange::On, true)] {
+            let plan = change.plan_id();
+            let id = run(&client, RunType::Power, Some(plan.as_str()), RunPhase::Failed).await;
+            let told = why(&process.engine, MACHINE).await;
+            let adopt = format!("farrier operation adopt {id}");
+            assert_eq!(offers(&told, &adopt), holds, "{change:?}: {told:#?}");
+            let retry = format!("farrier operation retry-step {id}");
+            assert!(offers(&told, &retry), "{change:?}: {told:#?}");
+        }
+    });
+}
+
 /// A rack in Error whose machines are in service: what moves their work away comes first, then the
 /// repetition with an override. Both are accepted, and the machines are named.
 #[test]
 fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
     simulate(async {
         let fixture = RackFixture::ready().await;
-        let broken = FaultRule { machine: "m-1".into(), times: 1, ..fails("power") };
-        fixture.env.sim.add_fault(broken).expect("a rule");
+        fixture.fail("m-1", "power");
         let scope = MaintenanceScope {
             machines: ["m-1", "m-2"].map(MachineId::trusted).to_vec(),
             ..MaintenanceScope::default()
@@ -385,7 +405,6 @@ fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
         for machine in ["m-1", "m-2"] {
             change(store, machine, fixture.env.now(), |one| one.phase = Phase::Ready).await;
         }
-        // The command that switches on is refused too, so that nothing else repairs the rack.
         let drain = |machine: &str| format!("farrier enter-maintenance {machine} --drain");
         let told = why(fixture.engine(), RACK).await;
         let first: Vec<&String> = told.next_commands.iter().take(3).collect();
@@ -399,7 +418,7 @@ fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
         let item = listed.items.iter().find(|item| item.id == RACK).expect("the rack");
         assert_eq!(item.explained.explanation.next_command(), Some(&*drain("m-1")));
         assert!(item.explained.explanation.headline.ends_with(affects), "{item:?}");
-        // What is printed leads on: with both in maintenance, the operation is repeated plainly.
+        // What is printed leads on: with both in maintenance, nothing needs an override.
         let client = Client::new(fixture.engine());
         for machine in ["m-1", "m-2"] {
             let plan = Some(Maintenance::EnterDraining.plan_id());
@@ -408,7 +427,8 @@ fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
             assert_eq!(client.wait_until_ended(&run).await.phase(), RunPhase::Succeeded);
         }
         let told = why(fixture.engine(), RACK).await;
-        assert_eq!(told.next_commands[0], plain("rerun"), "{told:#?}");
+        assert!(!offers(&told, &overriding), "{told:#?}");
+        assert!(!told.headline.contains("machines that are needed"), "{}", told.headline);
     });
 }
 
@@ -444,8 +464,13 @@ fn a_machine_without_power_names_its_power_shelf() {
         let on = "farrier power-shelf maintenance power-on --id ps-1";
         assert_eq!(told.next_commands[0], on, "{told:#?}");
         let listed = fixture.engine().attention(9, None).await.expect("the list");
-        let item = listed.items.iter().find(|item| item.id == "m-1").expect("the machine");
-        assert!(item.explained.explanation.headline.ends_with(cause), "{item:?}");
+        // The list has one row for the cause, which names what it explains.
+        let ids: Vec<&str> = listed.items.iter().map(|item| item.id.as_str()).collect();
+        assert_eq!(ids, ["ps-1"], "{listed:#?}");
+        let item = &listed.items[0];
+        assert_eq!((item.kind, item.urgency), ("power_shelf", Urgency::OutOfService));
+        assert_eq!(item.explains, [ListedObject::new("machine", "m-1")]);
+        assert!(item.explained.explanation.headline.starts_with("ps-1 is off"), "{item:?}");
         assert_eq!(item.explained.explanation.next_command(), Some(on));
     });
 }

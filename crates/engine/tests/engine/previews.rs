@@ -292,6 +292,9 @@ fn a_dry_run_of_an_onboarding_has_the_time_of_its_stages() {
         }
         let would = nodes.preview_onboard(request()).await.expect("a preview");
         let usual = TimeEstimate::of(&would.preview.steps).usual;
-        assert_eq!(usual, Some(Duration::from_secs(2 * executed.len() as u64)));
+        assert_eq!(
+            usual.map(|usual| usual.median),
+            Some(Duration::from_secs(2 * executed.len() as u64))
+        );
     });
 }

@@ -1,6 +1,7 @@
 //! Names the power shelves whose loss explains that a machine or a switch is off.
 
 use super::Explanation;
+use super::group::power_on;
 use crate::effect::DesiredPower;
 use crate::id::PowerShelfId;
 use crate::power_shelf::PowerShelf;
@@ -33,8 +34,6 @@ impl Explanation {
         let useless =
             [format!("farrier machine power {device} on"), format!("farrier reboot {device}")];
         self.next_commands.retain(|command| !useless.contains(command));
-        let ids: Vec<String> = names.iter().map(|id| format!("--id {id}")).collect();
-        let on = format!("farrier power-shelf maintenance power-on {}", ids.join(" "));
-        self.next_commands.insert(0, on);
+        self.next_commands.insert(0, power_on(&names));
     }
 }

@@ -1,5 +1,6 @@
 //! Explanations: every state has one, with what is normal and what to type.
 
+mod groups;
 mod left_behind;
 mod nodes;
 mod racks;

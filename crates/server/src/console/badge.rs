@@ -4,8 +4,8 @@
 use super::text::clean_text;
 use maud::{Markup, html};
 use model::condition::{Condition, ConditionType};
-use model::machine::Machine;
 use model::machine::view::EffectiveState;
+use model::machine::{Machine, MachineProblem};
 use model::node::NodeState;
 use model::run::{RunPhase, StepPhase, Workflow};
 
@@ -75,13 +75,26 @@ pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
 /// not shown as healthy.
 pub(super) fn machine_badge(machine: &Machine) -> Badge {
     let badge = effective_state_badge(machine.effective_state());
-    match machine.problem() {
-        Some(problem) => {
-            let (meaning, action) = (problem.label(), "farrier why …");
-            Badge { tone: Tone::Orange, sign: "!", meaning, action, ..badge }
+    match deviation(machine) {
+        Some(meaning) => {
+            Badge { tone: Tone::Orange, sign: "!", meaning, action: "farrier why …", ..badge }
         }
         None => badge,
     }
+}
+
+/// What is wrong with a machine that its effective state does not say, in a few words.
+pub(super) fn deviation(machine: &Machine) -> Option<&'static str> {
+    let alarmed = match machine.effective_state() {
+        // These states call for an operator by themselves.
+        EffectiveState::Attention | EffectiveState::Blocked => false,
+        EffectiveState::New
+        | EffectiveState::Idle
+        | EffectiveState::Busy
+        | EffectiveState::Maintenance => machine.health.state_changes.is_some(),
+    };
+    let alert = alarmed.then_some("a health alert prevents changes");
+    machine.problem().map(MachineProblem::label).or(alert)
 }
 
 /// A workflow state, displayed as its phase.

@@ -1,6 +1,6 @@
 //! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
-use super::badge::{condition_mark, effective_state_badge, machine_badge, never_mark};
+use super::badge::{Tone, condition_mark, effective_state_badge, machine_badge, never_mark};
 use super::clock::relative_time;
 use super::error_page::PageResult;
 use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
@@ -18,7 +18,7 @@ use model::id::MachineId;
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine};
 use model::time::Timestamp;
-use model::why::Urgency;
+use model::why::{ListedObject, Urgency};
 use store::MachinePage;
 
 const LIST: List = List {
@@ -32,6 +32,9 @@ const LIST: List = List {
 
 /// The number of problems at the top; `farrier why` lists the rest.
 const MAX_TROUBLE: usize = 8;
+
+/// The number of objects that are named beside their cause; `farrier why -o json` has all ids.
+const MAX_EXPLAINED: usize = 24;
 
 /// The order of the counts: states that need an operator first.
 const ORDER: [EffectiveState; 6] = [
@@ -81,17 +84,22 @@ pub(super) async fn show(
         }
     };
     let live = Some(PageStream::changes("", drawn_at));
-    let title = title(&summary);
+    let title = title(attention.as_ref());
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
 
-/// The page title, which shows in the browser tab, counts the problems too.
-fn title(summary: &Summary) -> String {
-    match summary.count(EffectiveState::Attention) {
-        0 => "Fleet".into(),
-        1 => "! 1 needs attention".into(),
-        many => format!("! {many} need attention"),
-    }
+/// The page title, which shows in the browser tab: the same count as the headline.
+fn title(attention: Option<&Attention>) -> String {
+    let needed = attention.filter(|attention| !attention.items.is_empty());
+    needed.map_or_else(|| "Fleet".into(), count_words)
+}
+
+/// How many causes need a person.
+fn count_words(attention: &Attention) -> String {
+    let count = attention.urgencies().count();
+    let more = if attention.more { "+" } else { "" };
+    let need = if count == 1 { "needs" } else { "need" };
+    format!("! {count}{more} {need} a person")
 }
 
 fn draw_trouble(attention: &Attention, now: Timestamp) -> Markup {
@@ -116,11 +124,9 @@ fn draw_trouble(attention: &Attention, now: Timestamp) -> Markup {
     }
 }
 
-/// Counts the objects that need a person, by urgency.
+/// Counts what needs a person, by urgency. What one cause explains is one.
 fn headline(attention: &Attention) -> String {
-    let more = if attention.more { "+" } else { "" };
-    let explained = attention.items.iter().map(|item| item.urgency);
-    let all: Vec<Urgency> = explained.chain(attention.rest.iter().copied()).collect();
+    let all: Vec<Urgency> = attention.urgencies().collect();
     let of = |urgency: Urgency| {
         let count = all.iter().filter(|one| **one == urgency).count();
         let words = match urgency {
@@ -133,8 +139,7 @@ fn headline(attention: &Attention) -> String {
         (count > 0).then(|| format!("{count} {words}"))
     };
     let counts: Vec<String> = Urgency::ALL.into_iter().filter_map(of).collect();
-    let need = if all.len() == 1 { "needs" } else { "need" };
-    format!("! {}{more} {need} a person: {}", all.len(), counts.join(", "))
+    format!("{}: {}", count_words(attention), counts.join(", "))
 }
 
 fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
@@ -147,7 +152,7 @@ fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
                     th scope="col" { "Since" } th scope="col" { "Type next" }
                 } }
                 tbody {
-                    @for AttentionItem { id, kind, explained, .. } in &attention.items {
+                    @for AttentionItem { id, kind, explained, explains, .. } in &attention.items {
                         @let why = &explained.explanation;
                         tr {
                             th scope="row" { (object_link(kind, id)) }
@@ -160,11 +165,30 @@ fn trouble_table(attention: &Attention, now: Timestamp) -> Markup {
                                 @if let Some(code) = why.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }
+                                (explained_objects(explains))
                             }
                             td.when { @if let Some(at) = why.since { (relative_time(at, now)) } }
                             td { @if let Some(next) = why.next_command() { (command(next)) } }
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// The objects that a cause explains: their number, and a link to each.
+fn explained_objects(explains: &[ListedObject]) -> Markup {
+    html! {
+        @if !explains.is_empty() {
+            " " span.dim {
+                "It explains " (explains.len()) ": "
+                @for (index, one) in explains.iter().take(MAX_EXPLAINED).enumerate() {
+                    @if index > 0 { ", " }
+                    (object_link(one.kind, &one.id))
+                }
+                @if explains.len() > MAX_EXPLAINED {
+                    ", and " (explains.len() - MAX_EXPLAINED) " more"
                 }
             }
         }
@@ -202,7 +226,9 @@ fn counts(summary: &Summary, filter: &str) -> Markup {
                 span.number { (summary.total) @if summary.more { "+" } }
                 span.dim { "machines" }
             }
-            @for state in ORDER { (count(state, summary.count(state), filter)) }
+            @for state in ORDER {
+                (count(state, summary.count(state), summary.deviating(state), filter))
+            }
         }
     }
 }
@@ -212,16 +238,26 @@ fn selects(state: EffectiveState) -> String {
     format!("effective_state={}", state.as_str())
 }
 
-fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
+/// The machines in a state, and how many of them are not as they should be in it.
+fn count(state: EffectiveState, number: usize, deviating: usize, filter: &str) -> Markup {
     let badge = effective_state_badge(state);
     let selects = selects(state);
-    let tone = if number == 0 { "none" } else { badge.tone.class() };
+    let well = number - deviating.min(number);
+    let (sign, tone) = match (number, deviating) {
+        (0, _) => (badge.sign, "none"),
+        (_, 0) => (badge.sign, badge.tone.class()),
+        _ => ("!", Tone::Orange.class()),
+    };
     html! {
         a class={ "count " (tone) } href=(LIST.with_filter(&selects))
             aria-current=[(filter == selects).then_some("true")] title=(badge.action) {
-            span.what { span aria-hidden="true" { (badge.sign) " " } (badge.label) }
+            span.what { span aria-hidden="true" { (sign) " " } (badge.label) }
             span.number { (number) }
-            span.dim { (badge.meaning) }
+            @if deviating == 0 {
+                span.dim { (badge.meaning) }
+            } @else {
+                span.dim { (well) " " (badge.meaning) ", " (deviating) " with a problem" }
+            }
         }
     }
 }
@@ -313,16 +349,43 @@ mod tests {
             kind: "machine",
             urgency,
             explained: Explained::default(),
+            explains: Vec::new(),
         };
         let of = |urgencies: &[Urgency], rest: &[Urgency], more| {
             let items = urgencies.iter().map(|urgency| item(*urgency)).collect();
-            headline(&Attention { items, rest: rest.to_vec(), more })
+            let attention = Attention { items, rest: rest.to_vec(), more };
+            // The title and the headline are one reading.
+            let (title, headline) = (title(Some(&attention)), headline(&attention));
+            assert!(headline.starts_with(&title), "{title}: {headline}");
+            headline
         };
+        assert_eq!(title(Some(&Attention::default())), "Fleet");
+        assert_eq!(title(None), "Fleet");
         assert_eq!(of(&[Urgency::Stopped], &[], false), "! 1 needs a person: 1 stopped");
         // Those that are not shown are counted too.
         assert_eq!(
             of(&[Urgency::MayBeDamaged, Urgency::Overdue], &[Urgency::Overdue], true),
             "! 3+ need a person: 1 may be damaged, 2 overdue"
         );
+    }
+
+    #[test]
+    fn a_cause_links_to_what_it_explains() {
+        let object = |number| ListedObject::new("machine", format!("m-{number}"));
+        let many: Vec<ListedObject> = (0..MAX_EXPLAINED + 2).map(object).collect();
+        let shown = explained_objects(&many).into_string();
+        for words in ["It explains 26: ", "href=\"/machines/m-0\"", ", and 2 more"] {
+            assert!(shown.contains(words), "{words}: {shown}");
+        }
+        assert_eq!(explained_objects(&[]).into_string(), "");
+    }
+
+    #[test]
+    fn a_count_tells_what_is_well_from_what_is_not() {
+        let mixed = count(EffectiveState::Idle, 8, 6, "").into_string();
+        assert!(mixed.contains("2 healthy, 6 with a problem"), "{mixed}");
+        assert!(mixed.contains("orange") && !mixed.contains("green"), "{mixed}");
+        let well = count(EffectiveState::Idle, 8, 0, "").into_string();
+        assert!(well.contains("healthy") && !well.contains("problem"), "{well}");
     }
 }

@@ -1,6 +1,7 @@
 //! The counts above the fleet. Counting reads every machine, so the result is cached for a multiple
 //! of the time that it took: open pages use only a small share of the server.
 
+use super::badge::deviation;
 use engine::Engine;
 use model::filter::Filter;
 use model::machine::Machine;
@@ -19,6 +20,8 @@ const KEEP_FACTOR: u32 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Summary {
     counts: [usize; EffectiveState::ALL.len()],
+    /// How many of them have a problem that their state does not say.
+    deviating: [usize; EffectiveState::ALL.len()],
     pub total: usize,
     /// There are more machines than were counted.
     pub more: bool,
@@ -26,8 +29,12 @@ pub(super) struct Summary {
 
 impl Summary {
     pub fn count(&self, state: EffectiveState) -> usize {
-        let position = EffectiveState::ALL.iter().position(|one| *one == state);
-        position.map_or(0, |position| self.counts[position])
+        position(state).map_or(0, |position| self.counts[position])
+    }
+
+    /// The machines in this state that need a person, or cannot be changed.
+    pub fn deviating(&self, state: EffectiveState) -> usize {
+        position(state).map_or(0, |position| self.deviating[position])
     }
 
     /// Corrects the counts by the machines that a list shows completely: without a filter, or with
@@ -36,23 +43,29 @@ impl Summary {
         match only {
             None => {
                 *self = Self::default();
-                machines.iter().for_each(|machine| self.add(machine.effective_state()));
+                machines.iter().for_each(|machine| self.add(machine));
             }
             Some(state) => {
-                if let Some(position) = EffectiveState::ALL.iter().position(|one| *one == state) {
-                    self.total = self.total + machines.len() - self.counts[position];
-                    self.counts[position] = machines.len();
+                if let Some(position) = position(state) {
+                    self.total -= self.counts[position];
+                    (self.counts[position], self.deviating[position]) = (0, 0);
+                    machines.iter().for_each(|machine| self.add(machine));
                 }
             }
         }
     }
 
-    fn add(&mut self, state: EffectiveState) {
+    fn add(&mut self, machine: &Machine) {
         self.total += 1;
-        if let Some(position) = EffectiveState::ALL.iter().position(|one| *one == state) {
+        if let Some(position) = position(machine.effective_state()) {
             self.counts[position] += 1;
+            self.deviating[position] += usize::from(deviation(machine).is_some());
         }
     }
+}
+
+fn position(state: EffectiveState) -> Option<usize> {
+    EffectiveState::ALL.iter().position(|one| *one == state)
 }
 
 /// The last count, and when it expires. Single-flight: concurrent callers wait for one count.
@@ -80,7 +93,7 @@ async fn count(engine: &Engine) -> Result<Summary> {
     let mut after = None;
     loop {
         let page = engine.machines().list(Filter::default(), after, PAGE).await?;
-        page.machines.iter().for_each(|machine| summary.add(machine.effective_state()));
+        page.machines.iter().for_each(|machine| summary.add(machine));
         after = page.next;
         if after.is_none() {
             return Ok(summary);
@@ -95,6 +108,7 @@ async fn count(engine: &Engine) -> Result<Summary> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::condition::{ConditionObservation, ConditionType};
     use model::id::MachineId;
     use model::machine::{Labels, MachineSpec, Phase};
     use model::time::Timestamp;
@@ -114,5 +128,16 @@ mod tests {
         assert_eq!(counted(&summary), (3, 2, 1));
         summary.corrected_by(Some(EffectiveState::Idle), &ready[..1]);
         assert_eq!(counted(&summary), (2, 1, 1));
+        // What deviates is counted apart from what is well, and in the same reading.
+        let lost = ConditionObservation::new(ConditionType::Reachable, false, "host-unreachable");
+        let mut silent = machine(Phase::Ready);
+        silent.learn(&[lost], Timestamp::default());
+        for list in [None, Some(EffectiveState::Idle)] {
+            summary.corrected_by(list, &[silent.clone(), machine(Phase::Ready)]);
+            let deviating = summary.deviating(EffectiveState::Idle);
+            assert_eq!((summary.count(EffectiveState::Idle), deviating), (2, 1), "{list:?}");
+        }
+        summary.corrected_by(Some(EffectiveState::Idle), &ready);
+        assert_eq!(summary.deviating(EffectiveState::Idle), 0);
     }
 }

@@ -130,6 +130,7 @@ fn attention_item(item: AttentionItem) -> v1::AttentionItem {
     let reported = item.explained.explanation;
     v1::AttentionItem {
         machine_id,
+        explains: item.explains.into_iter().map(|one| one.id).collect(),
         id: item.id,
         kind: words::value::<v1::ObjectKind>(item.kind),
         urgency: words::value::<v1::AttentionUrgency>(item.urgency.as_str()),
