@@ -61,6 +61,8 @@ struct Found {
     contacts: PeerContacts,
     /// The last run that was to write the disk of the machine.
     imaging: Option<Run>,
+    /// The run of the failed change that the machine is shown with.
+    failed_change: Option<Run>,
     trace: ObjectTrace,
 }
 
@@ -117,6 +119,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
             hardware: None,
             contacts,
             imaging: None,
+            failed_change: None,
             trace: ObjectTrace::read(tx, None, id).await?,
         }));
     }
@@ -144,6 +147,10 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
     let contacts = peer_contacts(tx, run.as_ref(), node.as_ref(), silence).await?;
     let trace = ObjectTrace::read(tx, Some(&TargetId::from(&machine.id)), id).await?;
     let imaging = last_imaging(tx, &machine).await?;
+    let failed_change = match machine.failed_change() {
+        Some(failed) => readable(tx.run(&failed.run).await)?,
+        None => None,
+    };
     Ok(Some(Found {
         is_run: false,
         machine: Some(machine),
@@ -153,6 +160,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
         hardware,
         contacts,
         imaging,
+        failed_change,
         trace,
     }))
 }
@@ -276,7 +284,7 @@ impl Engine {
         if let Some(device) = self.devices().explain(id).await? {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
-            self.drop_refused((id, offer), None, &mut explanation).await;
+            self.drop_refused((id, offer), [], &mut explanation).await;
             trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
@@ -296,7 +304,7 @@ impl Engine {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
         let latest = trace.latest.as_ref();
-        self.drop_refused((id, offer), latest, &mut explained.explanation).await;
+        self.drop_refused((id, offer), [latest], &mut explained.explanation).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
         trace.tell(id, self.now(), &mut explained.explanation);
         Ok(explained)
@@ -308,7 +316,7 @@ impl Engine {
             explanation.blame_feeds(machine.id.as_str(), &self.find_dead_feeds(machine).await?);
         }
         self.drop_incapable(machine.as_ref(), &mut explanation);
-        self.drop_refused((id, offer), run.as_ref(), &mut explanation).await;
+        self.drop_refused((id, offer), [run.as_ref()], &mut explanation).await;
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
@@ -329,36 +337,12 @@ impl Engine {
                 .await?;
             return Err(deleted.unwrap_or_else(|| nothing_known_as(id)).into());
         };
-        let Found { is_run, machine, run, claimed_by, node, hardware, contacts, imaging, trace } =
-            found;
-        let now = self.now();
-        let context = RunContext {
-            machine: machine.as_ref(),
-            node: node.as_ref(),
-            contacts: Some(&contacts),
-            imaging: imaging.as_ref(),
-        };
-        let mut reported = match (&machine, &run) {
-            (_, Some(run)) if is_run => match &node {
-                Some(node) => node.explain_run(run, context, now),
-                None => explain_run(run, context, now),
-            },
-            (Some(machine), run) => {
-                let reported = explain_machine(machine, run.as_ref(), context, now);
-                let mut reported = self.hosts().with_firmware(machine, reported).await?;
-                reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
-                let known = machine.conditions.get(ConditionType::Reachable);
-                if known.is_some_and(|known| !known.status) {
-                    let dead = self.find_dead_feeds(machine).await?;
-                    reported.blame_feeds(machine.id.as_str(), &dead);
-                }
-                reported
-            }
-            (None, Some(_) | None) => Explanation::default(),
-        };
+        let mut reported = self.explain_found(&found).await?;
+        let Found { machine, run, claimed_by, failed_change, trace, .. } = found;
         self.drop_incapable(machine.as_ref(), &mut reported);
-        self.drop_refused((id, offer), run.as_ref(), &mut reported).await;
-        trace.tell(id, now, &mut reported);
+        let runs = [run.as_ref(), failed_change.as_ref()];
+        self.drop_refused((id, offer), runs, &mut reported).await;
+        trace.tell(id, self.now(), &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
@@ -369,6 +353,36 @@ impl Engine {
             claimed_by,
             degraded_reason,
         })
+    }
+
+    async fn explain_found(&self, found: &Found) -> Result<Explanation> {
+        let now = self.now();
+        let context = RunContext {
+            machine: found.machine.as_ref(),
+            node: found.node.as_ref(),
+            contacts: Some(&found.contacts),
+            imaging: found.imaging.as_ref(),
+            failed_change: found.failed_change.as_ref(),
+        };
+        match (&found.machine, &found.run) {
+            (_, Some(run)) if found.is_run => Ok(match &found.node {
+                Some(node) => node.explain_run(run, context, now),
+                None => explain_run(run, context, now),
+            }),
+            (Some(machine), run) => {
+                let reported = explain_machine(machine, run.as_ref(), context, now);
+                let mut reported = self.hosts().with_firmware(machine, reported).await?;
+                let hardware = found.hardware.as_ref();
+                reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
+                let known = machine.conditions.get(ConditionType::Reachable);
+                if known.is_some_and(|known| !known.status) {
+                    let dead = self.find_dead_feeds(machine).await?;
+                    reported.blame_feeds(machine.id.as_str(), &dead);
+                }
+                Ok(reported)
+            }
+            (None, Some(_) | None) => Ok(Explanation::default()),
+        }
     }
 
     /// The power shelves that feed a machine, if all of them are off.

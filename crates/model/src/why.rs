@@ -11,6 +11,7 @@ mod condition;
 mod credential;
 mod device;
 mod disk;
+mod failed_change;
 mod feed;
 mod network;
 mod outcome;
@@ -46,6 +47,7 @@ use crate::rack::maintenance::{FIRMWARE_SKIPPED, switched_power};
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
 use disk::{REIMAGE, disk_cause, disk_note, half_written, reimage};
+use failed_change::add_failed_changes;
 use network::add_network_boot;
 use outcome::imaging_words;
 use rest::{idle, in_maintenance, out_of_use};
@@ -106,6 +108,8 @@ pub struct RunContext<'a> {
     pub contacts: Option<&'a PeerContacts>,
     /// The last operation that was to write the disk of the machine.
     pub imaging: Option<&'a Run>,
+    /// The operation of [`Machine::failed_change`].
+    pub failed_change: Option<&'a Run>,
 }
 
 /// `run` is the active run of the machine, or the one that its state comes from.
@@ -119,6 +123,7 @@ pub fn explain_machine(
     let mut reported = explain_state(machine, run, context, now);
     reported.notes.extend(disk_note(machine));
     add_network_boot(machine, &mut reported);
+    add_failed_changes(machine, run, &mut reported);
     let mut reported = match context.node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,
@@ -204,9 +209,9 @@ fn explain_state(
         {
             canceled(machine, run)
         }
-        EffectiveState::Maintenance => in_maintenance(machine, run, context.imaging),
-        EffectiveState::New => out_of_use(machine, context.imaging),
-        EffectiveState::Idle => idle(machine, context.imaging),
+        EffectiveState::Maintenance => in_maintenance(machine, run, context),
+        EffectiveState::New => out_of_use(machine, context),
+        EffectiveState::Idle => idle(machine, context),
     }
 }
 

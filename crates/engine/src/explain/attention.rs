@@ -197,7 +197,7 @@ impl Engine {
             MachineSymptom::Unreachable,
             MachineSymptom::BmcUnreachable,
             MachineSymptom::NetworkBoot,
-            MachineSymptom::FailedImaging,
+            MachineSymptom::FailedChange,
         ] {
             let found = self.store().scan(symptom, |symptom, tx| {
                 Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))

@@ -85,20 +85,20 @@ fn parse_params(words: &[&str]) -> Option<Params> {
 
 impl Engine {
     /// Removes the commands that would be refused now, those that would fail unchanged, and the
-    /// one that asks for this explanation. The actions on a run are asked as dry runs, so that
+    /// one that asks for this explanation. The actions on `runs` are asked as dry runs, so that
     /// every gate is the real one.
-    pub(super) async fn drop_refused(
+    pub(super) async fn drop_refused<const N: usize>(
         &self,
         (id, offer): (&str, Offer),
-        run: Option<&Run>,
+        runs: [Option<&Run>; N],
         why: &mut Explanation,
     ) {
         let own = format!("farrier why {id}");
-        let ended = run.filter(|run| run.ended());
+        let ended: Vec<&Run> = runs.into_iter().flatten().filter(|run| run.ended()).collect();
         let mut offered: Vec<String> = Vec::new();
         let plain = std::mem::take(why).with_plain_commands();
         for command in plain.next_commands.iter().filter(|command| **command != own) {
-            if !self.would_be_accepted(command, &offered, ended).await {
+            if !self.would_be_accepted(command, &offered, &ended).await {
                 continue;
             }
             offered.push(command.clone());
@@ -109,32 +109,31 @@ impl Engine {
         *why = Explanation { next_commands: offered, ..plain };
     }
 
-    /// Asks the gates about a command that starts an operation, or acts on the run that has
-    /// `ended`. `before`: the commands that come before it. Any other command is accepted.
-    async fn would_be_accepted(
-        &self,
-        command: &str,
-        before: &[String],
-        ended: Option<&Run>,
-    ) -> bool {
-        if let Some(run) = ended {
+    /// Asks the gates about a command that starts an operation, or acts on a run that has `ended`.
+    /// `before`: the commands that come before it. Any other command is accepted.
+    async fn would_be_accepted(&self, command: &str, before: &[String], ended: &[&Run]) -> bool {
+        for run in ended {
             let asks_for = |word: &str| run.command(word) == command;
             if let Some(action) = Action::ALL.into_iter().find(|one| asks_for(one.as_str())) {
                 return self.would_act(run, action).await;
             }
             if let Some(mode) = RestartMode::ALL.into_iter().find(|one| asks_for(one.as_str())) {
-                return self.would_restart(run, mode).await;
+                return match self.would_restart(run, mode).await {
+                    Trial::Accepted => true,
+                    Trial::Refused(refusal) => {
+                        let machine = run.spec.target.machine();
+                        machine.is_some_and(|id| follows_entry(&refusal, &id, before))
+                    }
+                    Trial::Fails => false,
+                };
             }
         }
         if let Some(on) = RackPowerOn::parse(command) {
             return self.would_power_on(&on).await;
         }
         let Some(start) = ParsedStart::parse(command) else { return true };
-        let enters = format!("farrier enter-maintenance {}", start.machine_id);
         match self.would_start(&start).await {
-            // It follows the command that leads into maintenance.
-            Some(refusal) if refusal.reason == Reason::WrongPhase => before.contains(&enters),
-            Some(_) => false,
+            Some(refusal) => follows_entry(&refusal, &start.machine_id, before),
             None => true,
         }
     }
@@ -206,17 +205,31 @@ impl Engine {
         }
     }
 
-    /// A restart that would be created as failed is not offered either.
-    async fn would_restart(&self, run: &Run, mode: RestartMode) -> bool {
+    async fn would_restart(&self, run: &Run, mode: RestartMode) -> Trial {
         let dry = self.with_dry_run(true);
         let request_id = RunId::new(self.now(), self.random()).to_string();
         match dry.runs().restart(run.spec.id.clone(), mode, request_id, asker()).await {
-            Ok(started) => !started.run.ended(),
-            Err(StoreError::Refused(_)) => false,
+            Ok(started) if started.run.ended() => Trial::Fails,
+            Err(StoreError::Refused(refusal)) => Trial::Refused(refusal),
             // The gates could not be asked: the command stays.
-            Err(_) => true,
+            Ok(_) | Err(_) => Trial::Accepted,
         }
     }
+}
+
+/// The answer to a command that was tried.
+enum Trial {
+    Accepted,
+    Refused(Refusal),
+    /// It would be created as failed.
+    Fails,
+}
+
+/// True if a command is refused only until the command before it has led the machine into
+/// maintenance.
+fn follows_entry(refusal: &Refusal, machine: &MachineId, before: &[String]) -> bool {
+    let needs_entry = matches!(refusal.reason, Reason::WrongPhase | Reason::MachinesInService);
+    needs_entry && before.contains(&format!("farrier enter-maintenance {machine}"))
 }
 
 fn asker() -> Requester {

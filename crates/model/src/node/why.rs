@@ -51,7 +51,7 @@ impl NodeWork {
 impl<'a> NodeContext<'a> {
     fn of_run(self, node: &'a Node) -> RunContext<'a> {
         let Self { contacts, machine, .. } = self;
-        RunContext { machine, node: Some(node), contacts, imaging: None }
+        RunContext { machine, node: Some(node), contacts, ..RunContext::default() }
     }
 }
 

@@ -89,7 +89,7 @@ pub fn rank_machine(machine: &Machine) -> Option<Rank> {
         MachineProblem::NoSystem(_) | MachineProblem::Unreachable(_) => Urgency::OutOfService,
         MachineProblem::BmcUnreachable(_)
         | MachineProblem::NetworkBoot(_)
-        | MachineProblem::FailedImaging(_) => Urgency::Degraded,
+        | MachineProblem::FailedChange(_) => Urgency::Degraded,
     };
     Some(Rank::new(urgency, machine.problem_since(problem)))
 }
