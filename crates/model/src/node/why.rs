@@ -1,5 +1,6 @@
 //! Explains the state of a node.
 
+use super::follow::leaves_disabled;
 use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
@@ -175,6 +176,9 @@ impl Node {
             (NodeState::Offline, Some(run)) => {
                 format!("{} to end, then {}{silence}", run.spec.id, self.rests())
             }
+            (NodeState::Offline, None) if context.run.is_some_and(leaves_disabled) => {
+                "an operator, who has its drain continued or canceled".into()
+            }
             (NodeState::Offline, None) => format!("{}{silence}", self.rests()),
             (
                 NodeState::BootstrapIssued
@@ -286,7 +290,14 @@ impl Node {
             }
             (NodeState::Active, _) => Vec::new(),
             (NodeState::Offline, _) => {
-                vec![format!("farrier machine inspect {machine}"), format!("farrier why {machine}")]
+                let undone = run.filter(|run| leaves_disabled(run));
+                let ways_out = undone.map(|run| {
+                    let resume = format!("farrier node resume {id}");
+                    [resume, run.command("rerun"), run.command("cancel")]
+                });
+                let look =
+                    [format!("farrier machine inspect {machine}"), format!("farrier why {machine}")];
+                ways_out.into_iter().flatten().chain(look).collect()
             }
             (NodeState::Quarantined, Some(Quarantine::Onboarding)) => {
                 let onboarding = run.filter(|run| run.ended() && !run.progress.workflow.failed());
