@@ -33,7 +33,7 @@ pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
 pub use wait::{
     AgentContact, ChildProgress, LastLine, MAX_SAMPLES, MIN_SAMPLES, PeerContacts, ReplicaContact,
-    UsualDuration, duration_key, ended_waits, named_duration_key, overdue,
+    UsualDuration, duration_key, ended_waits, named_duration_key, overdue, waits_for_agent,
 };
 
 use crate::condition::ConditionType;

@@ -257,8 +257,11 @@ impl Engine {
         let now = self.now();
         for states in [QUARANTINED, ONBOARDING, OFFLINE, Node::WAITING] {
             let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
-            let input = nodes.records.clone();
-            let read = self.store().scan(input, |nodes, tx| Box::pin(work_on_nodes(tx, nodes)));
+            let silence = self.settings().nodes.heartbeat_limits.silence;
+            let input = (nodes.records.clone(), (silence, now));
+            let read = self
+                .store()
+                .scan(input, |(nodes, times), tx| Box::pin(work_on_nodes(tx, nodes, *times)));
             let work = read.await?;
             candidates.add_records(&nodes, |node| rank_node(node, *work.get(&node.head.id)?, now));
         }

@@ -1,11 +1,15 @@
 //! What the operations on nodes mean for their rank, and which operation took the machine of a node
 //! down.
 
+use super::contacts::agent_contact;
 use super::readable;
 use model::id::RunId;
 use model::node::{Node, NodeWork};
 use model::run::Run;
+use model::time::Timestamp;
+use model::why::waits_for_agent;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use store::{Result, Tx};
 
 /// The operation that took the machine of a node down. A child run is part of its parent while
@@ -20,10 +24,12 @@ pub(crate) async fn operation_down(tx: &mut Tx, node: &Node) -> Result<Option<Ru
     Ok(parent.filter(|parent| !parent.ended()).or(Some(run)))
 }
 
-/// What the operations on each node mean for its rank, by the id of the node.
+/// What the operations on each node mean for its rank, by the id of the node. `silence` is the
+/// time without a heartbeat after which the lease of an agent is over.
 pub(super) async fn work_on_nodes(
     tx: &mut Tx,
     nodes: &[Node],
+    (silence, now): (Duration, Timestamp),
 ) -> Result<BTreeMap<String, NodeWork>> {
     let ids: Vec<&str> = nodes.iter().map(|node| node.machine.as_str()).collect();
     let machines = tx.machines_by_ids(&ids).await?.into_iter();
@@ -49,7 +55,11 @@ pub(super) async fn work_on_nodes(
             None => false,
         };
         let newest = node.workflow.as_ref().and_then(|run| newest.get(run));
-        let work = NodeWork::of(node, is_down || held.contains(&node.machine), newest);
+        let mut work = NodeWork::of(node, is_down || held.contains(&node.machine), newest);
+        if let Some(run) = newest.filter(|run| waits_for_agent(run)) {
+            let agent = agent_contact(tx, node, silence).await?;
+            work = work.with_agent(run, &agent, now);
+        }
         found.insert(node.head.id.clone(), work);
     }
     Ok(found)
