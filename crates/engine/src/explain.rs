@@ -32,7 +32,7 @@ use model::why::{
     explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
     writes_disk,
 };
-use offered::Offer;
+use offered::{Offer, Trials};
 use providers::Target;
 use std::time::Duration;
 use store::{
@@ -250,10 +250,11 @@ impl Engine {
 
     /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
-        self.explain_offering(id, Offer::All).await
+        let trials = Trials::default();
+        self.explain_offering(id, Offer::all(&trials)).await
     }
 
-    async fn explain_offering(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_offering(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         let error = match self.explain_readable(id, offer).await {
             Ok(explained) => {
                 let explanation = explained.explanation.with_plain_commands();
@@ -277,7 +278,7 @@ impl Engine {
         Ok(Explained { explanation, ..Explained::default() })
     }
 
-    async fn explain_readable(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_readable(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
             return self.explain_rack(id, &rack, offer).await;
         }
@@ -300,7 +301,7 @@ impl Engine {
         self.explain_machine_or_run(id, offer).await
     }
 
-    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer) -> Result<Explained> {
+    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer<'_>) -> Result<Explained> {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
         let latest = trace.latest.as_ref();
@@ -310,7 +311,7 @@ impl Engine {
         Ok(explained)
     }
 
-    async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer) -> Result<Explained> {
+    async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer<'_>) -> Result<Explained> {
         let NodeView { node, run, machine, mut explanation, .. } = self.nodes().get(node).await?;
         if let Some(machine) = machine.as_ref().filter(|_| node.state == NodeState::Offline) {
             explanation.blame_feeds(machine.id.as_str(), &self.find_dead_feeds(machine).await?);
@@ -325,7 +326,7 @@ impl Engine {
         Ok(Explained { explanation, machine_id, run_id, ..Explained::default() })
     }
 
-    async fn explain_machine_or_run(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_machine_or_run(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;

@@ -1,10 +1,11 @@
 //! Everything that needs a person, of every kind, worst first.
 //!
 //! All candidates are ranked from their records; only the first ones of that order are explained,
-//! because an explanation asks the gates. Of each, only the command that is shown is asked about.
+//! because an explanation asks the gates. Of each, only the command that is shown is asked about,
+//! and a command that several of them offer is asked about once.
 
 use super::Explained;
-use super::offered::Offer;
+use super::offered::{Offer, Trials};
 use super::worked_on::work_on_nodes;
 use crate::Engine;
 use crate::secret::{CredentialInfo, SecretStore};
@@ -142,10 +143,11 @@ impl Engine {
         let mut ranked: Vec<_> = found.into_iter().map(|(object, rank)| (rank, object)).collect();
         ranked.sort();
         let rest = ranked.split_off(limit.min(ranked.len()));
+        let trials = Trials::default();
         let mut explanations: Vec<BoxFuture<'_, Result<Option<RankedItem>>>> = Vec::new();
         for (rank, key) in ranked {
-            let known = known.remove(&key);
-            explanations.push(Box::pin(self.explain_ranked(rank, known, key)));
+            let (known, offer) = (known.remove(&key), Offer::shown(&trials));
+            explanations.push(Box::pin(self.explain_ranked(rank, (known, offer), key)));
         }
         let explained = stream::iter(explanations).buffered(EXPLAINED_AT_ONCE);
         let explained: Vec<Option<RankedItem>> = explained.try_collect().await?;
@@ -160,12 +162,12 @@ impl Engine {
     async fn explain_ranked(
         &self,
         rank: Rank,
-        known: Option<Explanation>,
+        (known, offer): (Option<Explanation>, Offer<'_>),
         (kind, id): (&'static str, String),
     ) -> Result<Option<RankedItem>> {
         let explained = match known {
             Some(explanation) => Explained { explanation, ..Explained::default() },
-            None => match self.explain_offering(&id, Offer::First).await {
+            None => match self.explain_offering(&id, offer).await {
                 Err(StoreError::Refused(gone)) if gone.reason == Reason::NotFound => {
                     return Ok(None);
                 }

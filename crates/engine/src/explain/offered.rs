@@ -16,18 +16,91 @@ use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
 use model::why::Explanation;
 use providers::Provider;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use store::StoreError;
+use tokio::sync::OnceCell;
 
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
 
-/// How many of the commands of an explanation are asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offer {
-    All,
-    /// Only those up to the first that is offered as the one command; the others are left out.
-    First,
+/// Which commands of an explanation are asked about, and what was asked for this answer so far.
+#[derive(Clone, Copy)]
+pub(super) struct Offer<'a> {
+    /// Only the one command that is shown is asked about; the others are left out.
+    only_shown: bool,
+    trials: &'a Trials,
+}
+
+impl<'a> Offer<'a> {
+    pub const fn all(trials: &'a Trials) -> Self {
+        Self { only_shown: false, trials }
+    }
+
+    pub const fn shown(trials: &'a Trials) -> Self {
+        Self { only_shown: true, trials }
+    }
+
+    /// The commands in the order in which they are tried. Of those that may be the one to type, the
+    /// first that is accepted is shown; any other only if there is none.
+    fn order(self, commands: &[String]) -> Vec<&String> {
+        let (next, others): (Vec<&String>, Vec<&String>) = commands
+            .iter()
+            .partition(|command| !self.only_shown || Explanation::is_next_command(command));
+        next.into_iter().chain(others).collect()
+    }
+}
+
+/// The commands that were tried for one answer. Several objects may offer the same command; it is
+/// tried once.
+#[derive(Default)]
+pub(super) struct Trials(Mutex<HashMap<String, Arc<OnceCell<Trial>>>>);
+
+impl Trials {
+    async fn once(&self, command: &str, trial: impl Future<Output = Trial>) -> Trial {
+        let cell = {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(command.to_string()).or_default())
+        };
+        cell.get_or_init(|| trial).await.clone()
+    }
+}
+
+/// The answer of the gates to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Trial {
+    Accepted,
+    /// Refused until this machine is in maintenance.
+    NeedsMaintenance(MachineId),
+    /// Refused, or it would fail unchanged.
+    Refused,
+}
+
+/// A command about which the gates can be asked.
+enum Question<'a> {
+    Act(&'a Run, Action),
+    Restart(&'a Run, RestartMode),
+    PowerOn(RackPowerOn),
+    Start(ParsedStart),
+}
+
+impl<'a> Question<'a> {
+    /// `ended`: the runs that the command may act on. None: the command asks no gate.
+    fn of(command: &str, ended: &[&'a Run]) -> Option<Self> {
+        for run in ended {
+            let asks_for = |word: &str| run.command(word) == command;
+            if let Some(action) = Action::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+                return Some(Self::Act(run, action));
+            }
+            if let Some(mode) = RestartMode::ALL.into_iter().find(|one| asks_for(one.as_str())) {
+                return Some(Self::Restart(run, mode));
+            }
+        }
+        if let Some(on) = RackPowerOn::parse(command) {
+            return Some(Self::PowerOn(on));
+        }
+        ParsedStart::parse(command).map(Self::Start)
+    }
 }
 
 /// A command of an explanation that starts an operation on a machine.
@@ -89,7 +162,7 @@ impl Engine {
     /// every gate is the real one.
     pub(super) async fn drop_refused<const N: usize>(
         &self,
-        (id, offer): (&str, Offer),
+        (id, offer): (&str, Offer<'_>),
         runs: [Option<&Run>; N],
         why: &mut Explanation,
     ) {
@@ -97,44 +170,35 @@ impl Engine {
         let ended: Vec<&Run> = runs.into_iter().flatten().filter(|run| run.ended()).collect();
         let mut offered: Vec<String> = Vec::new();
         let plain = std::mem::take(why).with_plain_commands();
-        for command in plain.next_commands.iter().filter(|command| **command != own) {
-            if !self.would_be_accepted(command, &offered, &ended).await {
-                continue;
-            }
-            offered.push(command.clone());
-            if offer == Offer::First && Explanation::is_next_command(command) {
+        for command in offer.order(&plain.next_commands).into_iter().filter(|one| **one != own) {
+            let accepted = match Question::of(command, &ended) {
+                None => true,
+                Some(question) => match offer.trials.once(command, self.ask(question)).await {
+                    Trial::Accepted => true,
+                    Trial::NeedsMaintenance(machine) => {
+                        offered.contains(&format!("farrier enter-maintenance {machine}"))
+                    }
+                    Trial::Refused => false,
+                },
+            };
+            offered.extend(accepted.then(|| command.clone()));
+            if accepted && offer.only_shown {
                 break;
             }
         }
         *why = Explanation { next_commands: offered, ..plain };
     }
 
-    /// Asks the gates about a command that starts an operation, or acts on a run that has `ended`.
-    /// `before`: the commands that come before it. Any other command is accepted.
-    async fn would_be_accepted(&self, command: &str, before: &[String], ended: &[&Run]) -> bool {
-        for run in ended {
-            let asks_for = |word: &str| run.command(word) == command;
-            if let Some(action) = Action::ALL.into_iter().find(|one| asks_for(one.as_str())) {
-                return self.would_act(run, action).await;
-            }
-            if let Some(mode) = RestartMode::ALL.into_iter().find(|one| asks_for(one.as_str())) {
-                return match self.would_restart(run, mode).await {
-                    Trial::Accepted => true,
-                    Trial::Refused(refusal) => {
-                        let machine = run.spec.target.machine();
-                        machine.is_some_and(|id| follows_entry(&refusal, &id, before))
-                    }
-                    Trial::Fails => false,
-                };
-            }
-        }
-        if let Some(on) = RackPowerOn::parse(command) {
-            return self.would_power_on(&on).await;
-        }
-        let Some(start) = ParsedStart::parse(command) else { return true };
-        match self.would_start(&start).await {
-            Some(refusal) => follows_entry(&refusal, &start.machine_id, before),
-            None => true,
+    async fn ask(&self, question: Question<'_>) -> Trial {
+        let accepted = |accepted| if accepted { Trial::Accepted } else { Trial::Refused };
+        match question {
+            Question::Act(run, action) => accepted(self.would_act(run, action).await),
+            Question::Restart(run, mode) => self.try_restart(run, mode).await,
+            Question::PowerOn(on) => accepted(self.would_power_on(&on).await),
+            Question::Start(start) => match self.would_start(&start).await {
+                Some(refusal) => refused(&refusal, Some(start.machine_id)),
+                None => Trial::Accepted,
+            },
         }
     }
 
@@ -205,31 +269,22 @@ impl Engine {
         }
     }
 
-    async fn would_restart(&self, run: &Run, mode: RestartMode) -> Trial {
+    /// A restart that would be created as failed is not offered either.
+    async fn try_restart(&self, run: &Run, mode: RestartMode) -> Trial {
         let dry = self.with_dry_run(true);
         let request_id = RunId::new(self.now(), self.random()).to_string();
         match dry.runs().restart(run.spec.id.clone(), mode, request_id, asker()).await {
-            Ok(started) if started.run.ended() => Trial::Fails,
-            Err(StoreError::Refused(refusal)) => Trial::Refused(refusal),
+            Ok(started) if started.run.ended() => Trial::Refused,
+            Err(StoreError::Refused(refusal)) => refused(&refusal, run.spec.target.machine()),
             // The gates could not be asked: the command stays.
             Ok(_) | Err(_) => Trial::Accepted,
         }
     }
 }
 
-/// The answer to a command that was tried.
-enum Trial {
-    Accepted,
-    Refused(Refusal),
-    /// It would be created as failed.
-    Fails,
-}
-
-/// True if a command is refused only until the command before it has led the machine into
-/// maintenance.
-fn follows_entry(refusal: &Refusal, machine: &MachineId, before: &[String]) -> bool {
+fn refused(refusal: &Refusal, machine: Option<MachineId>) -> Trial {
     let needs_entry = matches!(refusal.reason, Reason::WrongPhase | Reason::MachinesInService);
-    needs_entry && before.contains(&format!("farrier enter-maintenance {machine}"))
+    machine.filter(|_| needs_entry).map_or(Trial::Refused, Trial::NeedsMaintenance)
 }
 
 fn asker() -> Requester {
@@ -264,6 +319,35 @@ impl Means {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::future::join_all;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Several objects offer the same command at once: it is tried once, and all get the answer.
+    #[tokio::test]
+    async fn a_command_is_tried_once_for_an_answer() {
+        let (trials, tried) = (Trials::default(), AtomicUsize::new(0));
+        let answers = join_all(["a", "b", "a", "a"].map(|command| {
+            trials.once(command, async {
+                tried.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                if command == "a" { Trial::Refused } else { Trial::Accepted }
+            })
+        }));
+        let (no, yes) = (Trial::Refused, Trial::Accepted);
+        assert_eq!(answers.await, [no.clone(), yes, no.clone(), no]);
+        assert_eq!(tried.into_inner(), 2);
+    }
+
+    /// For a list, what is never shown is tried only if nothing else is left.
+    #[test]
+    fn what_is_shown_is_tried_first() {
+        let commands = ["farrier logs op-1", "farrier cancel op-1", "farrier why op-1"];
+        let commands = commands.map(String::from);
+        let trials = Trials::default();
+        let [logs, cancel, why] = &commands;
+        assert_eq!(Offer::all(&trials).order(&commands), [logs, cancel, why]);
+        assert_eq!(Offer::shown(&trials).order(&commands), [why, logs, cancel]);
+    }
 
     /// Rows: a command, and which one of the means it needs.
     #[test]
