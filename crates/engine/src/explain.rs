@@ -32,7 +32,7 @@ use model::why::{
     explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
     writes_disk,
 };
-use offered::Offer;
+use offered::{Offer, Trials};
 use providers::Target;
 use std::time::Duration;
 use store::{
@@ -61,6 +61,8 @@ struct Found {
     contacts: PeerContacts,
     /// The last run that was to write the disk of the machine.
     imaging: Option<Run>,
+    /// The run of the failed change that the machine is shown with.
+    failed_change: Option<Run>,
     trace: ObjectTrace,
 }
 
@@ -117,6 +119,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
             hardware: None,
             contacts,
             imaging: None,
+            failed_change: None,
             trace: ObjectTrace::read(tx, None, id).await?,
         }));
     }
@@ -144,6 +147,10 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
     let contacts = peer_contacts(tx, run.as_ref(), node.as_ref(), silence).await?;
     let trace = ObjectTrace::read(tx, Some(&TargetId::from(&machine.id)), id).await?;
     let imaging = last_imaging(tx, &machine).await?;
+    let failed_change = match machine.failed_change() {
+        Some(failed) => readable(tx.run(&failed.run).await)?,
+        None => None,
+    };
     Ok(Some(Found {
         is_run: false,
         machine: Some(machine),
@@ -153,6 +160,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
         hardware,
         contacts,
         imaging,
+        failed_change,
         trace,
     }))
 }
@@ -242,10 +250,11 @@ impl Engine {
 
     /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
-        self.explain_offering(id, Offer::All).await
+        let trials = Trials::default();
+        self.explain_offering(id, Offer::all(&trials)).await
     }
 
-    async fn explain_offering(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_offering(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         let error = match self.explain_readable(id, offer).await {
             Ok(explained) => {
                 let explanation = explained.explanation.with_plain_commands();
@@ -269,14 +278,14 @@ impl Engine {
         Ok(Explained { explanation, ..Explained::default() })
     }
 
-    async fn explain_readable(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_readable(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
             return self.explain_rack(id, &rack, offer).await;
         }
         if let Some(device) = self.devices().explain(id).await? {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
-            Box::pin(self.drop_refused((id, offer), None, &mut explanation)).await;
+            Box::pin(self.drop_refused((id, offer), [], &mut explanation)).await;
             trace.tell(id, self.now(), &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
@@ -292,23 +301,23 @@ impl Engine {
         self.explain_machine_or_run(id, offer).await
     }
 
-    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer) -> Result<Explained> {
+    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer<'_>) -> Result<Explained> {
         let mut explained = self.racks().explain(rack).await?;
         let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
         let latest = trace.latest.as_ref();
-        Box::pin(self.drop_refused((id, offer), latest, &mut explained.explanation)).await;
+        Box::pin(self.drop_refused((id, offer), [latest], &mut explained.explanation)).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
         trace.tell(id, self.now(), &mut explained.explanation);
         Ok(explained)
     }
 
-    async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer) -> Result<Explained> {
+    async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer<'_>) -> Result<Explained> {
         let NodeView { node, run, machine, mut explanation, .. } = self.nodes().get(node).await?;
         if let Some(machine) = machine.as_ref().filter(|_| node.state == NodeState::Offline) {
             explanation.blame_feeds(machine.id.as_str(), &self.find_dead_feeds(machine).await?);
         }
         self.drop_incapable(machine.as_ref(), &mut explanation);
-        Box::pin(self.drop_refused((id, offer), run.as_ref(), &mut explanation)).await;
+        Box::pin(self.drop_refused((id, offer), [run.as_ref()], &mut explanation)).await;
         self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
@@ -317,7 +326,7 @@ impl Engine {
         Ok(Explained { explanation, machine_id, run_id, ..Explained::default() })
     }
 
-    async fn explain_machine_or_run(&self, id: &str, offer: Offer) -> Result<Explained> {
+    async fn explain_machine_or_run(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;
@@ -329,36 +338,12 @@ impl Engine {
                 .await?;
             return Err(deleted.unwrap_or_else(|| nothing_known_as(id)).into());
         };
-        let Found { is_run, machine, run, claimed_by, node, hardware, contacts, imaging, trace } =
-            found;
-        let now = self.now();
-        let context = RunContext {
-            machine: machine.as_ref(),
-            node: node.as_ref(),
-            contacts: Some(&contacts),
-            imaging: imaging.as_ref(),
-        };
-        let mut reported = match (&machine, &run) {
-            (_, Some(run)) if is_run => match &node {
-                Some(node) => node.explain_run(run, context, now),
-                None => explain_run(run, context, now),
-            },
-            (Some(machine), run) => {
-                let reported = explain_machine(machine, run.as_ref(), context, now);
-                let mut reported = self.hosts().with_firmware(machine, reported).await?;
-                reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
-                let known = machine.conditions.get(ConditionType::Reachable);
-                if known.is_some_and(|known| !known.status) {
-                    let dead = self.find_dead_feeds(machine).await?;
-                    reported.blame_feeds(machine.id.as_str(), &dead);
-                }
-                reported
-            }
-            (None, Some(_) | None) => Explanation::default(),
-        };
+        let mut reported = self.explain_found(&found).await?;
+        let Found { machine, run, claimed_by, failed_change, trace, .. } = found;
         self.drop_incapable(machine.as_ref(), &mut reported);
-        Box::pin(self.drop_refused((id, offer), run.as_ref(), &mut reported)).await;
-        trace.tell(id, now, &mut reported);
+        let runs = [run.as_ref(), failed_change.as_ref()];
+        Box::pin(self.drop_refused((id, offer), runs, &mut reported)).await;
+        trace.tell(id, self.now(), &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
@@ -369,6 +354,36 @@ impl Engine {
             claimed_by,
             degraded_reason,
         })
+    }
+
+    async fn explain_found(&self, found: &Found) -> Result<Explanation> {
+        let now = self.now();
+        let context = RunContext {
+            machine: found.machine.as_ref(),
+            node: found.node.as_ref(),
+            contacts: Some(&found.contacts),
+            imaging: found.imaging.as_ref(),
+            failed_change: found.failed_change.as_ref(),
+        };
+        match (&found.machine, &found.run) {
+            (_, Some(run)) if found.is_run => Ok(match &found.node {
+                Some(node) => node.explain_run(run, context, now),
+                None => explain_run(run, context, now),
+            }),
+            (Some(machine), run) => {
+                let reported = explain_machine(machine, run.as_ref(), context, now);
+                let mut reported = self.hosts().with_firmware(machine, reported).await?;
+                let hardware = found.hardware.as_ref();
+                reported.notes.extend(hardware.and_then(|one| one.serial_note(&machine.spec)));
+                let known = machine.conditions.get(ConditionType::Reachable);
+                if known.is_some_and(|known| !known.status) {
+                    let dead = self.find_dead_feeds(machine).await?;
+                    reported.blame_feeds(machine.id.as_str(), &dead);
+                }
+                Ok(reported)
+            }
+            (None, Some(_) | None) => Ok(Explanation::default()),
+        }
     }
 
     /// The power shelves that feed a machine, if all of them are off.

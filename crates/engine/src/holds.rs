@@ -317,7 +317,7 @@ impl TargetUpdate<'_> {
                 apply_to_machine(&mut machine, self.run, evidence, at);
                 machine.record_disk_write(self.run, evidence, self.disk_report, at);
                 machine.record_network_boot(self.run);
-                machine.record_imaging(self.run);
+                machine.record_change(self.run);
                 match self.firmware.and_then(AppliedFirmware::describe_change) {
                     Some(message) => {
                         let event = NewEvent { message, ..self.event.clone() };

@@ -333,7 +333,7 @@ impl Flag {
         self.caller.check_machine(&machine, needed)?;
         let before = machine.clone();
         if clears_intervention {
-            machine.failed_imaging = None;
+            machine.failed_changes.clear();
         }
         if !machine.is(condition) && !status && machine == before {
             let text = format!("{id} is not flagged {}", condition.as_str());

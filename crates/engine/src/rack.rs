@@ -165,7 +165,7 @@ impl Racks {
         let loaded =
             self.0.store().read(rack.id(), |id, tx| Box::pin(load_devices(tx, id))).await?;
         let there = Counts::of(loaded.iter().map(|device| &device.target));
-        Ok(rack.predict_rediscovery(there))
+        Ok(rack.predict_rediscovery(there, &loaded))
     }
 }
 

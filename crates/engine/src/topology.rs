@@ -78,14 +78,16 @@ pub(crate) async fn predict_racks(tx: &mut Tx, moves: &[DeviceMove]) -> Result<V
     for id in racks {
         let Some(rack) = tx.record::<Rack>(id.as_str()).await? else { continue };
         let stored = load_devices(tx, id).await?;
-        let mut devices: BTreeSet<TargetId> = stored.into_iter().map(|one| one.target).collect();
+        let mut devices: BTreeSet<TargetId> = stored.iter().map(|one| one.target.clone()).collect();
         for DeviceMove { device, from: _, to } in moves {
             match to.rack() == Some(id) {
                 true => drop(devices.insert(device.clone())),
                 false => drop(devices.remove(device)),
             }
         }
-        follows.push(rack.predict_rediscovery(Counts::of(&devices)));
+        let stay: Vec<RackDevice> =
+            stored.into_iter().filter(|one| devices.contains(&one.target)).collect();
+        follows.push(rack.predict_rediscovery(Counts::of(&devices), &stay));
     }
     Ok(follows)
 }

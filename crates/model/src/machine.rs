@@ -7,7 +7,7 @@
 pub mod admit;
 pub mod delete;
 pub mod disk_write;
-pub mod failed_imaging;
+pub mod failed_change;
 pub mod hardware;
 pub mod matcher;
 pub mod network_boot;
@@ -15,7 +15,7 @@ mod problem;
 pub mod view;
 
 pub use disk_write::{DiskReport, DiskWrite};
-pub use failed_imaging::FailedImaging;
+pub use failed_change::{ChangeKind, FailedChange, FailedChanges};
 pub use network_boot::NetworkBoot;
 pub use problem::MachineProblem;
 
@@ -204,9 +204,9 @@ pub struct Machine {
     /// A boot from the network that an operation armed, and that was not disarmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_boot: Option<NetworkBoot>,
-    /// The last operation that was to install a system, if it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failed_imaging: Option<FailedImaging>,
+    /// The operations that were to change it, failed, and were not repaired since.
+    #[serde(default, alias = "failed_imaging", skip_serializing_if = "FailedChanges::is_empty")]
+    pub failed_changes: FailedChanges,
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -246,7 +246,7 @@ impl Machine {
             active_run: None,
             open_disk_write: None,
             network_boot: None,
-            failed_imaging: None,
+            failed_changes: FailedChanges::default(),
             version: 1,
             created_at: now,
             updated_at: now,
@@ -260,11 +260,12 @@ impl Machine {
     /// Merges observations; returns whether anything changed.
     pub fn learn(&mut self, observed: &[ConditionObservation], now: Timestamp) -> bool {
         // No short-circuit: every observation must be merged.
-        observed.iter().fold(false, |changed, one| {
+        let changed = observed.iter().fold(false, |changed, one| {
             let implied = self.implied_by(one);
             let implied = implied.is_some_and(|other| self.conditions.observe(&other, now));
             self.conditions.observe(one, now) | implied | changed
-        })
+        });
+        self.failed_changes.forget_contradicted(&self.conditions) | changed
     }
 
     /// The condition that an observation outdates: a machine is not in a cluster and drained for

@@ -92,6 +92,9 @@ pub struct Agent {
     pub version: String,
     pub serial: String,
     pub enrolled_at: Timestamp,
+    /// When its session was revoked; it has not enrolled again since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_revoked_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +178,14 @@ impl Node {
 
     pub fn id(&self) -> NodeId {
         NodeId::trusted(&self.head.id)
+    }
+
+    /// The node after the session of its agent was revoked. True if it had one until now.
+    pub fn revoke_session(&mut self, now: Timestamp) -> bool {
+        let Some(agent) = self.agent.as_mut() else { return false };
+        let had_session = agent.session_revoked_at.is_none();
+        agent.session_revoked_at.get_or_insert(now);
+        had_session
     }
 
     /// A transition by `owner`. Refused if the transition does not exist or belongs to another

@@ -11,6 +11,7 @@ mod condition;
 mod credential;
 mod device;
 mod disk;
+mod failed_change;
 mod feed;
 mod group;
 mod network;
@@ -37,7 +38,7 @@ pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;
 pub use wait::{
     AgentContact, ChildProgress, LastLine, MAX_SAMPLES, MIN_SAMPLES, PeerContacts, ReplicaContact,
-    UsualDuration, duration_key, ended_waits, named_duration_key, overdue,
+    UsualDuration, duration_key, ended_waits, named_duration_key, overdue, waits_for_agent,
 };
 
 use crate::condition::ConditionType;
@@ -51,6 +52,7 @@ use crate::rack::maintenance::{FIRMWARE_SKIPPED, switched_power};
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
 use disk::{REIMAGE, disk_cause, disk_note, half_written, reimage};
+use failed_change::add_failed_changes;
 use network::add_network_boot;
 use outcome::imaging_words;
 use rest::{idle, in_maintenance, out_of_use};
@@ -111,6 +113,8 @@ pub struct RunContext<'a> {
     pub contacts: Option<&'a PeerContacts>,
     /// The last operation that was to write the disk of the machine.
     pub imaging: Option<&'a Run>,
+    /// The operation of [`Machine::failed_change`].
+    pub failed_change: Option<&'a Run>,
 }
 
 /// `run` is the active run of the machine, or the one that its state comes from.
@@ -124,6 +128,7 @@ pub fn explain_machine(
     let mut reported = explain_state(machine, run, context, now);
     reported.notes.extend(disk_note(machine));
     add_network_boot(machine, &mut reported);
+    add_failed_changes(machine, run, &mut reported);
     let mut reported = match context.node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,
@@ -215,9 +220,9 @@ fn explain_state(
         {
             canceled(machine, run)
         }
-        EffectiveState::Maintenance => in_maintenance(machine, run, context.imaging),
-        EffectiveState::New => out_of_use(machine, context.imaging),
-        EffectiveState::Idle => idle(machine, context.imaging),
+        EffectiveState::Maintenance => in_maintenance(machine, run, context),
+        EffectiveState::New => out_of_use(machine, context),
+        EffectiveState::Idle => idle(machine, context),
     }
 }
 

@@ -11,7 +11,7 @@ use model::condition::Conditions;
 use model::filter::Filter;
 use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
-use model::machine::{DiskWrite, FailedImaging, Labels, Machine, MachineSpec, NetworkBoot, Phase};
+use model::machine::{DiskWrite, FailedChanges, Labels, Machine, MachineSpec, NetworkBoot, Phase};
 use model::target::TargetId;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +26,8 @@ struct MachineBody {
     open_disk_write: Option<DiskWrite>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     network_boot: Option<NetworkBoot>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    failed_imaging: Option<FailedImaging>,
+    #[serde(default, alias = "failed_imaging", skip_serializing_if = "FailedChanges::is_empty")]
+    failed_changes: FailedChanges,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,7 +244,7 @@ fn body(machine: &Machine) -> Result<Value> {
         health: machine.health.clone(),
         open_disk_write: machine.open_disk_write.clone(),
         network_boot: machine.network_boot.clone(),
-        failed_imaging: machine.failed_imaging.clone(),
+        failed_changes: machine.failed_changes.clone(),
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
@@ -274,7 +274,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
     let body = row.json(5)?;
-    let MachineBody { spec, conditions, health, open_disk_write, network_boot, failed_imaging } =
+    let MachineBody { spec, conditions, health, open_disk_write, network_boot, failed_changes } =
         body;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
@@ -288,7 +288,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         health,
         open_disk_write,
         network_boot,
-        failed_imaging,
+        failed_changes,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

@@ -19,8 +19,8 @@ pub enum MachineSymptom {
     OpenDiskWrite,
     /// A boot from the network was left armed.
     NetworkBoot,
-    /// The last operation that was to install a system failed.
-    FailedImaging,
+    /// An operation that was to change it failed, and was not repaired since.
+    FailedChange,
     /// Meant to be in service, at rest, and its system was removed.
     NoSystem,
     /// Probed and not reachable, at rest and not in maintenance.
@@ -37,7 +37,10 @@ impl MachineSymptom {
             }
             Self::OpenDiskWrite => "body LIKE '%\"open_disk_write\":%'".into(),
             Self::NetworkBoot => "body LIKE '%\"network_boot\":%'".into(),
-            Self::FailedImaging => "body LIKE '%\"failed_imaging\":%'".into(),
+            // An older version has stored `failed_imaging`.
+            Self::FailedChange => "(body LIKE '%\"failed_changes\":%' OR body LIKE \
+                                   '%\"failed_imaging\":%')"
+                .into(),
             Self::NoSystem => {
                 let ready = Phase::Ready.as_str();
                 format!("phase = '{ready}' AND {}", observed_as_lost(ConditionType::Provisioned))

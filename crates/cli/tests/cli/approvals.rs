@@ -2,7 +2,9 @@
 
 use crate::access::token;
 use crate::api::{TestServer, on_both, refused};
+use crate::api_cli::Terminal;
 use crate::fleet::{Clients, NO_CONTEXTS, Server, channel_with};
+use crate::repairs::{node_of, quick};
 use crate::stage::finish;
 use crate::unreadable::expect;
 use proto::v1;
@@ -145,4 +147,22 @@ async fn an_approval_survives_a_killed_server() {
     assert_eq!(runs.matches("\"operation_id\"").count(), 1, "{runs}");
     let mut bobs = Clients::on(channel_with(&url, &bob).await);
     bobs.finished(&run(&first)).await;
+}
+
+/// The dry run of a request on a node has the notes of the operation that it would start.
+#[test]
+fn a_dry_run_on_a_node_names_the_second_person() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(quick(dir.path()));
+    let person = Terminal::new(server.url());
+    person.line("site create site-lab --provider sim", 0);
+    person.line("machine register m-1 --provider sim --cluster cluster-a", 0);
+    person.line("node onboard m-1 --site site-lab", 0);
+    let node = node_of(&person, "m-1");
+    person.line(&format!("node drain {node}"), 0);
+    person.line("approval policy set --permission operate", 0);
+    let line = format!("node reactivate {node}");
+    let dry = person.line(&format!("{line} --dry-run"), 0);
+    contains(&dry, &["needs the approval of a second person (operate)", "farrier approve"]);
+    contains(&person.line(&line, 2), &["needs the approval of a second person"]);
 }

@@ -42,6 +42,31 @@ fn an_armed_network_boot_is_told_on_the_way_into_service() {
     assert!(person.line("why m-1", 0).contains("nothing wrong"));
 }
 
+/// A failed upgrade is marked in the list and told by `why` and `get` until it is repeated, also
+/// after another operation has succeeded.
+#[test]
+fn a_failed_upgrade_is_told_until_it_is_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(quick(dir.path()));
+    let person = Terminal::new(server.url());
+    person.line("machine register m-1 --provider sim", 0);
+    person.line("enter-maintenance m-1", 0);
+    person.line("sim fault create --machine m-1 --effect ssh --action fail --times 0", 0);
+    person.line("operation start m-1 --type UPGRADE", 1);
+    person.line("sim fault clear --all", 0);
+    person.line("reboot m-1", 0);
+    assert!(person.line("list", 0).contains("⚠MAINT"), "it is marked");
+    assert!(person.line("get m-1", 0).contains("its last upgrade op-"), "get");
+    let told = person.line("why m-1", 0);
+    assert!(told.lines().next().is_some_and(|cause| cause.contains("UPGRADE op-")), "{told}");
+    let listed = person.run(&["why"], 1);
+    let rerun = listed.lines().find_map(|line| Some(line.split_once("operation rerun ")?.1));
+    let id = rerun.and_then(|rest| rest.split_whitespace().next()).expect("the one command");
+    person.line(&format!("operation rerun {id}"), 0);
+    assert!(!person.line("list", 0).contains('⚠'));
+    person.line("why", 0);
+}
+
 #[test]
 fn a_canceled_operation_has_a_next_command() {
     let dir = tempfile::tempdir().unwrap();

@@ -373,7 +373,8 @@ fn is_well(person: &Terminal, case: &Case) -> bool {
     match &case.well {
         Well::Machine => {
             let machine = person.json(&format!("get {}", case.object));
-            machine["status"]["effective_state"] == "MAINTENANCE"
+            let problem = machine["status"]["problem"].as_str().unwrap_or_default();
+            machine["status"]["effective_state"] == "MAINTENANCE" && problem.is_empty()
         }
         Well::NodeOf(machine) => {
             let found = person.json(&format!("node get {}", node_of(person, machine)));

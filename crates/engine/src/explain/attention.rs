@@ -1,9 +1,10 @@
 //! Everything that needs a person, of every kind, worst first.
 //!
 //! All candidates are ranked from their records; only the first ones of that order are explained,
-//! because an explanation asks the gates. Of each, only the command that is shown is asked about.
+//! because an explanation asks the gates. Of each, only the command that is shown is asked about,
+//! and a command that several of them offer is asked about once.
 
-use super::offered::Offer;
+use super::offered::{Offer, Trials};
 use super::worked_on::{WorkOnNodes, work_on_nodes};
 use super::{Explained, readable};
 use crate::Engine;
@@ -165,10 +166,11 @@ impl Engine {
         let shelves = self.load_feeding_shelves(&suspects).await?;
         let mut groups = group_by_cause(&suspects, &shelves);
         let rest = groups.split_off(limit.min(groups.len()));
+        let trials = Trials::default();
         let mut explanations: Vec<BoxFuture<'_, Result<Option<RankedItem>>>> = Vec::new();
         for group in groups {
             let known = known.remove(&group.object).or_else(|| group.explain());
-            explanations.push(Box::pin(self.explain_group(group, known)));
+            explanations.push(Box::pin(self.explain_group(group, known, Offer::shown(&trials))));
         }
         let explained = stream::iter(explanations).buffered(EXPLAINED_AT_ONCE);
         let explained: Vec<Option<RankedItem>> = explained.try_collect().await?;
@@ -203,11 +205,12 @@ impl Engine {
         &self,
         group: CauseGroup,
         known: Option<Explanation>,
+        offer: Offer<'_>,
     ) -> Result<Option<RankedItem>> {
         let CauseGroup { object: ListedObject { kind, id }, rank, cause: _, explains } = group;
         let explained = match known {
             Some(explanation) => Explained { explanation, ..Explained::default() },
-            None => match self.explain_offering(&id, Offer::First).await {
+            None => match self.explain_offering(&id, offer).await {
                 Err(StoreError::Refused(gone)) if gone.reason == Reason::NotFound => {
                     return Ok(None);
                 }
@@ -243,7 +246,7 @@ impl Engine {
             MachineSymptom::Unreachable,
             MachineSymptom::BmcUnreachable,
             MachineSymptom::NetworkBoot,
-            MachineSymptom::FailedImaging,
+            MachineSymptom::FailedChange,
         ] {
             let found = self.store().scan(symptom, |symptom, tx| {
                 Box::pin(tx.machines_with_symptom(*symptom, MAX_FOUND))
@@ -304,8 +307,11 @@ impl Engine {
         let now = self.now();
         for states in [QUARANTINED, ONBOARDING, OFFLINE, Node::WAITING] {
             let nodes = self.find_records::<Node>(RecordSymptom::InState(states)).await?;
-            let input = nodes.records.clone();
-            let read = self.store().scan(input, |nodes, tx| Box::pin(work_on_nodes(tx, nodes)));
+            let silence = self.settings().nodes.heartbeat_limits.silence;
+            let input = (nodes.records.clone(), (silence, now));
+            let read = self
+                .store()
+                .scan(input, |(nodes, times), tx| Box::pin(work_on_nodes(tx, nodes, *times)));
             let WorkOnNodes { work, machines } = read.await?;
             let rank = |node: &Node| rank_node(node, *work.get(&node.head.id)?, now);
             let links = |node: &Node| CauseLinks::of_node(node, machines.get(&node.machine));

@@ -2,7 +2,7 @@
 
 use crate::fan_out::child_runs;
 use model::effect::Effect;
-use model::id::{MachineId, NodeId};
+use model::id::MachineId;
 use model::node::Node;
 use model::run::{Run, StepState};
 use model::why::{
@@ -24,8 +24,7 @@ pub(crate) async fn peer_contacts(
 ) -> Result<PeerContacts> {
     let mut contacts = PeerContacts::default();
     if let Some(node) = node {
-        let heartbeat_at = tx.last_heartbeat(&NodeId::trusted(&node.head.id)).await?.at;
-        contacts.agent = Some(AgentContact { heartbeat_at, silence });
+        contacts.agent = Some(agent_contact(tx, node, silence).await?);
     }
     let Some(run) = run.filter(|run| !run.ended()) else { return Ok(contacts) };
     contacts.replica = tx.replica_contact(&run.spec.id).await?;
@@ -42,6 +41,17 @@ pub(crate) async fn peer_contacts(
     contacts.last_line = last_line(tx, run, step).await?;
     contacts.usual = usual_durations(tx, &[run]).await?.pop().flatten();
     Ok(contacts)
+}
+
+/// The last sign of life of a node's agent.
+pub(super) async fn agent_contact(
+    tx: &mut Tx,
+    node: &Node,
+    silence: Duration,
+) -> Result<AgentContact> {
+    let heartbeat_at = tx.last_heartbeat(&node.id()).await?.at;
+    let revoked_at = node.agent.as_ref().and_then(|agent| agent.session_revoked_at);
+    Ok(AgentContact { heartbeat_at, silence, revoked_at })
 }
 
 fn child_progress(child: &Run) -> Option<ChildProgress> {

@@ -17,19 +17,90 @@ use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
 use model::why::Explanation;
 use providers::Provider;
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use store::StoreError;
+use tokio::sync::OnceCell;
 
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
 
-/// How many of the commands of an explanation are asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offer {
-    All,
-    /// Only those up to the first that is offered as the one command; the others are left out.
-    First,
+/// Which commands of an explanation are asked about, and what was asked for this answer so far.
+#[derive(Clone, Copy)]
+pub(super) struct Offer<'a> {
+    /// Only the one command that is shown is asked about; the others are left out.
+    only_shown: bool,
+    trials: &'a Trials,
+}
+
+impl<'a> Offer<'a> {
+    pub const fn all(trials: &'a Trials) -> Self {
+        Self { only_shown: false, trials }
+    }
+
+    pub const fn shown(trials: &'a Trials) -> Self {
+        Self { only_shown: true, trials }
+    }
+
+    /// The commands in the order in which they are tried. Of those that may be the one to type, the
+    /// first that is accepted is shown; any other only if there is none.
+    fn order(self, commands: Vec<String>) -> VecDeque<String> {
+        let (next, others): (Vec<String>, Vec<String>) = commands
+            .into_iter()
+            .partition(|command| !self.only_shown || Explanation::is_next_command(command));
+        next.into_iter().chain(others).collect()
+    }
+}
+
+/// The commands that were tried for one answer. Several objects may offer the same command; it is
+/// tried once.
+#[derive(Default)]
+pub(super) struct Trials(Mutex<HashMap<String, Arc<OnceCell<Trial>>>>);
+
+impl Trials {
+    async fn once(&self, command: &str, trial: impl Future<Output = Trial>) -> Trial {
+        let cell = {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(command.to_string()).or_default())
+        };
+        cell.get_or_init(|| trial).await.clone()
+    }
+}
+
+/// The answer of the gates to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Trial {
+    Accepted,
+    /// Refused until this machine is in maintenance.
+    NeedsMaintenance(MachineId),
+    /// Refused, or it would fail unchanged.
+    Refused,
+}
+
+/// A command about which the gates can be asked.
+enum Question<'a> {
+    Act(&'a Run, Action),
+    Restart(&'a Run, RestartMode),
+    PowerOn(RackPowerOn),
+    Start(ParsedStart),
+}
+
+impl<'a> Question<'a> {
+    /// `ended`: the runs that the command may act on. None: the command asks no gate.
+    fn of(command: &str, ended: &[&'a Run]) -> Option<Self> {
+        for run in ended {
+            if let Some(action) = asked_action(run, command) {
+                return Some(Self::Act(run, action));
+            }
+            if let Some(mode) = asked_restart(run, command) {
+                return Some(Self::Restart(run, mode));
+            }
+        }
+        if let Some(on) = RackPowerOn::parse(command) {
+            return Some(Self::PowerOn(on));
+        }
+        ParsedStart::parse(command).map(Self::Start)
+    }
 }
 
 /// A command of an explanation that starts an operation on a machine.
@@ -87,39 +158,57 @@ fn parse_params(words: &[&str]) -> Option<Params> {
 
 impl Engine {
     /// Removes the commands that would be refused now, those that would fail unchanged, and the
-    /// one that asks for this explanation. The actions on a run are asked as dry runs, so that
+    /// one that asks for this explanation. The actions on `runs` are asked as dry runs, so that
     /// every gate is the real one.
-    pub(super) async fn drop_refused(
+    pub(super) async fn drop_refused<const N: usize>(
         &self,
-        (id, offer): (&str, Offer),
-        run: Option<&Run>,
+        (id, offer): (&str, Offer<'_>),
+        runs: [Option<&Run>; N],
         why: &mut Explanation,
     ) {
         let own = format!("farrier why {id}");
-        let ended = run.filter(|run| run.ended());
+        let ended: Vec<&Run> = runs.into_iter().flatten().filter(|run| run.ended()).collect();
         let mut offered: Vec<String> = Vec::new();
         let mut plain = std::mem::take(why).with_plain_commands();
-        let asked = std::mem::take(&mut plain.next_commands);
-        let mut asked: VecDeque<String> = asked.into_iter().filter(|one| *one != own).collect();
+        let mut asked = offer.order(std::mem::take(&mut plain.next_commands));
+        asked.retain(|command| *command != own);
         while let Some(command) = asked.pop_front() {
-            if Box::pin(self.would_be_accepted(&command, &offered, ended)).await {
-                let is_next = Explanation::is_next_command(&command);
+            if Box::pin(self.is_accepted(&command, offer, &ended, &offered)).await {
                 offered.push(command);
-                if offer == Offer::First && is_next {
+                if offer.only_shown {
                     break;
                 }
                 continue;
             }
             // Where nothing else repairs a rack, the ways past its machines in service are asked
-            // about in the place of what the gate refuses.
-            let refused = ended.filter(|run| offered.is_empty() && is_repetition(run, &command));
-            let Some(run) = refused else { continue };
+            // about in the place of the command that the gate refuses.
+            let mut repeated = ended.iter().filter(|run| is_repetition(run, &command));
+            let Some(run) = repeated.next().filter(|_| offered.is_empty()) else { continue };
             if let Some(needed) = Box::pin(self.find_needed_machines(run)).await {
                 let commands = plain.add_needed_machines(&needed, run);
                 commands.into_iter().rev().for_each(|command| asked.push_front(command));
             }
         }
         *why = Explanation { next_commands: offered, ..plain };
+    }
+
+    /// True if the gates accept the command, after those that were `offered` before it. A command
+    /// that asks no gate is accepted.
+    async fn is_accepted(
+        &self,
+        command: &str,
+        offer: Offer<'_>,
+        ended: &[&Run],
+        offered: &[String],
+    ) -> bool {
+        let Some(question) = Question::of(command, ended) else { return true };
+        match offer.trials.once(command, self.ask(question)).await {
+            Trial::Accepted => true,
+            Trial::NeedsMaintenance(machine) => {
+                offered.contains(&format!("farrier enter-maintenance {machine}"))
+            }
+            Trial::Refused => false,
+        }
     }
 
     /// The machines in service, if they alone keep a failed operation of a rack from being
@@ -133,32 +222,16 @@ impl Engine {
         alone.then(|| affected.collect())
     }
 
-    /// Asks the gates about a command that starts an operation, or acts on the run that has
-    /// `ended`. `before`: the commands that come before it. Any other command is accepted.
-    async fn would_be_accepted(
-        &self,
-        command: &str,
-        before: &[String],
-        ended: Option<&Run>,
-    ) -> bool {
-        if let Some(run) = ended {
-            if let Some(action) = asked_action(run, command) {
-                return self.would_act(run, action).await;
-            }
-            if let Some(mode) = asked_restart(run, command) {
-                return self.would_restart(run, mode).await;
-            }
-        }
-        if let Some(on) = RackPowerOn::parse(command) {
-            return self.would_power_on(&on).await;
-        }
-        let Some(start) = ParsedStart::parse(command) else { return true };
-        let enters = format!("farrier enter-maintenance {}", start.machine_id);
-        match self.would_start(&start).await {
-            // It follows the command that leads into maintenance.
-            Some(refusal) if refusal.reason == Reason::WrongPhase => before.contains(&enters),
-            Some(_) => false,
-            None => true,
+    async fn ask(&self, question: Question<'_>) -> Trial {
+        let accepted = |accepted| if accepted { Trial::Accepted } else { Trial::Refused };
+        match question {
+            Question::Act(run, action) => accepted(self.would_act(run, action).await),
+            Question::Restart(run, mode) => self.try_restart(run, mode).await,
+            Question::PowerOn(on) => accepted(self.would_power_on(&on).await),
+            Question::Start(start) => match self.would_start(&start).await {
+                Some(refusal) => refused(&refusal, Some(start.machine_id)),
+                None => Trial::Accepted,
+            },
         }
     }
 
@@ -232,16 +305,21 @@ impl Engine {
     }
 
     /// A restart that would be created as failed is not offered either.
-    async fn would_restart(&self, run: &Run, mode: RestartMode) -> bool {
+    async fn try_restart(&self, run: &Run, mode: RestartMode) -> Trial {
         let dry = self.with_dry_run(true);
         let request_id = RunId::new(self.now(), self.random()).to_string();
         match dry.runs().restart(run.spec.id.clone(), mode, request_id, asker()).await {
-            Ok(started) => !started.run.ended(),
-            Err(StoreError::Refused(_)) => false,
+            Ok(started) if started.run.ended() => Trial::Refused,
+            Err(StoreError::Refused(refusal)) => refused(&refusal, run.spec.target.machine()),
             // The gates could not be asked: the command stays.
-            Err(_) => true,
+            Ok(_) | Err(_) => Trial::Accepted,
         }
     }
+}
+
+fn refused(refusal: &Refusal, machine: Option<MachineId>) -> Trial {
+    let needs_entry = matches!(refusal.reason, Reason::WrongPhase | Reason::MachinesInService);
+    machine.filter(|_| needs_entry).map_or(Trial::Refused, Trial::NeedsMaintenance)
 }
 
 fn asked_action(run: &Run, command: &str) -> Option<Action> {
@@ -252,7 +330,7 @@ fn asked_restart(run: &Run, command: &str) -> Option<RestartMode> {
     RestartMode::ALL.into_iter().find(|one| run.command(one.as_str()) == command)
 }
 
-/// Whether the command executes steps of the run again.
+/// True if the command executes steps of the run again.
 fn is_repetition(run: &Run, command: &str) -> bool {
     let acts = asked_action(run, command);
     matches!(acts, Some(Action::RetryStep | Action::Resume))
@@ -304,6 +382,35 @@ impl Means {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::future::join_all;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Several objects offer the same command at once: it is tried once, and all get the answer.
+    #[tokio::test]
+    async fn a_command_is_tried_once_for_an_answer() {
+        let (trials, tried) = (Trials::default(), AtomicUsize::new(0));
+        let answers = join_all(["a", "b", "a", "a"].map(|command| {
+            trials.once(command, async {
+                tried.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                if command == "a" { Trial::Refused } else { Trial::Accepted }
+            })
+        }));
+        let (no, yes) = (Trial::Refused, Trial::Accepted);
+        assert_eq!(answers.await, [no.clone(), yes, no.clone(), no]);
+        assert_eq!(tried.into_inner(), 2);
+    }
+
+    /// For a list, what is never shown is tried only if nothing else is left.
+    #[test]
+    fn what_is_shown_is_tried_first() {
+        let commands = ["farrier logs op-1", "farrier cancel op-1", "farrier why op-1"];
+        let [logs, cancel, why] = commands;
+        let commands = || commands.map(String::from).to_vec();
+        let trials = Trials::default();
+        assert_eq!(Offer::all(&trials).order(commands()), [logs, cancel, why]);
+        assert_eq!(Offer::shown(&trials).order(commands()), [why, logs, cancel]);
+    }
 
     /// Rows: a command, and which one of the means it needs.
     #[test]

@@ -1,12 +1,16 @@
 //! What the operations on nodes mean for their rank, and which operation took the machine of a node
 //! down.
 
+use super::contacts::agent_contact;
 use super::readable;
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::node::{Node, NodeWork};
 use model::run::Run;
+use model::time::Timestamp;
+use model::why::waits_for_agent;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use store::{Result, Tx};
 
 /// The operation that took the machine of a node down. A child run is part of its parent while
@@ -29,7 +33,12 @@ pub(super) struct WorkOnNodes {
     pub machines: BTreeMap<MachineId, Machine>,
 }
 
-pub(super) async fn work_on_nodes(tx: &mut Tx, nodes: &[Node]) -> Result<WorkOnNodes> {
+/// `silence` is the time without a heartbeat after which the lease of an agent is over.
+pub(super) async fn work_on_nodes(
+    tx: &mut Tx,
+    nodes: &[Node],
+    (silence, now): (Duration, Timestamp),
+) -> Result<WorkOnNodes> {
     let ids: Vec<&str> = nodes.iter().map(|node| node.machine.as_str()).collect();
     let machines = tx.machines_by_ids(&ids).await?.into_iter();
     let machines: BTreeMap<MachineId, Machine> =
@@ -53,7 +62,11 @@ pub(super) async fn work_on_nodes(tx: &mut Tx, nodes: &[Node]) -> Result<WorkOnN
             None => false,
         };
         let newest = node.workflow.as_ref().and_then(|run| newest.get(run));
-        let work = NodeWork::of(node, is_down || is_held(&node.machine), newest);
+        let mut work = NodeWork::of(node, is_down || is_held(&node.machine), newest);
+        if let Some(run) = newest.filter(|run| waits_for_agent(run)) {
+            let agent = agent_contact(tx, node, silence).await?;
+            work = work.with_agent(run, &agent, now);
+        }
         found.insert(node.head.id.clone(), work);
     }
     Ok(WorkOnNodes { work: found, machines })

@@ -366,6 +366,7 @@ impl Issue {
             // The session may be compromised: that may be why another token is requested.
             SessionPolicy::End => {
                 tx.revoke_agent(&self.node)?;
+                node.revoke_session(self.now);
                 "a token is issued, in place of any before; who has enrolled must enroll again"
             }
             SessionPolicy::Keep => {
@@ -429,6 +430,7 @@ impl Enroll {
             version: version.clone(),
             serial: serial.clone(),
             enrolled_at: self.now,
+            session_revoked_at: None,
         });
         let message = format!("the agent on {hostname:?} has enrolled");
         let event = event(Cause::Request, &id.to_string(), message, here!(), self.now);

@@ -96,6 +96,9 @@ pub(crate) fn write(
     // reinstalled the node.
     if node.workflow.as_ref() == Some(&run.spec.id) && revokes_sessions(run) {
         tx.revoke_agent(&node.id())?;
+        if node.revoke_session(event.at) {
+            tx.update_record(&mut node, event)?;
+        }
     }
     for _ in 0..MAX_NODE_TRANSITIONS {
         let Some(step) = next_transition(&node, run) else { break };

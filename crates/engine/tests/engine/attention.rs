@@ -2,10 +2,13 @@
 
 use crate::clients::Client;
 use crate::node_scenarios::MACHINE;
-use crate::nodes::{NodeFixture, onboard_request};
+use crate::nodes::{
+    DAY, NodeFixture, agents, decommission_request, enrolling_agent, onboard_request, requester,
+};
 use crate::rack_fixture::RackFixture;
 use crate::test_env::{TestEnv, simulate};
 use engine::admission::StartRequest;
+use engine::node::SessionPolicy;
 use engine::secret::{Cipher, CredentialRequest, SecretStore};
 use engine::{Attention, Engine};
 use model::condition::{ConditionObservation, ConditionType};
@@ -15,7 +18,7 @@ use model::health::{Alert, AlertClass, ReportChange};
 use model::here;
 use model::id::MachineId;
 use model::machine::Phase;
-use model::node::NodeState;
+use model::node::{DecommissionMode, NodeState};
 use model::plan::{Params, RunType};
 use model::rack::Counts;
 use model::run::RunPhase;
@@ -24,6 +27,7 @@ use model::target::TargetId;
 use model::why::Urgency;
 use providers::sim;
 use providers::state_store::Secret;
+use secrecy::{ExposeSecret, SecretString};
 use std::time::Duration;
 use store::{Cause, NewEvent};
 
@@ -276,5 +280,55 @@ fn a_machine_without_a_system_needs_a_person() {
             client.wait_until_ended(&run).await;
         }
         assert!(listed(engine, 9).await.items.is_empty(), "the printed commands repair it");
+    });
+}
+
+/// A drain that waits for an agent whose lease is over needs a person long before its deadline. The
+/// list names the agent, its last word and the command; a revoked session is not called silence.
+#[test]
+fn a_drain_that_waits_for_a_lost_agent_is_listed() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
+        let machine = MachineId::trusted(MACHINE);
+        let bundle = agents.bootstrap(machine, DAY, requester()).await.expect("a bundle");
+        let id = bundle.node.id();
+        let enroll = async |token: &SecretString, session: &str| {
+            let (token, agent) = (token.expose_secret().to_string(), enrolling_agent(session));
+            agents.enroll(&token, agent).await.expect("an answer").expect("enrolled");
+            agents.heartbeat(session, String::new()).await.expect("an answer").expect("known");
+        };
+        enroll(&bundle.token, "s1").await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        let request = decommission_request(&node, DecommissionMode::Drain, "drain");
+        engine.nodes().decommission(request).await.expect("accepted");
+        fixture.wait_for_state(NodeState::Draining).await;
+        let item = async || {
+            let items = listed(engine, 9).await.items;
+            items.into_iter().find(|item| item.id == id.as_str())
+        };
+        assert!(item().await.is_none(), "its agent was heard just now");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(fixture.node().await.state, NodeState::Draining);
+        let silent = item().await.expect("its agent is silent");
+        assert_eq!(silent.urgency, Urgency::Overdue);
+        let told = silent.explained.explanation;
+        let words = format!("it waits for the agent of {id}: silent for 10m");
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        let inspect = format!("farrier machine inspect {MACHINE}");
+        assert_eq!(told.next_command(), Some(&*inspect), "{told:#?}");
+
+        let issued = agents.issue(&id, DAY, SessionPolicy::End, requester()).await;
+        let issued = issued.expect("a token");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let revoked = item().await.expect("its session is revoked").explained.explanation;
+        let words = format!("it waits for the agent of {id}: its session was revoked 1m 0s ago");
+        assert!(revoked.headline.contains(&words), "{}", revoked.headline);
+        let reissue = format!("farrier node bootstrap --reissue {id}");
+        assert_eq!(revoked.next_command(), Some(&*reissue), "{revoked:#?}");
+        enroll(&issued.token, "s2").await;
+        assert!(item().await.is_none(), "its agent has enrolled again");
+        assert_eq!(fixture.node().await.agent.and_then(|agent| agent.session_revoked_at), None);
+        fixture.assert_no_violations();
     });
 }

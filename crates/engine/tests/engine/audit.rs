@@ -79,7 +79,7 @@ impl TestEnv {
     pub async fn wait_until_records_idle(&self) {
         for _ in 0..MAX_IDLE_WAIT_SECONDS {
             let all = self.records().await;
-            let nodes = crate::node_scenarios::nodes_are_idle(&all.nodes);
+            let nodes = crate::node_scenarios::nodes_are_idle(self, &all.nodes).await;
             if all.devices().all(|one| is_idle(one.state)) && all.hosts_are_idle() && nodes {
                 return;
             }

@@ -263,7 +263,7 @@ async fn wait_until_idle(env: &TestEnv) {
             let requested = rack.topology_changed || !rack.maintenance_requested.is_empty();
             over && rack.active.is_empty() && !rack.head.deleted && !requested
         });
-        let nodes = node_scenarios::nodes_are_idle(&all.nodes);
+        let nodes = node_scenarios::nodes_are_idle(env, &all.nodes).await;
         if ended && racks && nodes && all.shelves.iter().all(resting) && all.hosts_are_idle() {
             return;
         }

@@ -19,7 +19,7 @@ use model::plan::{Maintenance, Params, PowerChange, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::rack::{RackPowerOn, RackState};
-use model::run::actions::{Action, Requester};
+use model::run::actions::{Action, Requester, RestartMode};
 use model::run::{Run, RunPhase};
 use model::why::{Explanation, ListedObject, Urgency};
 use providers::sim::{self, FaultRule, Sim, Speed};
@@ -197,6 +197,60 @@ async fn a_power_cycle_uses_the_network_boot_up() {
     let history = engine.history(MACHINE, 0, 1_000).await.expect("a history");
     let words = format!("the boot from the network that {failed} armed is over");
     assert!(history.iter().any(|one| one.message.contains(&words)), "{history:?}");
+}
+
+/// A later success of another operation does not hide a failed change of the network, neither in
+/// maintenance nor in service; the printed commands repair it.
+#[test]
+fn a_failed_network_change_is_told_until_it_is_repeated() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        env.sim.add_fault(fails("net")).expect("a rule");
+        let start = StartRequest {
+            machine_id: MachineId::trusted(MACHINE),
+            request_id: "net".into(),
+            run_type: RunType::NetReconfig,
+            plan_id: None,
+            params: Params::from([("network".to_string(), "network: {}".to_string())]),
+            overrides: Overrides::default(),
+            initiator: "ada".into(),
+        };
+        let failed = process.engine.runs().start(start).await.expect("accepted").run.spec.id;
+        assert_eq!(client.wait_until_ended(&failed).await.phase(), RunPhase::Failed);
+        run(&client, RunType::Reboot, None, RunPhase::Succeeded).await;
+        assert!(!env.machine(MACHINE).await.is(ConditionType::NeedsIntervention));
+        let cause = format!("NET_RECONFIG {failed} failed at step net-reconfig");
+        let (rerun, enter) =
+            (format!("farrier operation rerun {failed}"), "farrier enter-maintenance m-1");
+        let told = why(&process.engine, MACHINE).await;
+        assert!(told.headline.contains(&cause), "{}", told.headline);
+        assert_eq!(told.next_command(), Some(&*rerun), "{told:#?}");
+        // The step of an operation that another has followed cannot be retried.
+        assert!(!offers(&told, &format!("farrier operation retry-step {failed}")), "{told:#?}");
+
+        run(&client, RunType::ExitMaintenance, None, RunPhase::Succeeded).await;
+        let told = why(&process.engine, MACHINE).await;
+        assert!(told.headline.contains(&cause), "{}", told.headline);
+        assert_eq!(told.next_commands[..2], [enter.to_string(), rerun.clone()], "{told:#?}");
+        let listed = process.engine.attention(9, None).await.expect("the list");
+        let item = listed.items.first().expect("the machine");
+        assert_eq!((item.id.as_str(), item.urgency), (MACHINE, Urgency::Degraded));
+        assert_eq!(item.explained.explanation.headline, told.headline);
+        assert_eq!(item.explained.explanation.next_command(), Some(enter));
+
+        // The printed commands.
+        env.sim.clear_faults(None).expect("cleared");
+        let again = RunType::EnterMaintenance;
+        let again = client.start_with_plan(MACHINE, again, None, "again".into()).await;
+        client.wait_until_ended(&again.expect("accepted")).await;
+        let who = Requester { by: "ada".into(), reason: String::new() };
+        let mode = RestartMode::Rerun;
+        let runs = process.engine.runs();
+        let rerun = runs.restart(failed, mode, "rerun".into(), who).await.expect("accepted").run;
+        assert_eq!(client.wait_until_ended(&rerun.spec.id).await.phase(), RunPhase::Succeeded);
+        assert_eq!(env.machine(MACHINE).await.problem(), None);
+        assert!(process.engine.attention(9, None).await.expect("the list").items.is_empty());
+    });
 }
 
 /// The disk was written before the reboot failed: the record says which image is on it, and `why`

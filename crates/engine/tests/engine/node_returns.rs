@@ -7,13 +7,16 @@ use crate::nodes::{
 };
 use crate::rack_fixture::{RackFixture, event, maintenance_request, power};
 use crate::test_env::simulate;
-use engine::node::TaskReport;
+use engine::Engine;
+use engine::node::{Agents, TaskReport};
 use engine::rack::MaintenanceStart;
 use model::gate::{Gate, Overrides};
-use model::id::{MachineId, NodeId};
+use model::id::{MachineId, NodeId, RunId};
+use model::node::requests::NodeRequest;
 use model::node::{DecommissionMode, Node, NodeState};
 use model::rack::maintenance::{MaintenanceScope, PowerSequence};
-use model::run::Workflow;
+use model::run::actions::{Action, RestartMode};
+use model::run::{Run, Workflow};
 use providers::sim::{self, FaultRule};
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -93,13 +96,17 @@ fn a_node_returns_after_the_maintenance_of_its_rack() {
     });
 }
 
-/// A drain that failed leaves its node offline. A heartbeat from the time of the drain proves
-/// nothing; the next one does.
-#[test]
-fn a_node_returns_after_its_failed_drain() {
-    simulate(async {
+/// A node whose drain has failed, as its agent has reported.
+struct FailedDrain {
+    fixture: NodeFixture,
+    agents: Agents,
+    run: RunId,
+}
+
+impl FailedDrain {
+    async fn new() -> Self {
         let fixture = NodeFixture::new().await;
-        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
+        let agents = agents(&fixture);
         let machine = MachineId::trusted(MACHINE);
         let bundle = agents.bootstrap(machine, DAY, somebody()).await.expect("a bundle");
         let token = bundle.token.expose_secret().to_string();
@@ -107,31 +114,148 @@ fn a_node_returns_after_its_failed_drain() {
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = fixture.wait_for_state(NodeState::Active).await;
         let request = decommission_request(&node, DecommissionMode::Drain, "drain");
-        let run = engine.nodes().decommission(request).await.expect("accepted").run.spec.id;
+        let nodes = fixture.process.engine.nodes();
+        let run = nodes.decommission(request).await.expect("accepted").run.spec.id;
+        let drain = Self { fixture, agents, run };
+        let ended = drain.answer_tasks(&drain.run, false).await;
+        assert_eq!(ended.progress.workflow, Workflow::FailedRetryable);
+        drain
+    }
+
+    async fn beat(&self) {
+        self.agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+    }
+
+    /// The agent answers its tasks until the run has ended.
+    async fn answer_tasks(&self, run: &RunId, ok: bool) -> Run {
         loop {
-            let taken = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
-            if let Some(task) = taken.expect("known") {
-                let report = TaskReport {
-                    key: task.task.key.as_str().into(),
-                    ok: false,
-                    message: "a pod stays".into(),
-                    log: String::new(),
-                };
-                agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
-                agents.report("s1", report).await.expect("an answer").expect("accepted");
-            }
-            let run = engine.runs().get(&run).await.expect("the run");
+            let run = self.engine().runs().get(run).await.expect("the run");
             if run.ended() {
-                assert_eq!(run.progress.workflow, Workflow::FailedRetryable);
-                break;
+                return run;
+            }
+            let taken = self.agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
+            if let Some(task) = taken.expect("known") {
+                let key = task.task.key.as_str().into();
+                let (message, log) = ("a pod stays".into(), String::new());
+                let report = TaskReport { key, ok, message, log };
+                self.beat().await;
+                self.agents.report("s1", report).await.expect("an answer").expect("accepted");
             }
         }
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.fixture.process.engine
+    }
+
+    async fn node(&self) -> NodeId {
+        self.fixture.node().await.id()
+    }
+
+    /// The node stays as it is, whatever its agent says.
+    async fn stays(&self, state: NodeState) {
         for _ in 0..60 {
-            assert_eq!(fixture.node().await.state, NodeState::Offline);
+            self.beat().await;
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(self.fixture.node().await.state, state);
+        }
+    }
+
+    /// The next heartbeat returns the node.
+    async fn returns(&self) {
+        sleep(Duration::from_secs(1)).await;
+        self.beat().await;
+        self.fixture.wait_for_state(NodeState::Active).await;
+        self.fixture.assert_no_violations();
+    }
+}
+
+/// An active node is schedulable. One whose drain has failed takes no new work, so no heartbeat
+/// makes it active; `why` and the list of what needs a person offer the ways out.
+#[test]
+fn a_node_stays_offline_after_its_failed_drain() {
+    simulate(async {
+        let drain = FailedDrain::new().await;
+        drain.stays(NodeState::Offline).await;
+        let (node, run) = (drain.node().await, &drain.run);
+        let words = format!("operation {run} failed to drain it; it takes no new work");
+        assert_eq!(drain.fixture.node().await.reason, words);
+        let told = drain.engine().explain(node.as_str()).await.expect("explained").explanation;
+        assert!(told.headline.contains(&words), "{}", told.headline);
+        assert!(!told.waiting_for.contains("heartbeat"), "{}", told.waiting_for);
+        let resume = format!("farrier node resume {node}");
+        for command in [
+            resume.clone(),
+            format!("farrier operation rerun {run}"),
+            format!("farrier cancel {run}"),
+        ] {
+            assert!(told.next_commands.contains(&command), "{command}: {told:#?}");
+        }
+        let listed = drain.engine().attention(9, None).await.expect("the list");
+        let item = listed.items.iter().find(|item| item.id == node.as_str()).expect("the node");
+        assert_eq!(item.explained.explanation.next_command(), Some(&*resume));
+        drain.fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn the_resume_of_a_failed_drain_ends_it() {
+    simulate(async {
+        let drain = FailedDrain::new().await;
+        let node = drain.node().await;
+        let resumed = drain.engine().nodes().resume(&node, somebody()).await.expect("accepted");
+        assert_eq!(resumed.run, drain.run);
+        drain.answer_tasks(&drain.run, true).await;
+        drain.stays(NodeState::Retired).await;
+        drain.fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn the_rerun_of_a_failed_drain_ends_it() {
+    simulate(async {
+        let drain = FailedDrain::new().await;
+        let (mode, request) = (RestartMode::Rerun, "rerun".to_string());
+        let runs = drain.engine().runs();
+        let rerun = runs.restart(drain.run.clone(), mode, request, somebody()).await;
+        drain.answer_tasks(&rerun.expect("accepted").run.spec.id, true).await;
+        drain.stays(NodeState::Retired).await;
+        drain.fixture.assert_no_violations();
+    });
+}
+
+/// A cancel undoes the disabling; a heartbeat from before it proves nothing, the next one does.
+#[test]
+fn a_node_returns_after_the_cancel_of_its_failed_drain() {
+    simulate(async {
+        let drain = FailedDrain::new().await;
+        sleep(Duration::from_secs(1)).await;
+        drain.beat().await;
+        sleep(Duration::from_secs(1)).await;
+        let (run, cancel) = (drain.run.clone(), Action::Cancel);
+        drain.engine().runs().act(run, cancel, somebody()).await.expect("accepted");
+        let ended = drain.answer_tasks(&drain.run, true).await;
+        assert_eq!(ended.progress.workflow, Workflow::Cancelled);
+        for _ in 0..60 {
+            assert_eq!(drain.fixture.node().await.state, NodeState::Offline);
             sleep(Duration::from_secs(1)).await;
         }
-        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
-        fixture.wait_for_state(NodeState::Active).await;
-        fixture.assert_no_violations();
+        drain.returns().await;
+    });
+}
+
+/// A reactivation closes the failed drain, also where no cluster has to uncordon the node.
+#[test]
+fn a_node_returns_after_its_reactivation() {
+    simulate(async {
+        let drain = FailedDrain::new().await;
+        let why = "a pod that stays is fine".to_string();
+        let request = NodeRequest::Reactivate { why, overrides: Overrides::default() };
+        let node = drain.node().await;
+        let nodes = drain.engine().nodes();
+        nodes.apply_request(&node, request, None, somebody()).await.expect("accepted");
+        let run = drain.engine().runs().get(&drain.run).await.expect("the run");
+        assert_eq!(run.progress.workflow, Workflow::Cancelled);
+        drain.returns().await;
     });
 }

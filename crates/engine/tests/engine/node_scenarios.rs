@@ -13,8 +13,9 @@ use model::device::power_goal;
 use model::effect::DesiredPower;
 use model::filter::Filter;
 use model::gate::{Gate, Overrides};
-use model::id::{MachineId, NodeId, PlanId, SiteId};
+use model::id::{MachineId, NodeId, PlanId, RunId, SiteId};
 use model::machine::Labels;
+use model::node::follow::leaves_disabled;
 use model::node::{DecommissionMode, Node, NodeStage, NodeState, is_consistent};
 use model::plan::{Params, PowerChange, RunType};
 use model::run::actions::{Action, Requester};
@@ -22,6 +23,7 @@ use model::run::{Run, RunPhase};
 use model::site::SiteSpec;
 use model::target::TargetId;
 use providers::sim::{self, FaultRule};
+use std::collections::BTreeSet;
 use store::{Result, StoreError, Tx};
 
 pub const MACHINE: &str = "m-1";
@@ -330,8 +332,20 @@ pub async fn newest_node(env: &TestEnv) -> Option<Node> {
     env.records().await.nodes.into_iter().next_back()
 }
 
-/// No node changes state by itself.
-pub fn nodes_are_idle(nodes: &[Node]) -> bool {
+/// No node changes state by itself. One whose drain has failed stays offline.
+pub async fn nodes_are_idle(env: &TestEnv, nodes: &[Node]) -> bool {
+    let offline = nodes.iter().filter(|node| node.state == NodeState::Offline);
+    let runs: Vec<RunId> = offline.filter_map(|node| node.workflow.clone()).collect();
+    let read = env.store.read(runs, |runs, tx| {
+        Box::pin(async move {
+            let mut disabled = BTreeSet::new();
+            for id in runs {
+                disabled.extend(tx.run(id).await?.filter(leaves_disabled).map(|run| run.spec.id));
+            }
+            Ok(disabled)
+        })
+    });
+    let disabled = read.await.expect("the in-memory database answers");
     nodes.iter().all(|node| match node.state {
         NodeState::Active
         | NodeState::Quarantined
@@ -339,10 +353,8 @@ pub fn nodes_are_idle(nodes: &[Node]) -> bool {
         | NodeState::Deleted
         | NodeState::Enrolling => true,
         // A heartbeat arrives soon, or the node is quarantined.
-        NodeState::Offline
-        | NodeState::Draining
-        | NodeState::Removing
-        | NodeState::BootstrapIssued => false,
+        NodeState::Offline => node.workflow.as_ref().is_some_and(|run| disabled.contains(run)),
+        NodeState::Draining | NodeState::Removing | NodeState::BootstrapIssued => false,
     })
 }
 

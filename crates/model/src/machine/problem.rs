@@ -2,7 +2,7 @@
 //! are what its operator intends, not what is observed.
 
 use super::view::EffectiveState;
-use super::{DiskWrite, FailedImaging, Machine, NetworkBoot};
+use super::{DiskWrite, FailedChange, Machine, NetworkBoot};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::time::Timestamp;
 
@@ -18,8 +18,8 @@ pub enum MachineProblem<'a> {
     BmcUnreachable(&'a Condition),
     /// Its next boot may be from the network, although nothing works on it.
     NetworkBoot(&'a NetworkBoot),
-    /// It is meant to be in service, and its last reimage failed.
-    FailedImaging(&'a FailedImaging),
+    /// An operation that was to change it failed, and was not repaired since.
+    FailedChange(&'a FailedChange),
 }
 
 impl Machine {
@@ -29,6 +29,7 @@ impl Machine {
         let lost = |condition| self.conditions.get(condition).filter(|known| !known.status);
         let unfinished = self.open_disk_write.as_ref().map(MachineProblem::UnfinishedDisk);
         let boot = self.network_boot.as_ref().map(MachineProblem::NetworkBoot);
+        let failed = self.failed_change().map(MachineProblem::FailedChange);
         match self.effective_state() {
             // Without a system it cannot answer, so that comes before its silence.
             EffectiveState::Idle => unfinished
@@ -36,9 +37,9 @@ impl Machine {
                 .or_else(|| lost(ConditionType::Reachable).map(MachineProblem::Unreachable))
                 .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable))
                 .or(boot)
-                .or_else(|| self.failed_imaging.as_ref().map(MachineProblem::FailedImaging)),
+                .or(failed),
             // A machine in maintenance, and one that was never in service, may well be off.
-            EffectiveState::New | EffectiveState::Maintenance => unfinished.or(boot),
+            EffectiveState::New | EffectiveState::Maintenance => unfinished.or(boot).or(failed),
             EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => None,
         }
     }
@@ -68,7 +69,7 @@ impl Machine {
             | MachineProblem::Unreachable(known)
             | MachineProblem::BmcUnreachable(known) => known.last_transition,
             MachineProblem::NetworkBoot(boot) => boot.since,
-            MachineProblem::FailedImaging(failed) => failed.since,
+            MachineProblem::FailedChange(failed) => failed.since,
         }
     }
 }
@@ -95,7 +96,7 @@ impl MachineProblem<'_> {
                 format!("its BMC cannot be used; BMCReachable is false: {}", known.reason)
             }
             Self::NetworkBoot(boot) => boot.describe(),
-            Self::FailedImaging(failed) => failed.describe(),
+            Self::FailedChange(failed) => failed.describe(),
         }
     }
 
@@ -105,7 +106,7 @@ impl MachineProblem<'_> {
             Self::UnfinishedDisk(_) => "half-written disk",
             Self::NoSystem(_) => "no system",
             Self::NetworkBoot(_) => "may boot from the network",
-            Self::FailedImaging(_) => "last reimage failed",
+            Self::FailedChange(failed) => failed.kind.label(),
             Self::Unreachable(_) => "off or does not answer",
             Self::BmcUnreachable(_) => "BMC cannot be used",
         }

@@ -110,6 +110,15 @@ pub fn empties(run: &Run) -> bool {
         && mode(run) != Some(DecommissionMode::Reactivate)
 }
 
+/// True if the run has disabled the node and failed before the node was empty: the node takes no
+/// new work until the run continues, or a cancel or a request on the node undoes that.
+pub fn leaves_disabled(run: &Run) -> bool {
+    empties(run)
+        && run.progress.workflow.failed()
+        && has_done(run, NodeStage::DisableNode)
+        && !has_done(run, NodeStage::DrainNode)
+}
+
 /// The decommission mode of a run.
 pub fn mode(run: &Run) -> Option<DecommissionMode> {
     run.spec.params.get(MODE).and_then(|name| DecommissionMode::parse(name))
@@ -220,7 +229,10 @@ fn stopped(node: &Node, run: &Run) -> Option<NodeTransition> {
         // The drain succeeded although a stop was requested.
         NodeState::Draining if has_done(run, NodeStage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
-            let why = format!("{id} {how} before it was empty");
+            let why = match run.progress.workflow.failed() {
+                true => format!("operation {id} failed to drain it; it takes no new work"),
+                false => format!("{id} {how} before it was empty"),
+            };
             Some(NodeTransition::new(NodeState::Offline, TransitionOwner::Decommission, why))
         }
         NodeState::Removing => {
@@ -283,6 +295,10 @@ pub fn is_consistent(state: NodeState, run: &Run) -> bool {
         Workflow::Pending => matches!(state, Active | Offline | Quarantined | Retired),
         Workflow::Running | Workflow::Compensating => {
             matches!(state, Active | Offline | Quarantined | Draining | Retired | Removing)
+        }
+        // An active node is schedulable, and this one is disabled.
+        Workflow::FailedRetryable if leaves_disabled(run) => {
+            matches!(state, Retired | Offline | Quarantined)
         }
         // Left open by the documents: a run that failed or was canceled before the drain leaves the
         // node in a state from which it can be continued.

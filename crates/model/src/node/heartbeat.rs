@@ -5,6 +5,7 @@
 //! stays until enough of them send heartbeats again, even if they have gone offline meanwhile.
 
 use super::NodeState;
+use super::follow::leaves_disabled;
 use crate::id::NodeId;
 use crate::run::Run;
 use crate::time::Timestamp;
@@ -167,9 +168,13 @@ pub fn classify_heartbeats(
 
 /// True if a heartbeat proves that a node is up again. `out_by` is an operation that took it out of
 /// service, if that still exists: a system that is shutting down, or whose workloads are being
-/// evicted, sends heartbeats too, so only one after the end of the operation counts.
+/// evicted, sends heartbeats too, so only one after the end of the operation counts. None counts
+/// while the node is disabled.
 pub fn proves_return(heard_at: Option<Timestamp>, out_by: Option<&Run>) -> bool {
     let Some(run) = out_by else { return true };
+    if leaves_disabled(run) {
+        return false;
+    }
     let ended_at = run.progress.finished_at.filter(|_| run.ended());
     ended_at.zip(heard_at).is_some_and(|(ended_at, heard_at)| heard_at > ended_at)
 }

@@ -1,6 +1,6 @@
 //! Requests on nodes: which request is admitted in which state.
 
-use super::follow::{has_done, mode};
+use super::follow::{has_done, leaves_disabled, mode};
 use super::{DecommissionMode, MaasState, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
 use crate::gate::{Gate, Overrides};
 use crate::plan::RunType;
@@ -199,7 +199,15 @@ fn reactivate(
     }
     idle(node, "reactivate", known)?;
     let id = &node.head.id;
+    let message = match why {
+        "" => "reactivated; its health must prove it active".to_string(),
+        why => format!("reactivated: {why}; its health must prove it active"),
+    };
     match node.state {
+        // The request closes the operation that keeps it from new work.
+        NodeState::Offline if known.run.is_some_and(leaves_disabled) => {
+            Ok(vec![Node { reason: message, ..node.clone() }])
+        }
         // It is reactivated already: its heartbeats decide.
         NodeState::Offline | NodeState::Active => Ok(Vec::new()),
         NodeState::Retired if !node.served => Err(never_served(node)),
@@ -211,10 +219,6 @@ fn reactivate(
             let upstream = node.maas.as_ref().filter(|_| node.site.is_some());
             match upstream.map(|observed| observed.state) {
                 Some(MaasState::Deployed) | None => {
-                    let message = match why {
-                        "" => "reactivated; its health must prove it active".to_string(),
-                        why => format!("reactivated: {why}; its health must prove it active"),
-                    };
                     Ok(vec![node.become_(NodeState::Offline, TransitionOwner::Admin, &message)?])
                 }
                 Some(state) => {

@@ -1,5 +1,6 @@
 //! Explains the state of a node.
 
+use super::follow::leaves_disabled;
 use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
@@ -9,7 +10,10 @@ use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
 use crate::run::{Run, Workflow};
 use crate::time::{Timestamp, format_duration};
-use crate::why::{Explanation, PeerContacts, RunContext, agent_words, explain_run, record_overdue};
+use crate::why::{
+    AgentContact, Explanation, PeerContacts, RunContext, agent_words, explain_run, record_overdue,
+    waits_for_agent,
+};
 
 /// What is known about a node beside its record.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,6 +32,8 @@ pub struct NodeContext<'a> {
 pub enum NodeWork {
     /// An operation works on the node or its machine, and is ranked by itself.
     AtWork,
+    /// An operation waits for the agent of the node, of which nothing can be expected since then.
+    AgentLost(Timestamp),
     /// Nothing works on it, and its newest operation did not succeed or cannot be read.
     Stopped,
     /// Nothing works on it, and its newest operation succeeded; or it never had one.
@@ -35,6 +41,13 @@ pub enum NodeWork {
 }
 
 impl NodeWork {
+    /// The same for a node whose newest operation may wait for its agent.
+    #[must_use]
+    pub fn with_agent(self, run: &Run, agent: &AgentContact, now: Timestamp) -> Self {
+        let lost = agent.lost_since(now).filter(|_| waits_for_agent(run));
+        lost.map_or(self, Self::AgentLost)
+    }
+
     /// `held`: an operation holds the machine of the node, or has taken it down. `newest`: the
     /// newest operation on the node, if it can be read.
     pub fn of(node: &Node, held: bool, newest: Option<&Run>) -> Self {
@@ -51,7 +64,7 @@ impl NodeWork {
 impl<'a> NodeContext<'a> {
     fn of_run(self, node: &'a Node) -> RunContext<'a> {
         let Self { contacts, machine, .. } = self;
-        RunContext { machine, node: Some(node), contacts, imaging: None }
+        RunContext { machine, node: Some(node), contacts, ..RunContext::default() }
     }
 }
 
@@ -76,11 +89,15 @@ impl Node {
     pub fn explain(&self, context: NodeContext, now: Timestamp) -> Explanation {
         let (id, run) = (&self.head.id, context.run);
         let headline = self.headline(context, now);
+        let lost = self.lost_agent(context, now).map_or_else(String::new, |agent| {
+            format!("; it waits for the agent of {id}: {}", agent_words(agent, now))
+        });
         // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
             let reported = explain_run(run, context.of_run(self), now);
-            let mut next_commands = reported.next_commands.clone();
+            let mut next_commands = self.agent_repairs(context, now);
+            next_commands.extend(reported.next_commands.clone());
             if run.ended() && self.state == NodeState::Enrolling {
                 // A later operation on the machine ends the repairs that continue this one.
                 let again = self.onboard_anew(run);
@@ -90,7 +107,7 @@ impl Node {
             }
             next_commands.push(format!("farrier node get {id}"));
             return Explanation {
-                headline: format!("{headline}; {}", reported.headline),
+                headline: format!("{headline}; {}{lost}", reported.headline),
                 next_commands,
                 ..reported
             };
@@ -101,14 +118,14 @@ impl Node {
         let stopped = stopped.map(|run| (run, explain_run(run, context.of_run(self), now)));
         let waiting_for = self.waiting_for(context, now);
         let reported = Explanation {
-            headline,
+            headline: format!("{headline}{lost}"),
             waiting_for: if self.state == NodeState::Active { String::new() } else { waiting_for },
             since: Some(self.head.since),
             normal: self
                 .normal_duration()
                 .map_or_else(String::new, |normal| format!("up to {}", format_duration(normal))),
             overdue: record_overdue(self, now),
-            next_commands: self.commands(context),
+            next_commands: [self.agent_repairs(context, now), self.commands(context)].concat(),
             ..Explanation::default()
         };
         let reported = match stopped {
@@ -146,6 +163,29 @@ impl Node {
         format!("{state}{off}{lost}{maas}")
     }
 
+    /// The agent that the node or its operation waits for, if nothing can be expected of it. A
+    /// node that is offline waits for a heartbeat, and says so where its agent is only silent.
+    fn lost_agent<'a>(&self, context: NodeContext<'a>, now: Timestamp) -> Option<&'a AgentContact> {
+        let agent = context.contacts?.agent.as_ref()?;
+        let waits = context.run.is_some_and(waits_for_agent)
+            || (self.state == NodeState::Offline && agent.revoked_at.is_some());
+        Some(agent).filter(|agent| waits && agent.lost_since(now).is_some())
+    }
+
+    /// The commands that bring the agent back.
+    fn agent_repairs(&self, context: NodeContext, now: Timestamp) -> Vec<String> {
+        let Some(agent) = self.lost_agent(context, now) else { return Vec::new() };
+        vec![match agent.revoked_at {
+            Some(_) => self.reissue(),
+            None => format!("farrier machine inspect {}", self.machine),
+        }]
+    }
+
+    /// The command that issues another token for its agent.
+    fn reissue(&self) -> String {
+        format!("farrier node bootstrap --reissue {}", self.head.id)
+    }
+
     /// The onboarding that the node waits for, if it cannot be read or was set aside.
     fn lost_onboarding(&self, context: NodeContext) -> Option<&RunId> {
         let lost = self.waits_in_vain(context) && context.run.is_none();
@@ -174,6 +214,9 @@ impl Node {
             _ if self.waits_in_vain(context) => "a person".into(),
             (NodeState::Offline, Some(run)) => {
                 format!("{} to end, then {}{silence}", run.spec.id, self.rests())
+            }
+            (NodeState::Offline, None) if context.run.is_some_and(leaves_disabled) => {
+                "an operator, who has its drain continued or canceled".into()
             }
             (NodeState::Offline, None) => format!("{}{silence}", self.rests()),
             (
@@ -282,11 +325,20 @@ impl Node {
         let (id, machine) = (&self.head.id, &self.machine);
         let mut all = match (self.state, self.quarantine) {
             (NodeState::BootstrapIssued, _) => {
-                vec![format!("farrier node bootstrap --reissue {id}")]
+                vec![self.reissue()]
             }
             (NodeState::Active, _) => Vec::new(),
             (NodeState::Offline, _) => {
-                vec![format!("farrier machine inspect {machine}"), format!("farrier why {machine}")]
+                let undone = run.filter(|run| leaves_disabled(run));
+                let ways_out = undone.map(|run| {
+                    let resume = format!("farrier node resume {id}");
+                    [resume, run.command("rerun"), run.command("cancel")]
+                });
+                let look = [
+                    format!("farrier machine inspect {machine}"),
+                    format!("farrier why {machine}"),
+                ];
+                ways_out.into_iter().flatten().chain(look).collect()
             }
             (NodeState::Quarantined, Some(Quarantine::Onboarding)) => {
                 let onboarding = run.filter(|run| run.ended() && !run.progress.workflow.failed());

@@ -4,6 +4,7 @@
 //! with one that waits for an operator. The rack remembers these machines until a maintenance has
 //! covered them.
 
+use super::input::missing_devices;
 use super::{
     Counts, MaintenanceStage, RECHECK, Rack, RackDecision, RackDevice, RackFailure,
     RackFailurePhase, RackState, RackTurnInput, held, maintenance, some_of,
@@ -151,10 +152,10 @@ impl Rack {
     }
 
     /// What follows when a device of the rack is added, moved or removed. `there`: the devices that
-    /// stand in it then.
-    pub fn predict_rediscovery(&self, there: Counts) -> String {
+    /// stand in it then; `known`: those of them whose records were read.
+    pub fn predict_rediscovery(&self, there: Counts, known: &[RackDevice]) -> String {
         let id = &self.head.id;
-        let waits = match self.spec.expected.missing_from(there) {
+        let waits = match missing_devices(self.spec.expected, there, known) {
             missing if missing.is_empty() => String::new(),
             missing => format!("; until then it waits: {}", some_of(&missing)),
         };

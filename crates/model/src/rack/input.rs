@@ -347,14 +347,23 @@ impl RackTurnInput {
     /// Describes the devices that are missing for the rack to be complete.
     pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
         let there = Counts::of(self.devices.iter().map(|device| &device.target));
-        let waiting = self.devices.iter().filter(|device| !device.ready);
-        let waiting =
-            waiting.map(|device| format!("{} is {}", device.target, device.state.as_str()));
-        let mut missing = expected.missing_from(there);
-        missing.extend(waiting);
-        if self.devices.is_empty() && missing.is_empty() {
-            missing.push("no device stands in it".into());
-        }
-        missing
+        missing_devices(expected, there, &self.devices)
     }
+}
+
+/// What a rack in which these devices stand waits for: the expected ones that are missing, and
+/// those of `known` that have not come into service.
+pub(super) fn missing_devices(
+    expected: Counts,
+    there: Counts,
+    known: &[RackDevice],
+) -> Vec<String> {
+    let waiting = known.iter().filter(|device| !device.ready);
+    let waiting = waiting.map(|device| format!("{} is {}", device.target, device.state.as_str()));
+    let mut missing = expected.missing_from(there);
+    missing.extend(waiting);
+    if there == Counts::default() && missing.is_empty() {
+        missing.push("no device stands in it".into());
+    }
+    missing
 }

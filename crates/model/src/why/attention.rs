@@ -89,7 +89,7 @@ pub fn rank_machine(machine: &Machine) -> Option<Rank> {
         MachineProblem::NoSystem(_) | MachineProblem::Unreachable(_) => Urgency::OutOfService,
         MachineProblem::BmcUnreachable(_)
         | MachineProblem::NetworkBoot(_)
-        | MachineProblem::FailedImaging(_) => Urgency::Degraded,
+        | MachineProblem::FailedChange(_) => Urgency::Degraded,
     };
     Some(Rank::new(urgency, machine.problem_since(problem)))
 }
@@ -146,6 +146,7 @@ pub fn rank_device<D: Device>(device: &D, now: Timestamp) -> Option<Rank> {
 pub fn rank_node(node: &Node, work: NodeWork, now: Timestamp) -> Option<Rank> {
     let since = node.head.since;
     match (node.state, work) {
+        (_, NodeWork::AgentLost(since)) => Some(Rank::new(Urgency::Overdue, since)),
         (NodeState::Quarantined | NodeState::Offline, NodeWork::AtWork) => None,
         (NodeState::Quarantined, NodeWork::Idle | NodeWork::Stopped)
         | (NodeState::BootstrapIssued | NodeState::Enrolling, NodeWork::Stopped) => {

@@ -303,7 +303,7 @@ impl CauseLinks {
                 MachineProblem::UnfinishedDisk(_)
                 | MachineProblem::NoSystem(_)
                 | MachineProblem::NetworkBoot(_)
-                | MachineProblem::FailedImaging(_),
+                | MachineProblem::FailedChange(_),
             )
             | None => Self::default(),
         }

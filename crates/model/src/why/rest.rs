@@ -2,10 +2,11 @@
 
 use super::condition::{condition_repairs, service_repairs};
 use super::disk::reimage;
-use super::{Explanation, headline, plain};
+use super::failed_change::explain_failed_change;
+use super::{Explanation, RunContext, headline, plain};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::fault::FaultCode;
-use crate::machine::{FailedImaging, Machine, MachineProblem, NetworkBoot};
+use crate::machine::{Machine, MachineProblem, NetworkBoot};
 use crate::plan::RunType;
 use crate::run::{Run, RunPhase};
 
@@ -21,13 +22,12 @@ fn bad_news(
 }
 
 /// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
-/// `imaging` is the last operation that was to write the disk.
 pub(super) fn in_maintenance(
     machine: &Machine,
     run: Option<&Run>,
-    imaging: Option<&Run>,
+    context: RunContext,
 ) -> Explanation {
-    let id = &machine.id;
+    let (id, imaging) = (&machine.id, context.imaging);
     let finished = run.filter(|run| is_finished_reimage(run));
     let intended = match finished {
         Some(run) => format!("{id} is in maintenance, and {}", headline(run)),
@@ -37,6 +37,12 @@ pub(super) fn in_maintenance(
     let looked_at =
         [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
     let Some((condition, known)) = bad_news(machine, looked_at) else {
+        if let Some(failed) = machine.failed_change() {
+            let told = explain_failed_change(machine, failed, context);
+            let headline = format!("{id} is in maintenance, and {}", told.headline);
+            let next_commands = told.next_commands.into_iter().chain([leave]).collect();
+            return Explanation { headline, next_commands, ..told };
+        }
         return match finished {
             Some(run) => Explanation {
                 since: run.progress.finished_at,
@@ -74,7 +80,7 @@ pub(super) fn in_maintenance(
 }
 
 /// A machine that was never provisioned, or whose system was removed since. It may well be off.
-pub(super) fn out_of_use(machine: &Machine, imaging: Option<&Run>) -> Explanation {
+pub(super) fn out_of_use(machine: &Machine, context: RunContext) -> Explanation {
     let id = &machine.id;
     let provisioned = machine.conditions.get(ConditionType::Provisioned);
     let state = match provisioned {
@@ -87,7 +93,14 @@ pub(super) fn out_of_use(machine: &Machine, imaging: Option<&Run>) -> Explanatio
     });
     let off = reachable.is_some_and(|known| known.reason == POWERED_OFF);
     let on = off.then(|| format!("farrier machine power {id} on"));
-    let install = [format!("farrier enter-maintenance {id}"), reimage(machine, imaging)];
+    let enter = format!("farrier enter-maintenance {id}");
+    let install = [enter, reimage(machine, context.imaging)];
+    if let Some(failed) = machine.failed_change() {
+        let told = explain_failed_change(machine, failed, context);
+        let next_commands = on.into_iter().chain(told.next_commands).chain(install).collect();
+        let headline = format!("{state}{power}; {}", told.headline);
+        return Explanation { headline, next_commands, ..told };
+    }
     Explanation {
         since: provisioned.map(|known| known.last_transition),
         ..plain(format!("{state}{power}"), on.into_iter().chain(install).collect())
@@ -117,36 +130,22 @@ fn without_system(machine: &Machine, known: &Condition, imaging: Option<&Run>) -
     }
 }
 
-/// A machine whose last reimage failed, and that was put back into service. `imaging` is the last
-/// operation that was to write the disk.
-fn not_installed(machine: &Machine, failed: &FailedImaging, imaging: Option<&Run>) -> Explanation {
-    let (id, phase) = (&machine.id, machine.phase.as_str());
-    let run = imaging.filter(|run| run.spec.id == failed.run);
-    let what = run.map_or_else(|| failed.describe(), headline);
-    let commands = vec![
-        format!("farrier enter-maintenance {id}"),
-        reimage(machine, imaging),
-        format!("farrier why {}", failed.run),
-        format!("farrier admin clear-needs-intervention {id} --reason …"),
-    ];
-    Explanation {
-        since: Some(failed.since),
-        ..plain(format!("{id} is in phase {phase}, nothing active, but {what}"), commands)
-    }
-}
-
-/// `imaging` is the last operation that was to write the disk.
-pub(super) fn idle(machine: &Machine, imaging: Option<&Run>) -> Explanation {
+pub(super) fn idle(machine: &Machine, context: RunContext) -> Explanation {
     if let Some(MachineProblem::NoSystem(known)) = machine.problem() {
-        return without_system(machine, known, imaging);
+        return without_system(machine, known, context.imaging);
     }
     let (id, phase) = (&machine.id, machine.phase.as_str());
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
     match (bad_news(machine, looked_at), machine.health.messages().first()) {
-        (None, None) => match (&machine.failed_imaging, &machine.network_boot) {
+        (None, None) => match (machine.failed_change(), &machine.network_boot) {
             // A later success of another operation does not make its result good.
-            (Some(failed), _) => not_installed(machine, failed, imaging),
+            (Some(failed), _) => {
+                let told = explain_failed_change(machine, failed, context);
+                let headline =
+                    format!("{id} is in phase {phase}, nothing active, but {}", told.headline);
+                Explanation { headline, ..told }
+            }
             (None, Some(NetworkBoot { since, .. })) => Explanation {
                 since: Some(*since),
                 ..plain(

@@ -44,6 +44,25 @@ pub struct AgentContact {
     pub heartbeat_at: Option<Timestamp>,
     /// The time without a heartbeat after which its lease is over.
     pub silence: Duration,
+    /// When its session was revoked, if it has not enrolled again.
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl AgentContact {
+    /// Since when nothing can be expected of the agent: its lease is over, or its session is
+    /// revoked. None: it is heard, or has not been heard yet.
+    pub fn lost_since(&self, now: Timestamp) -> Option<Timestamp> {
+        let silent = self.heartbeat_at.filter(|at| now.since(*at) > self.silence);
+        self.revoked_at.or(silent)
+    }
+}
+
+/// True if the current step of a run is a task of the node's agent.
+pub fn waits_for_agent(run: &Run) -> bool {
+    let step = run.progress.current().filter(|_| !run.ended());
+    let effect = step.and_then(|step| run.effect(step));
+    matches!(effect, Some(Effect::Stage { stage, .. })
+        if matches!(stage.executor(), StageExecutor::Task(_)))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -306,6 +325,10 @@ fn at_work(run: &Run, step: &StepState, context: RunContext, now: Timestamp) -> 
 
 /// The last sign of life of an agent.
 pub(crate) fn agent_words(agent: &AgentContact, now: Timestamp) -> String {
+    if let Some(at) = agent.revoked_at {
+        let ago = format_duration(now.since(at));
+        return format!("its session was revoked {ago} ago, and it has not enrolled again");
+    }
     let Some(at) = agent.heartbeat_at else {
         return "it has never sent a heartbeat".into();
     };

@@ -3,6 +3,7 @@
 pub mod admit;
 mod delete;
 pub mod disk_write;
+mod failed_change;
 mod hardware;
 mod matcher;
 mod network_boot;

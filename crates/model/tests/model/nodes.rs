@@ -8,7 +8,7 @@ mod drift;
 mod enroll;
 mod fits;
 mod heartbeat;
-mod node_runs;
+pub mod node_runs;
 mod requests;
 mod sites;
 mod stages;

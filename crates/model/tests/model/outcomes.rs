@@ -143,8 +143,8 @@ fn the_last_operation_on_the_disk_is_told_after_others() {
     let context = RunContext { imaging: Some(&imaging.run), ..RunContext::default() };
     let explained = |phase, context: RunContext| {
         let mut machine = Machine { phase, ..machine() };
-        machine.record_imaging(context.imaging.expect("an operation on the disk"));
-        machine.record_imaging(&later.run);
+        machine.record_change(context.imaging.expect("an operation on the disk"));
+        machine.record_change(&later.run);
         explain_machine(&machine, Some(&later.run), context, at(99))
     };
     let reported = explained(Phase::Ready, context);

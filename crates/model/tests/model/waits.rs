@@ -46,10 +46,15 @@ fn explained(run: &Run, contacts: &PeerContacts, now: i64) -> model::why::Explan
 #[test]
 fn a_wait_names_whom_it_is_for() {
     let none = PeerContacts::default;
-    let agent = |heard: Option<i64>| PeerContacts {
-        agent: Some(AgentContact { heartbeat_at: heard.map(at), silence: seconds(60) }),
-        ..none()
+    let known = |heard: Option<i64>| AgentContact {
+        heartbeat_at: heard.map(at),
+        silence: seconds(60),
+        revoked_at: None,
     };
+    let agent = |heard| PeerContacts { agent: Some(known(heard)), ..none() };
+    let revoked = AgentContact { revoked_at: Some(at(70)), ..known(Some(69)) };
+    let revoked = PeerContacts { agent: Some(revoked), ..none() };
+    let revoked_words = "(its session was revoked 30s ago, and it has not enrolled again)";
     let task = *NodeStage::ALL.iter().find(|stage| stage.task().is_some()).unwrap();
     let slow = PeerContacts {
         children: vec![child("sw-2", "op-8", 50), child("sw-1", "op-7", 20)],
@@ -70,6 +75,7 @@ fn a_wait_names_whom_it_is_for() {
         (wipe(0), none(), "the machine to finish step wipe"),
         (stage(task, None), agent(Some(80)), "(its last heartbeat was 20s ago)"),
         (stage(task, None), agent(Some(26)), "(silent for 1m 14s, its lease is over)"),
+        (stage(task, None), revoked, revoked_words),
         (stage(task, None), agent(None), "(it has never sent a heartbeat)"),
         (stage(task, None), none(), "the agent of node-1 to finish step"),
         (stage(NodeStage::WaitForDeployed, Some("site-a")), none(), "the MAAS of site-a to finish"),

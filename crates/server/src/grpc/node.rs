@@ -17,7 +17,7 @@ use engine::node::{
 };
 use engine::watch::{WatchChange, WatchUpdate};
 use model::filter::{Filter, FilterSubject};
-use model::gate::{ONBOARD_NODE, Overrides, REACTIVATE_NODE, RELEASE_NODE, decommission};
+use model::gate::{Gate, ONBOARD_NODE, Overrides, REACTIVATE_NODE, RELEASE_NODE, decommission};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::enroll::TOKEN_LIFE;
 use model::node::requests::NodeRequest;
@@ -319,12 +319,17 @@ impl Call {
             Some(run) => Some(self.run_answer(run, answered).await?.into_inner()),
             None => None,
         };
-        let described = if dry_run { overrides.describe(&done.refusing) } else { Vec::new() };
+        let mut notes = if dry_run { overrides.describe(&done.refusing) } else { Vec::new() };
+        // The preview of the run names the gates too, and knows of its own alone.
+        let of_gates = [overrides.describe(&[]), overrides.describe(&Gate::ALL)].concat();
+        let preview = run.iter().filter_map(|run| run.preview.as_ref());
+        let others = preview.flat_map(|preview| &preview.notes);
+        notes.extend(others.filter(|note| !of_gates.contains(note)).cloned());
         Ok(Response::new(v1::NodeOperation {
             node: Some(node(&done.node)),
             run: run.map(without_notes),
             new: done.new,
-            notes: described,
+            notes,
             ..Default::default()
         }))
     }

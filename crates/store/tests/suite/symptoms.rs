@@ -6,7 +6,9 @@ use model::device::DeviceReachability;
 use model::effect::EffectKey;
 use model::id::RunId;
 use model::lifecycle::{DeviceFailure, DeviceSpec, RecordHeader};
-use model::machine::{DiskWrite, FailedImaging, Labels, Machine, NetworkBoot, Phase};
+use model::machine::{
+    ChangeKind, DiskWrite, FailedChange, FailedChanges, Labels, Machine, NetworkBoot, Phase,
+};
 use model::switch::{Switch, SwitchState};
 use store::{MachineSymptom, RecordSymptom};
 
@@ -36,7 +38,10 @@ async fn machines_are_found_by_symptom(db: Db) {
         before: None,
     };
     let boot = NetworkBoot { armed_by: RunId::trusted("op-1"), since: at(1) };
-    let failed = FailedImaging { run: RunId::trusted("op-1"), since: at(1) };
+    let run = RunId::trusted("op-1");
+    let failed = FailedChange { kind: ChangeKind::Network, run, since: at(1), wanted_power: None };
+    let mut changes = FailedChanges::default();
+    changes.insert(failed);
     db.add_machines(vec![
         ready("m-never", None),
         ready("m-up", Some((ConditionType::Reachable, true))),
@@ -51,14 +56,19 @@ async fn machines_are_found_by_symptom(db: Db) {
         ready("m-imaged", Some((ConditionType::Provisioned, true))),
         Machine { phase: Phase::FactoryReady, ..ready("m-out-of-use", empty) },
         Machine { network_boot: Some(boot), ..ready("m-netboot", None) },
-        Machine { failed_imaging: Some(failed), ..ready("m-not-installed", None) },
+        Machine { failed_changes: changes, ..ready("m-not-changed", None) },
+        ready("m-not-installed", None),
     ])
     .await;
+    // As an older version has stored it.
+    let older = r#"{"spec":{},"conditions":{},"failed_imaging":{"run":"op-2","since":5}}"#;
+    let older = format!("UPDATE machines SET body = '{older}' WHERE id = 'm-not-installed'");
+    db.execute_sql(&older, &older).await;
     for (symptom, expected) in [
         (MachineSymptom::NeedsIntervention, &["m-failed"][..]),
         (MachineSymptom::OpenDiskWrite, &["m-half"]),
         (MachineSymptom::NoSystem, &["m-empty"]),
-        (MachineSymptom::FailedImaging, &["m-not-installed"]),
+        (MachineSymptom::FailedChange, &["m-not-changed", "m-not-installed"]),
         (MachineSymptom::NetworkBoot, &["m-netboot"]),
         (MachineSymptom::Unreachable, &["m-lost-1", "m-lost-2"]),
         (MachineSymptom::BmcUnreachable, &["m-bmc"]),

@@ -238,7 +238,9 @@ impl Explore for Node {
             }
             NodeState::Enrolling => "wait; `farrier why <node>` says how far its onboarding is",
             NodeState::Active => "empty it: `farrier node drain <node>`",
-            NodeState::Offline => "look at its machine: `farrier machine inspect <machine>`",
+            NodeState::Offline => {
+                "look at its machine: `farrier machine inspect <machine>`; after a failed drain, `farrier node resume <node>`"
+            }
             NodeState::Quarantined => {
                 "look into it, then `farrier node release <node>`, or take it out of service"
             }

@@ -106,7 +106,7 @@ fn why_tells_of_it_in_every_state() {
         for attention in [false, true] {
             let mut machine = machine("sim", phase);
             machine.record_network_boot(&run);
-            machine.record_imaging(&run);
+            machine.record_change(&run);
             if attention {
                 machine.learn(std::slice::from_ref(&needs), at(1));
             }

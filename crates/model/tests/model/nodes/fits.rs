@@ -1,7 +1,14 @@
 //! Which node state fits which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
 
+use super::node_runs::NodeRunDriver;
 use super::{Work, run, state};
-use model::node::{DecommissionMode, MaasState, NodeState, is_consistent, is_expected_maas_state};
+use crate::support::at;
+use model::fault::FaultCode;
+use model::node::follow::leaves_disabled;
+use model::node::heartbeat::proves_return;
+use model::node::{
+    DecommissionMode, MaasState, NodeStage, NodeState, is_consistent, is_expected_maas_state,
+};
 use model::run::{Run, Workflow};
 
 /// Section 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled
@@ -82,6 +89,27 @@ fn every_row_of_decommission() {
             let run = in_workflow(Work::Take(mode), name);
             same(fitting(&run), &[document, open], &format!("{mode} {name}"));
         }
+    }
+}
+
+/// An active node is schedulable: beside a drain that failed after it was disabled, none is.
+#[test]
+fn a_disabled_node_is_not_active() {
+    for mode in DecommissionMode::ALL {
+        let mut driver = NodeRunDriver::of(Work::Take(mode), NodeState::Active);
+        let empties = mode.stages(true).contains(&NodeStage::DrainNode);
+        if !empties {
+            continue;
+        }
+        driver.until(NodeStage::DrainNode).fail(FaultCode::TaskFailed);
+        assert_eq!(driver.run.progress.workflow, Workflow::FailedRetryable, "{mode}");
+        assert!(leaves_disabled(&driver.run), "{mode}");
+        same(fitting(&driver.run), &[&["retired", "offline", "quarantined"]], mode.as_str());
+        let after = Some(at(1_000_000));
+        assert!(!proves_return(after, Some(&driver.run)), "{mode}: a heartbeat returns it");
+        driver.run.progress.workflow = Workflow::Cancelled;
+        assert!(!leaves_disabled(&driver.run), "a cancel undoes it");
+        assert!(proves_return(after, Some(&driver.run)), "{mode}");
     }
 }
 

@@ -14,6 +14,7 @@ use model::fault::{FaultClass, FaultCode};
 use model::gate::{Gate, Overrides};
 use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::node::drift::lets_serve;
+use model::node::follow::leaves_disabled;
 use model::node::requests::{
     NodeContext, NodeRequest, admit_decommission, admit_resume, apply_request, closing_workflow,
 };
@@ -224,12 +225,12 @@ impl Combination {
         let idle = self.run.ended();
         let node = &self.node;
         let mut all: Vec<(&'static str, Vec<Node>, Option<Workflow>)> = Vec::new();
-        for (what, to) in [("silent", NodeState::Offline), ("heard", NodeState::Active)] {
-            all.push((
-                what,
-                node.become_(to, TransitionOwner::Heartbeat, what).into_iter().collect(),
-                None,
-            ));
+        let beats = !leaves_disabled(&self.run);
+        for (what, to, moves) in
+            [("silent", NodeState::Offline, true), ("heard", NodeState::Active, beats)]
+        {
+            let moved = node.become_(to, TransitionOwner::Heartbeat, what).into_iter();
+            all.push((what, moved.filter(|_| moves).collect(), None));
         }
         if idle {
             let drift = node.quarantined(Quarantine::Drift, TransitionOwner::Reconciler, "drift");

@@ -134,6 +134,7 @@ fn why_names_the_command_that_ingests() {
 #[test]
 fn a_dry_run_names_the_rediscovery() {
     let stage = MaintenanceStage::PowerSequence;
+    let one = Counts { machines: 1, ..Counts::default() };
     for (state, words) in [
         (RackState::Created, "goes on to look for its devices; when all are there, a maintenance"),
         (RackState::Discovering, "goes on to look for its devices"),
@@ -144,7 +145,7 @@ fn a_dry_run_names_the_rediscovery() {
         (error(RackFailurePhase::PowerSequence), "stays in Error until an operator resolves it"),
         (RackState::Deleting, "does not look for devices"),
     ] {
-        let said = rack(state).predict_rediscovery(Counts::default());
+        let said = rack(state).predict_rediscovery(one, &[]);
         assert!(said.starts_with("rack-1 ") && said.contains(words), "{said}");
     }
     // It waits for what is missing after the change.
@@ -159,11 +160,23 @@ fn a_dry_run_names_the_rediscovery() {
     ] {
         let mut rack = rack(RackState::Ready);
         rack.spec.expected = expects;
-        let said = rack.predict_rediscovery(there);
+        let said = rack.predict_rediscovery(there, &[]);
         assert_eq!(said.contains("until then it waits"), waits.is_some(), "{said}");
         assert!(said.ends_with(waits.unwrap_or("are left out")), "{said}");
     }
+    // The same as the rack itself: one without devices waits, and so does one with a device that
+    // has not come into service.
+    let mut bare = rack(RackState::Ready);
+    bare.spec.expected = Counts::default();
+    let said = bare.predict_rediscovery(Counts::default(), &[]);
+    assert!(said.ends_with("until then it waits: no device stands in it"), "{said}");
+    let mut known = devices();
+    let there = Counts::of(known.iter().map(|device| &device.target));
+    known[0].ready = false;
+    let said = bare.predict_rediscovery(there, &known);
+    let waits = format!("it waits: {} is {}", known[0].target, known[0].state.as_str());
+    assert!(said.ends_with(&waits), "{said}");
     let pending = vec![RunId::trusted("op-7")];
     let rack = Rack { maintenance_requested: pending, ..rack(RackState::Ready) };
-    assert!(rack.predict_rediscovery(Counts::default()).contains("cancels op-7"));
+    assert!(rack.predict_rediscovery(one, &[]).contains("cancels op-7"));
 }

@@ -1,15 +1,19 @@
 //! Nodes: what became of the operation that took a machine down, and of one that failed.
 
-use crate::nodes::node;
+use crate::nodes::node_runs::NodeRunDriver;
+use crate::nodes::{Work, node};
 use crate::support::{at, drain, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
-use model::node::{Node, NodeContext, NodeState, NodeWork};
+use model::node::{DecommissionMode, Node, NodeContext, NodeStage, NodeState, NodeWork};
 use model::plan::RunType;
 use model::run::{Failure, Run, RunSpec, Workflow};
-use model::why::{Urgency, explain_machine, rank_node};
+use model::why::{
+    AgentContact, PeerContacts, Rank, Urgency, explain_machine, rank_node, waits_for_agent,
+};
+use std::time::Duration;
 
 /// A node whose machine an operation has taken down, with that operation.
 fn taken_down(workflow: Workflow) -> (Node, Run) {
@@ -53,6 +57,8 @@ fn a_node_that_is_worked_on_needs_no_person() {
         let rank = |work| rank_node(&node, work, now).map(|rank| rank.urgency);
         assert_eq!(rank(NodeWork::Idle), expected, "{state:?}");
         assert_eq!(rank(NodeWork::AtWork), None, "{state:?}");
+        let lost = rank_node(&node, NodeWork::AgentLost(at(3)), now);
+        assert_eq!(lost, Some(Rank::new(Urgency::Overdue, at(3))), "{state:?}");
         // An onboarding that stopped is listed by itself: a later success on the machine clears
         // NeedsIntervention.
         let onboards = matches!(state, NodeState::BootstrapIssued | NodeState::Enrolling);
@@ -139,6 +145,55 @@ fn a_node_says_what_became_of_the_operation_that_took_it_down() {
         assert_eq!(told.headline, headline);
         assert!(told.waiting_for.starts_with(waits_for), "{}", told.waiting_for);
         assert_eq!(told.next_commands[0], first, "{told:?}");
+    }
+}
+
+/// Rows: the step of the operation, the last heartbeat, when the session was revoked. Then the words
+/// of the headline, and the first command; none: the agent is not to blame.
+#[test]
+fn a_lost_agent_is_named_with_its_last_word() {
+    let inspect = "farrier machine inspect m-1";
+    let reissue = "farrier node bootstrap --reissue node-1";
+    let silent = "it waits for the agent of node-1: silent for 1m 40s, its lease is over";
+    let revoked = "it waits for the agent of node-1: its session was revoked 40s ago";
+    for (step, heard, revoked_at, lost) in [
+        (NodeStage::DrainNode, Some(0), None, Some((silent, inspect, 0))),
+        (NodeStage::DrainNode, Some(0), Some(60), Some((revoked, reissue, 60))),
+        (NodeStage::DrainNode, Some(90), None, None),
+        // It has not enrolled yet, which its onboarding waits for.
+        (NodeStage::WaitForAgentEnrollment, None, None, None),
+        (NodeStage::DisableNode, Some(0), None, None),
+    ] {
+        let driver = NodeRunDriver::begin(
+            Work::Take(DecommissionMode::Drain),
+            &[step],
+            NodeState::Active,
+            "",
+        );
+        let (node, run) = (&driver.node, &driver.run);
+        let agent = AgentContact {
+            heartbeat_at: heard.map(at),
+            silence: Duration::from_secs(60),
+            revoked_at: revoked_at.map(at),
+        };
+        let work = NodeWork::of(node, false, Some(run)).with_agent(run, &agent, at(100));
+        let contacts = PeerContacts { agent: Some(agent), ..PeerContacts::default() };
+        let context =
+            NodeContext { run: Some(run), contacts: Some(&contacts), ..NodeContext::default() };
+        let told = node.explain(context, at(100));
+        match lost {
+            Some((words, command, since)) => {
+                assert!(told.headline.contains(words), "{}", told.headline);
+                assert_eq!(told.next_command(), Some(command), "{told:?}");
+                assert_eq!(work, NodeWork::AgentLost(at(since)), "{step}");
+            }
+            None => {
+                assert!(!told.headline.contains("it waits for"), "{}", told.headline);
+                assert!(!told.next_commands.iter().any(|one| one == inspect), "{told:?}");
+                assert_eq!(work, NodeWork::AtWork, "{step}");
+            }
+        }
+        assert_eq!(waits_for_agent(run), step == NodeStage::DrainNode, "{step}");
     }
 }
 
