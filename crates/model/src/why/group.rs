@@ -339,10 +339,11 @@ impl CauseLinks {
         Self { silent: location, depends_on, ..Self::default() }
     }
 
-    /// A rack in Error for one of its devices.
+    /// A rack in Error for one of its switches or power shelves. Where a machine has failed, the
+    /// operation of the rack is what is repaired, so the rack keeps its own row.
     pub fn of_rack(rack: &Rack) -> Self {
         let RackState::Error { cause } = &rack.state else { return Self::default() };
-        let device = cause.device.as_ref();
+        let device = cause.device.as_ref().filter(|one| one.kind != TargetKind::Machine);
         let depends_on = device.map(|one| ListedObject::new(one.kind.as_str(), one.as_str()));
         let stopped_switching = cause.phase == RackFailurePhase::PowerSequence;
         Self { depends_on, stopped_switching, ..Self::default() }
