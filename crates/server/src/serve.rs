@@ -1,7 +1,7 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
 use crate::audit_stream::AuditStreams;
-use crate::auth::{self, AdminToken};
+use crate::auth::{self, AdminToken, Cookies, SignIn};
 use crate::config::{Config, Tls};
 use crate::grpc::{self, Call, GrpcServices};
 use crate::http::ConsolePages;
@@ -103,6 +103,7 @@ async fn run_server(
     tokio::spawn(access.clone().run_refresh());
     let admin = auth::ensure_administrator(&access, &config.data_dir, config.admin_token()).await?;
     let secrets = open_secrets(&config, &store).await?;
+    let cookies = Cookies::new(&secrets.cookie_suffix(), config.tls.is_on());
     let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
     tokio::spawn(audit.clone().run_sealing());
     let oidc = open_oidc(&config)?;
@@ -139,8 +140,8 @@ async fn run_server(
     let grpc = grpc::routes(GrpcServices::new(services), engine.clone())
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let secure = config.tls.is_on();
-    let pages = ConsolePages { console, access: access.clone(), audit, oidc, secure };
+    let sign_in = SignIn { access: access.clone(), audit, oidc, cookies };
+    let pages = ConsolePages { console, sign_in };
     let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
     // Before anybody is told that the server is ready: a signal from then on is a request to stop.
     let signals = StopRequests::listen();

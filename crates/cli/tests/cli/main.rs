@@ -62,6 +62,7 @@ mod replicas;
 mod restart;
 mod restore;
 mod scripted;
+mod sign_ins;
 mod simulator;
 mod sink;
 mod stage;
