@@ -1,5 +1,6 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
+use crate::audit_end::RecordedEnd;
 use crate::audit_stream::AuditStreams;
 use crate::auth::{self, AdminToken, Cookies, SignIn};
 use crate::config::{Config, Tls};
@@ -105,6 +106,8 @@ async fn run_server(
     let secrets = open_secrets(&config, &store).await?;
     let cookies = Cookies::new(&secrets.cookie_suffix(), config.tls.is_on());
     let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
+    // Before anything is sealed: a log that was cut is not continued.
+    let audit_end = RecordedEnd::open(&config.data_dir, &audit).await?;
     tokio::spawn(audit.clone().run_sealing());
     let oidc = open_oidc(&config)?;
     let audit_streams = AuditStreams::start(&config.audit, &config.data_dir, &audit);
@@ -119,6 +122,7 @@ async fn run_server(
     let services = Call {
         access: access.clone(),
         audit: audit.clone(),
+        audit_end,
         audit_streams,
         artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),

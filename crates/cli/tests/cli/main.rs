@@ -24,6 +24,7 @@ mod api_plans;
 mod api_start;
 mod approvals;
 mod audit;
+mod audit_cut;
 mod audit_log;
 mod audit_streams;
 mod bodies;
