@@ -7,7 +7,7 @@ use crate::config::{Config, Tls};
 use crate::grpc::{self, Call, GrpcServices};
 use crate::http::ConsolePages;
 use crate::listener::limits::{self, DescriptorPlan};
-use crate::listener::tls::ServerTls;
+use crate::listener::tls::{ServerTls, authority_file};
 use crate::listener::{Listener, ListenerName, StopSignal};
 use crate::netboot::{self, ManifestKey, artifacts::Artifacts};
 use crate::oidc::OidcProvider;
@@ -65,6 +65,13 @@ pub struct Listening {
     pub admin_token: Option<PathBuf>,
     /// The path and query that sign a browser in once.
     pub sign_in: Option<String>,
+}
+
+impl Listening {
+    /// The file with the authority of the server's certificate, if it is on this host.
+    pub fn server_ca(&self) -> Option<PathBuf> {
+        authority_file(&self.config.tls).filter(|_| self.config.tls.is_on())
+    }
 }
 
 /// The time for connections to close after the engine has released its claims.

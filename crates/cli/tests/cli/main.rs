@@ -32,6 +32,7 @@ mod client_certificates;
 mod cluster;
 mod connection_limits;
 mod connections;
+mod contexts;
 mod corpora;
 mod crash;
 mod credentials;
