@@ -47,6 +47,7 @@ mod foreign;
 mod frozen;
 mod hardware;
 mod identity_provider;
+mod identity_provider_tls;
 mod imaging;
 mod ipmi;
 mod left_behind;
