@@ -28,9 +28,9 @@ use model::site::explain_site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{
-    Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_machine, explain_run,
-    explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
-    writes_disk,
+    Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_held_machine,
+    explain_machine, explain_run, explain_set_aside, explain_unreadable, operation_words,
+    refused_words, skipped_firmware, writes_disk,
 };
 use offered::Offer;
 use providers::Target;
@@ -338,7 +338,11 @@ impl Engine {
             contacts: Some(&contacts),
             imaging: imaging.as_ref(),
         };
+        let hidden = !is_run && self.is_hidden(machine.as_ref(), run.as_ref());
+        let run = run.filter(|_| !hidden);
+        let claimed_by = claimed_by.filter(|_| !hidden);
         let mut reported = match (&machine, &run) {
+            (Some(machine), _) if hidden => explain_held_machine(machine),
             (_, Some(run)) if is_run => match &node {
                 Some(node) => node.explain_run(run, context, now),
                 None => explain_run(run, context, now),
@@ -369,6 +373,14 @@ impl Engine {
             claimed_by,
             degraded_reason,
         })
+    }
+
+    /// Whether an operation on a machine is one on a rack or a device, which a caller with rights
+    /// for a part of the fleet does not see.
+    fn is_hidden(&self, machine: Option<&Machine>, run: Option<&Run>) -> bool {
+        let target = run.map(|run| run.spec.target.machine());
+        let foreign = target.is_some_and(|target| target.as_ref() != machine.map(|one| &one.id));
+        foreign && self.caller().sees_a_part()
     }
 
     /// The power shelves that feed a machine, if all of them are off.

@@ -10,6 +10,7 @@
 
 mod access;
 mod access_attacks;
+mod access_racks;
 mod access_scope;
 mod actions;
 mod agents;
