@@ -16,11 +16,12 @@ use std::time::Duration;
 type Target = fn(&[u8]);
 
 /// The name of each target is that of the folder with its corpus.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("filter", server::untrusted::read_filter),
     ("page_token", server::untrusted::read_page_token),
     ("request", server::untrusted::read_request),
     ("certificate", server::untrusted::read_certificate),
+    ("jwt", server::untrusted::read_web_token),
     ("agent_body", server::untrusted::read_agent_body),
     ("netboot_body", server::untrusted::read_netboot_body),
     ("redfish_answer", server::untrusted::read_redfish_answer),

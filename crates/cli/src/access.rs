@@ -63,7 +63,7 @@ pub async fn login(screen: &mut Screen, args: LoginArgs, to: Connection) -> Resu
              --client-certificate and --client-key",
         ));
     }
-    let client = Client::new(&args.url, &to.tls)?.with_token(to.token.as_deref())?;
+    let client = Client::open(&to)?;
     let caller = client.call(client.access().get_caller(GetCallerRequest {})).await?;
     let server = client.server().to_string();
     let host = server.split("://").last().unwrap_or_default();
@@ -78,6 +78,7 @@ pub async fn login(screen: &mut Screen, args: LoginArgs, to: Connection) -> Resu
         server_ca: server_ca.map(absolute),
         client_certificate: client_certificate.map(absolute),
         client_key: client_key.map(absolute),
+        insecure: to.insecure,
     };
     contexts.contexts.insert(name.clone(), context);
     contexts.current.clone_from(&name);

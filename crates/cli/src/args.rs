@@ -178,6 +178,9 @@ pub struct Cli {
     pub token_file: Option<PathBuf>,
     #[command(flatten)]
     pub tls: ClientTlsArgs,
+    /// Send the token to another host without TLS: others can read it
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub insecure: bool,
     /// Output format
     #[arg(
         short,

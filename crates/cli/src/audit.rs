@@ -158,11 +158,14 @@ async fn status(client: &Client, screen: &mut Screen) -> Result<Exit> {
     let clock = Clock::system();
     screen.print_record(&status, |status| describe_streams(status, &clock))?;
     let is_failing = status.streams.iter().any(|stream| !stream.problem.is_empty());
-    Ok(if is_failing { Exit::Unsuccessful } else { Exit::Success })
+    Ok(if is_failing || !status.problems.is_empty() { Exit::Unsuccessful } else { Exit::Success })
 }
 
 fn describe_streams(status: &AuditStatus, clock: &Clock) -> String {
     let mut text = format!("{} entries, {} not sealed yet\n", status.position, status.unsealed);
+    for problem in &status.problems {
+        text += &format!("- {}\n", one_line(problem));
+    }
     if status.streams.is_empty() {
         text += "No stream; set [audit] file or syslog in the configuration\n";
     }

@@ -6,6 +6,7 @@
 
 use crate::args::ClientTlsArgs;
 use crate::client_tls;
+use crate::context::Connection;
 use crate::dry_run::DryRunGuard;
 use crate::exit::{Exit, Failure, Result, eprintln_quietly};
 use model::time::format_duration;
@@ -24,8 +25,10 @@ use proto::v1::{
     switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::codegen::http::Uri;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -162,11 +165,22 @@ impl Client {
         Ok(Self { channel: endpoint.connect_lazy(), server, interceptor })
     }
 
-    /// The same client with an API token.
-    pub fn with_token(self, token: Option<&str>) -> Result<Self> {
-        let authorization = token.map(authorization).transpose()?;
-        let interceptor = CallInterceptor { authorization, ..self.interceptor };
-        Ok(Self { interceptor, ..self })
+    /// Creates a client with the token of this connection, which is not sent in the clear.
+    pub fn open(connection: &Connection) -> Result<Self> {
+        let Connection { server, token, tls, insecure } = connection;
+        let client = Self::new(server, tls)?;
+        let Some(token) = token else { return Ok(client) };
+        if !insecure && sends_in_the_clear(&client.server) {
+            return Err(Failure::refused(format!(
+                "the API token would be sent to {} without TLS, and every host on the way could \
+                 read it; write https:// if the server has TLS, or add --insecure, which \
+                 `farrier login --insecure` remembers",
+                client.server
+            )));
+        }
+        let authorization = Some(authorization(token)?);
+        let interceptor = CallInterceptor { authorization, ..client.interceptor };
+        Ok(Self { interceptor, ..client })
     }
 
     pub fn server(&self) -> &str {
@@ -284,6 +298,16 @@ fn normalize_address(server: &str) -> Result<String> {
     }
 }
 
+/// Whether other hosts can read what is sent to this address.
+fn sends_in_the_clear(address: &str) -> bool {
+    let Ok(uri) = address.parse::<Uri>() else { return true };
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let here = host.parse::<IpAddr>().map_or(host.eq_ignore_ascii_case("localhost"), |address| {
+        address.to_canonical().is_loopback()
+    });
+    uri.scheme_str() != Some("https") && !here
+}
+
 fn invalid_address(server: &str) -> Failure {
     Failure::refused(format!(
         "--server {server:?} is not an address; write https://HOST:PORT or http://HOST:PORT"
@@ -370,6 +394,26 @@ mod tests {
         assert_eq!(normalize_address("https://farrier:7411/").unwrap(), "https://farrier:7411");
         for bad in ["", "https://", "ftp://x", "http://"] {
             assert_eq!(normalize_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_is_reached_unread_without_tls() {
+        for (address, clear) in [
+            ("http://127.0.0.1:7411", false),
+            ("http://127.8.0.1:7411", false),
+            ("http://localhost:7411", false),
+            ("http://[::1]:7411", false),
+            ("http://[::ffff:127.0.0.1]:7411", false),
+            ("https://farrier.example:7411", false),
+            ("http://farrier.example:7411", true),
+            ("http://10.0.0.7:7411", true),
+            ("http://[2001:db8::1]:7411", true),
+            ("http://localhost.evil.example:7411", true),
+            ("http://127.0.0.1.evil.example:7411", true),
+            ("http://127.0.0.1@evil.example:7411", true),
+        ] {
+            assert_eq!(sends_in_the_clear(address), clear, "{address}");
         }
     }
 

@@ -44,6 +44,14 @@ pub struct Context {
     pub client_certificate: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_key: Option<PathBuf>,
+    /// Whether the token may be sent without TLS to another host.
+    #[serde(skip_serializing_if = "is_false")]
+    pub insecure: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The server of a command, and the token for it.
@@ -52,6 +60,8 @@ pub struct Connection {
     pub server: String,
     pub token: Option<String>,
     pub tls: ClientTlsArgs,
+    /// Whether the token may be sent without TLS to another host.
+    pub insecure: bool,
 }
 
 /// The options of the command line that choose a connection.
@@ -61,6 +71,7 @@ pub struct ConnectionOptions<'a> {
     pub server: Option<&'a str>,
     pub token_file: Option<&'a Path>,
     pub tls: Option<&'a ClientTlsArgs>,
+    pub insecure: bool,
 }
 
 impl Contexts {
@@ -149,7 +160,8 @@ pub fn connect(options: &ConnectionOptions<'_>) -> Result<Connection> {
     };
     let tls = options.tls.cloned().unwrap_or_default();
     let tls = own.map_or_else(|| tls.clone(), |context| context.tls(&tls));
-    Ok(Connection { server, token, tls })
+    let insecure = options.insecure || own.is_some_and(|context| context.insecure);
+    Ok(Connection { server, token, tls, insecure })
 }
 
 impl Context {
@@ -191,11 +203,19 @@ pub fn read_token(path: &Path) -> Result<String> {
 
 /// Remembers the server that this user has started, so that the next commands find it. Returns
 /// the name of another context that is current.
-pub fn remember_local(server: &str, token_file: &Path) -> Result<Option<String>> {
+pub fn remember_local(
+    server: &str,
+    token_file: &Path,
+    server_ca: Option<PathBuf>,
+) -> Result<Option<String>> {
     let mut contexts = Contexts::load()?;
-    let token_file = fs::canonicalize(token_file).unwrap_or_else(|_| token_file.to_path_buf());
-    let server = server.to_string();
-    let context = Context { server, token_file: Some(token_file), ..Context::default() };
+    let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let context = Context {
+        server: server.to_string(),
+        token_file: Some(whole(token_file)),
+        server_ca: server_ca.as_deref().map(whole),
+        ..Context::default()
+    };
     contexts.contexts.insert(LOCAL.to_string(), context);
     if contexts.current.is_empty() {
         contexts.current = LOCAL.to_string();

@@ -95,6 +95,7 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
         server: cli.server.as_deref(),
         token_file: cli.token_file.as_deref(),
         tls: Some(&cli.tls),
+        insecure: cli.insecure,
     };
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
@@ -109,8 +110,10 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Client(command) => {
             let connection = context::connect(&options)?;
-            let client = Client::new(&connection.server, &connection.tls)?
-                .with_token(connection.token.as_deref())?;
+            let client = match command.is_offline() {
+                true => Client::new(&connection.server, &connection.tls)?,
+                false => Client::open(&connection)?,
+            };
             if !cli.dry_run {
                 return run_client_command(&client, &mut screen, command).await;
             }

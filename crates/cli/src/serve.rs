@@ -71,13 +71,13 @@ fn build_config(args: ServeArgs) -> Result<Config, String> {
 
 /// Remembers the server for the next commands of this user. Returns another context that is
 /// current. A failure must not stop the server.
-fn remember(config: &Config, token_file: &Path) -> Option<String> {
-    let mut reached = config.clone();
+fn remember(started: &Listening, token_file: &Path) -> Option<String> {
+    let mut reached = started.config.clone();
     if reached.listen.ip().is_unspecified() {
         reached.listen.set_ip(IpAddr::from([127, 0, 0, 1]));
     }
     let server = reached.url();
-    match remember_local(&server, token_file) {
+    match remember_local(&server, token_file, started.server_ca()) {
         Ok(other) => other,
         Err(failure) => {
             eprintln_quietly(&format!("the context {LOCAL} was not written: {}", failure.message));
@@ -98,7 +98,7 @@ fn start_message(started: &Listening, demo: bool) -> String {
     for warning in config.exposure_warnings() {
         screen.push_str(&format!("WARNING: {warning}.\n"));
     }
-    let other = admin_token.as_ref().and_then(|path| remember(config, path));
+    let other = admin_token.as_ref().and_then(|path| remember(started, path));
     match sign_in {
         // The journal of a service is read by others.
         Some(path) if std::io::stdout().is_terminal() => {

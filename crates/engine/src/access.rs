@@ -7,11 +7,13 @@
 mod admin;
 mod caller;
 mod object;
+mod sign_in;
 
-pub use admin::{AccessAdmin, NewToken, SESSION_LIFE, TokenRequest, new_secret};
+pub use admin::{AccessAdmin, NewToken, TokenRequest, new_secret};
 pub use caller::Caller;
 use caller::Proof;
 pub use object::NamedObject;
+pub use sign_in::{SESSION_LIFE, SignInMethod, SignInProof};
 
 use crate::clock::Clock;
 use crate::random::Random;

@@ -7,7 +7,7 @@
 
 use crate::clock::Clock;
 use model::audit::{
-    AuditCheck, AuditEntry, AuditOutcome, AuditSeal, MAX_OBJECTS, StoredAuditEntry,
+    AuditCheck, AuditEntry, AuditOutcome, AuditSeal, MAX_OBJECTS, SIGN_IN_CALLS, StoredAuditEntry,
 };
 use ring::hmac;
 use secrecy::{ExposeSecret, SecretString};
@@ -122,14 +122,18 @@ impl AuditLog {
     }
 
     /// Counts a refused request. Those of clients without an identity are counted by their reason
-    /// alone.
+    /// alone, and sign-ins apart from calls.
     pub fn count_refusal(&self, entry: AuditEntry, reason: &str) {
         let outcome = AuditOutcome::Refused { reason: reason.to_string(), count: 1 };
         let entry = AuditEntry { at: (self.clock)(), outcome, ..entry };
         let reason = reason.to_string();
         if entry.user.is_empty() {
-            let key = RefusalKey { reason, ..RefusalKey::default() };
-            let (call, remark) = (String::new(), String::new());
+            let call = match entry.call.starts_with(SIGN_IN_CALLS) {
+                true => entry.call.clone(),
+                false => String::new(),
+            };
+            let key = RefusalKey { reason, call: call.clone(), ..RefusalKey::default() };
+            let remark = String::new();
             let entry = AuditEntry { call, remark, objects: Vec::new(), ..entry };
             add_refusal(&mut locked(&self.pending.of_strangers).counted, key, entry);
         } else {
@@ -237,6 +241,31 @@ impl AuditLog {
         let position = seal.position;
         let found = self.store.scan(position, |at, tx| Box::pin(tx.audit_seal_at(*at)));
         Ok(found.await?.as_deref() == Some(seal.seal.as_str()))
+    }
+
+    /// The end of the chain. None: the chain does not contain this seal.
+    pub async fn end_after(&self, known: Option<AuditSeal>) -> Result<Option<AuditSeal>> {
+        let found = self.store.scan(known, |known, tx| {
+            Box::pin(async move {
+                let head = tx.audit_head().await?;
+                let Some(known) = known else { return Ok(Some(head)) };
+                let seal = tx.audit_seal_at(known.position).await?;
+                Ok(Some(head).filter(|_| seal.as_deref() == Some(known.seal.as_str())))
+            })
+        });
+        found.await
+    }
+
+    /// A chain that ends before this position is not sealed on: it was longer when the process
+    /// before this one ended.
+    pub fn require_position(&self, position: i64) {
+        self.pending.highest.fetch_max(position, Ordering::AcqRel);
+    }
+
+    /// Proves that a record of a seal was made by a holder of the key of the chain. No seal is made
+    /// from such a text: the text of an entry follows a seal or nothing.
+    pub fn sign_record(&self, seal: &AuditSeal) -> String {
+        hash(&self.key, "recorded end", &format!("{}:{}", seal.position, seal.seal))
     }
 
     /// The end of the chain and the number of entries after it.

@@ -28,9 +28,9 @@ use model::site::explain_site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{
-    Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_machine, explain_run,
-    explain_set_aside, explain_unreadable, operation_words, refused_words, skipped_firmware,
-    writes_disk,
+    Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_held_machine,
+    explain_machine, explain_run, explain_set_aside, explain_unreadable, operation_words,
+    refused_words, skipped_firmware, writes_disk,
 };
 use offered::{Offer, Trials};
 use providers::Target;
@@ -330,7 +330,7 @@ impl Engine {
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;
-        let Some(found) = found else {
+        let Some(mut found) = found else {
             let input = (id.to_string(), self.now());
             let deleted = self
                 .store()
@@ -338,7 +338,14 @@ impl Engine {
                 .await?;
             return Err(deleted.unwrap_or_else(|| nothing_known_as(id)).into());
         };
-        let mut reported = self.explain_found(&found).await?;
+        let hidden = !found.is_run && self.is_hidden(found.machine.as_ref(), found.run.as_ref());
+        if hidden {
+            (found.run, found.claimed_by) = (None, None);
+        }
+        let mut reported = match &found.machine {
+            Some(machine) if hidden => explain_held_machine(machine),
+            Some(_) | None => self.explain_found(&found).await?,
+        };
         let Found { machine, run, claimed_by, failed_change, trace, .. } = found;
         self.drop_incapable(machine.as_ref(), &mut reported);
         let runs = [run.as_ref(), failed_change.as_ref()];
@@ -384,6 +391,14 @@ impl Engine {
             }
             (None, Some(_) | None) => Ok(Explanation::default()),
         }
+    }
+
+    /// True if an operation on a machine is one on a rack or a device, which a caller with rights
+    /// for a part of the fleet does not see.
+    fn is_hidden(&self, machine: Option<&Machine>, run: Option<&Run>) -> bool {
+        let target = run.map(|run| run.spec.target.machine());
+        let foreign = target.is_some_and(|target| target.as_ref() != machine.map(|one| &one.id));
+        foreign && self.caller().sees_a_part()
     }
 
     /// The power shelves that feed a machine, if all of them are off.

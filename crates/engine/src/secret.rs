@@ -99,11 +99,6 @@ impl SecretStore {
         Self { store: self.store.with_audit(audit), ..self.clone() }
     }
 
-    /// The key of the chain of the audit log. It is derived from a key that a rotation keeps.
-    pub fn audit_key(&self) -> SecretString {
-        self.cipher.enrollment_token("audit chain").into()
-    }
-
     /// A credential as it is shown. Its expiry is read from the secret itself.
     fn describe(&self, row: CredentialRow) -> CredentialInfo {
         let expires_at = match self.cipher.open(&row.name, &row.sealed) {

@@ -22,6 +22,10 @@ use crate::refusal::{Reason, Refusal};
 use crate::text;
 use crate::time::Timestamp;
 use std::fmt;
+use std::time::Duration;
+
+/// An administrator whose token ends within this time does not count as the one who remains.
+pub const LASTING_ACCESS: Duration = Duration::from_secs(24 * 3600);
 
 /// How a caller proved its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,6 +80,32 @@ impl fmt::Display for Principal {
     }
 }
 
+/// Whether an installation can be administered with API tokens, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Administration {
+    None,
+    /// No administrator's token is valid for longer than [`LASTING_ACCESS`].
+    Ending,
+    Lasting,
+}
+
+impl Administration {
+    /// Refuses a change that would leave no administrator, or only such whose tokens end soon. If
+    /// there were only such before, every change is allowed that leaves one of them: otherwise
+    /// they could not even take the rights of an attacker away.
+    pub fn check_change_to(self, after: Self) -> Result<(), Refusal> {
+        let problem = match (self, after) {
+            (_, Self::Lasting) | (Self::Ending | Self::None, Self::Ending) => return Ok(()),
+            (Self::Lasting, Self::Ending) => {
+                "no administrator would remain whose token is valid for another 24 hours"
+            }
+            (_, Self::None) => "no administrator would remain",
+        };
+        Err(Refusal::new(Reason::LastAdmin, problem)
+            .next("farrier token create --user NAME --role admin"))
+    }
+}
+
 /// The roles and bindings of an installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
@@ -94,11 +124,23 @@ impl AccessPolicy {
         })
     }
 
-    /// Whether a valid token has the permission admin.
-    pub fn has_administrator(&self, tokens: &[TokenRecord], now: Timestamp) -> bool {
+    /// Whether a token that is valid at this time has the permission admin.
+    fn has_administrator(&self, tokens: &[TokenRecord], at: Timestamp) -> bool {
         let api = tokens.iter().filter(|token| token.kind == TokenKind::Api);
-        let mut valid = api.filter(|token| token.state(now) == TokenState::Valid);
+        let mut valid = api.filter(|token| token.state(at) == TokenState::Valid);
         valid.any(|token| self.grants(&token.principal()).everywhere.contains(Permission::Admin))
+    }
+
+    /// How long these tokens can administer the installation.
+    pub fn administration(&self, tokens: &[TokenRecord], now: Timestamp) -> Administration {
+        match (
+            self.has_administrator(tokens, now + LASTING_ACCESS),
+            self.has_administrator(tokens, now),
+        ) {
+            (true, _) => Administration::Lasting,
+            (false, true) => Administration::Ending,
+            (false, false) => Administration::None,
+        }
     }
 
     /// The permissions of a principal. A binding to a role that does not exist grants nothing.
@@ -233,7 +275,8 @@ mod tests {
     }
 
     #[test]
-    fn an_administrator_needs_a_token_that_is_valid() {
+    fn an_administrator_needs_a_token_that_stays_valid() {
+        const HOUR: i64 = 3_600_000;
         let token = TokenRecord {
             id: "tok-1".into(),
             kind: TokenKind::Api,
@@ -241,9 +284,9 @@ mod tests {
             user: "root".into(),
             groups: Vec::new(),
             description: String::new(),
-            created_at: Timestamp::from_micros(0),
+            created_at: Timestamp::from_millis(0),
             created_by: String::new(),
-            expires_at: Some(Timestamp::from_micros(10)),
+            expires_at: Some(Timestamp::from_millis(100 * HOUR)),
             revoked_at: None,
         };
         let policy = |subject: Subject, role: &str| AccessPolicy {
@@ -255,17 +298,41 @@ mod tests {
             policy
         };
         let own = Subject::Token("tok-1".into());
-        for (policy, now, expected) in [
-            (policy(own.clone(), "admin"), 9, true),
-            (policy(Subject::User("root".into()), "admin"), 9, true),
-            (policy(own.clone(), "operator"), 9, false),
-            (policy(Subject::User("ada".into()), "admin"), 9, false),
-            (policy(own.clone(), "admin"), 10, false),
-            (limited(policy(own, "admin")), 9, false),
+        for (policy, hour, expected) in [
+            (policy(own.clone(), "admin"), 75, Administration::Lasting),
+            (policy(Subject::User("root".into()), "admin"), 75, Administration::Lasting),
+            (policy(own.clone(), "admin"), 76, Administration::Ending),
+            (policy(own.clone(), "admin"), 99, Administration::Ending),
+            (policy(own.clone(), "admin"), 100, Administration::None),
+            (policy(own.clone(), "operator"), 75, Administration::None),
+            (policy(Subject::User("ada".into()), "admin"), 75, Administration::None),
+            (limited(policy(own, "admin")), 75, Administration::None),
         ] {
             let tokens = std::slice::from_ref(&token);
-            let found = policy.has_administrator(tokens, Timestamp::from_micros(now));
-            assert_eq!(found, expected, "{policy:?} at {now}");
+            let found = policy.administration(tokens, Timestamp::from_millis(hour * HOUR));
+            assert_eq!(found, expected, "{policy:?} at hour {hour}");
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_an_administrator_who_stays() {
+        use Administration::{Ending, Lasting, None};
+        for (before, after, allowed) in [
+            (Lasting, Lasting, true),
+            (Lasting, Ending, false),
+            (Lasting, None, false),
+            (Ending, Lasting, true),
+            (Ending, Ending, true),
+            (Ending, None, false),
+            (None, Lasting, true),
+            (None, Ending, true),
+            (None, None, false),
+        ] {
+            let checked = before.check_change_to(after);
+            assert_eq!(checked.is_ok(), allowed, "{before:?} to {after:?}");
+            if let Err(refusal) = checked {
+                assert_eq!(refusal.reason, Reason::LastAdmin);
+            }
         }
     }
 

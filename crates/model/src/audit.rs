@@ -6,6 +6,9 @@
 use crate::access::{AuthMethod, Principal};
 use crate::time::Timestamp;
 
+/// How the calls of sign-ins begin. Browsers sign in at pages, and not by calls of the API.
+pub const SIGN_IN_CALLS: &str = "console/";
+
 /// The number of objects that an entry names.
 pub const MAX_OBJECTS: usize = 100;
 
@@ -31,7 +34,7 @@ pub struct AuditEntry {
     pub token_id: String,
     /// The address of the client.
     pub peer: String,
-    /// `farrier.v1.Service/Method`.
+    /// `farrier.v1.Service/Method`, or a sign-in.
     pub call: String,
     /// The objects that the request names.
     pub objects: Vec<String>,

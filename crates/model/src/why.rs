@@ -146,6 +146,18 @@ pub fn explain_machine(
     reported.with_health(machine.id.as_str(), &machine.health)
 }
 
+/// Explains a machine that is held by an operation which the caller may not see: it works on other
+/// devices too, and its words name them.
+pub fn explain_held_machine(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    Explanation {
+        headline: format!("{id} is busy: an operation on other devices holds it too"),
+        waiting_for: "the end of that operation".into(),
+        next_commands: vec![format!("farrier get {id}")],
+        ..Explanation::default()
+    }
+}
+
 /// Adapts the explanation of a machine that is or was a node: the node's explanation comes first.
 fn as_node(
     machine: &Machine,

@@ -76,7 +76,7 @@ words! {
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
-        "credential" "approval";
+        "credential" "approval" "audit_log";
     Permission: "view" "operate" "inventory" "destroy" "power" "firmware" "execute" "trust"
         "credential-use" "credential-write" "simulate" "admin";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";

@@ -15,7 +15,7 @@ use engine::clock;
 use file::FileSink;
 use model::audit::{AuditOutcome, AuditSeal, StoredAuditEntry};
 use model::time::Timestamp;
-use position::PositionFile;
+pub(crate) use position::PositionFile;
 use proto::{json_form, v1};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,6 +9,7 @@
 mod bootstrap;
 mod calls;
 mod certificate;
+mod cookies;
 mod oidc_sign_in;
 mod reach;
 mod revocable;
@@ -16,8 +17,11 @@ mod sign_in;
 
 pub(crate) use bootstrap::{AdminToken, ensure_administrator};
 pub(crate) use certificate::read_identity;
+pub(crate) use cookies::Cookies;
 pub(crate) use reach::{ObjectRule, Reach};
-pub(crate) use sign_in::{PATH as SIGN_IN, SIGN_OUT, router as sign_in_router, sign_in_path};
+pub(crate) use sign_in::{
+    PATH as SIGN_IN, SIGN_OUT, SignIn, router as sign_in_router, sign_in_path,
+};
 
 use crate::config::CALLBACK;
 use crate::grpc::INITIATOR;
@@ -46,8 +50,6 @@ use store::AuditDraft;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// The cookie of a signed-in browser.
-const SESSION_COOKIE: &str = "farrier_session";
 /// Pages that need no caller: without them nobody could sign in.
 const OPEN_PAGES: [&str; 6] =
     ["/healthz", sign_in::PATH, oidc_sign_in::PATH, CALLBACK, "/console.css", "/favicon.svg"];
@@ -58,6 +60,7 @@ struct AuthLayer {
     audit: AuditLog,
     calls: Arc<CallRules>,
     oidc: Option<Arc<OidcProvider>>,
+    cookies: Cookies,
 }
 
 /// What a request is for.
@@ -80,13 +83,9 @@ impl Resource {
 }
 
 /// Puts the layer in front of every route.
-pub(crate) fn protected(
-    routes: Router,
-    access: AccessControl,
-    audit: AuditLog,
-    oidc: Option<Arc<OidcProvider>>,
-) -> Router {
-    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()), oidc };
+pub(crate) fn protected(routes: Router, sign_in: SignIn) -> Router {
+    let SignIn { access, audit, oidc, cookies } = sign_in;
+    let layer = AuthLayer { access, audit, calls: Arc::new(CallRules::new()), oidc, cookies };
     routes.layer(middleware::from_fn_with_state(layer, authenticate))
 }
 
@@ -167,7 +166,7 @@ impl AuthLayer {
         let page = resource == Resource::Page;
         // What a client sends on purpose goes before the certificate of its connection, also when
         // it is refused: a wrong token never turns into another user.
-        match (bearer(headers)?, session(headers).filter(|_| page), shown) {
+        match (bearer(headers)?, self.cookies.session(headers).filter(|_| page), shown) {
             (Some(token), _, _) => self.bearer_caller(token).await,
             (None, Some(cookie), _) => self.access.authenticate(cookie, TokenKind::Session).await,
             (None, None, Some(shown)) => self.certificate_caller(shown),
@@ -267,18 +266,6 @@ fn is_web_token(token: &str) -> bool {
     token.starts_with("eyJ") && token.contains('.')
 }
 
-/// The session of a browser.
-fn session(headers: &HeaderMap) -> Option<&str> {
-    cookie(headers, SESSION_COOKIE)
-}
-
-fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs =
-        cookies.flat_map(|value| value.split(';')).filter_map(|one| one.split_once('='));
-    pairs.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
-}
-
 fn refuse(request: &Request, resource: Resource, refusal: Refusal) -> Response {
     if resource != Resource::Page {
         return refusal_status(refusal).into_http::<Body>();
@@ -330,19 +317,5 @@ mod tests {
         assert_eq!(bearer(&HeaderMap::new()), Ok(None));
         let two = headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]);
         assert!(bearer(&two).is_err());
-    }
-
-    #[test]
-    fn a_session_is_one_cookie_among_others() {
-        for (value, found) in [
-            ("farrier_session=abc", Some("abc")),
-            ("a=b; farrier_session=abc; c=d", Some("abc")),
-            ("xfarrier_session=abc", None),
-            ("farrier_session", None),
-        ] {
-            assert_eq!(session(&headers(&[("cookie", value)])), found, "{value:?}");
-        }
-        let two = headers(&[("cookie", "a=b"), ("cookie", "farrier_session=x")]);
-        assert_eq!(session(&two), Some("x"));
     }
 }

@@ -1,7 +1,6 @@
 //! The endpoints beside gRPC and the console: metrics and health.
 
-use crate::auth;
-use crate::oidc::OidcProvider;
+use crate::auth::{self, SignIn};
 use crate::request_guard::{self, ListenerApi};
 use crate::telemetry;
 use axum::Router;
@@ -11,8 +10,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use engine::Engine;
-use engine::access::AccessControl;
-use engine::audit::AuditLog;
 use metrics_exporter_prometheus::PrometheusHandle;
 use proto::calls::Calls;
 use std::collections::BTreeSet;
@@ -37,11 +34,7 @@ struct HttpState {
 /// The console, and the access to it.
 pub(crate) struct ConsolePages {
     pub console: Router,
-    pub access: AccessControl,
-    pub audit: AuditLog,
-    pub oidc: Option<Arc<OidcProvider>>,
-    /// Whether the listener has TLS.
-    pub secure: bool,
+    pub sign_in: SignIn,
 }
 
 /// gRPC and HTTP on one router.
@@ -53,14 +46,14 @@ pub(crate) fn router(
     host_names: &[String],
 ) -> Router {
     let shared = HttpState { engine, metrics };
-    let ConsolePages { console, access, audit, oidc, secure } = pages;
+    let ConsolePages { console, sign_in } = pages;
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
         .with_state(shared);
-    let sign_in = auth::sign_in_router(access.clone(), secure, oidc.clone());
-    let routes = grpc.into_axum_router().merge(pages).merge(sign_in).merge(console);
-    let protected = auth::protected(routes, access, audit, oidc);
+    let sign_in_pages = auth::sign_in_router(sign_in.clone());
+    let routes = grpc.into_axum_router().merge(pages).merge(sign_in_pages).merge(console);
+    let protected = auth::protected(routes, sign_in);
     let guarded = request_guard::guarded(protected, ListenerApi::Grpc, host_names);
     guarded.layer(middleware::from_fn_with_state(PathLabels::new(), count))
 }

@@ -6,6 +6,7 @@
 //! hardware or decides anything about a machine.
 
 mod agents;
+mod audit_end;
 mod audit_stream;
 mod auth;
 pub mod config;

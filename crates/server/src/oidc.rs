@@ -10,8 +10,10 @@ mod jws;
 mod keys;
 #[cfg(test)]
 mod tests;
+mod untrusted;
 
 pub(crate) use jws::JwsAlgorithm;
+pub(crate) use untrusted::read_web_token;
 
 use crate::config::Oidc;
 use crate::serve::ServeError;

@@ -1,5 +1,5 @@
-//! Limits the requests of machines and agents that prove nothing, so that a peer in their network
-//! can neither keep the database busy nor fill the log.
+//! Limits the requests of machines and agents that prove nothing, and the sign-ins of browsers, so
+//! that a peer in their network can neither keep the database busy nor fill the log.
 //!
 //! A request with a session that was accepted before counts against that session alone. Any other
 //! request counts against the address it comes from, and is given back unless it is denied. So an
@@ -44,9 +44,34 @@ const ANONYMOUS: Rate = Rate { per_second: 50, burst: 1_000 };
 /// Requests with one session. An agent sends a few per second while it executes a task.
 const SESSION: Rate = Rate { per_second: 20, burst: 200 };
 
+/// Sign-ins of browsers at one address, with those that succeed.
+const SIGN_INS: Rate = Rate { per_second: 2, burst: 100 };
+
 /// The address of the client of a request; None: the listener does not report it.
 pub(crate) fn peer_address(request: &Request) -> Option<IpAddr> {
     request.extensions().get::<PeerAddress>().map(|PeerAddress(address)| address.ip())
+}
+
+/// The limit of sign-ins.
+#[derive(Clone)]
+pub(crate) struct SignInLimit {
+    attempts: Arc<Mutex<BucketTable<Option<IpAddr>>>>,
+    log: SummedLog,
+}
+
+impl Default for SignInLimit {
+    fn default() -> Self {
+        let attempts = Arc::new(Mutex::new(BucketTable::new(SIGN_INS)));
+        Self { attempts, log: SummedLog::new("sign-in") }
+    }
+}
+
+impl SignInLimit {
+    /// Counts an attempt, or returns how long its sender should wait.
+    pub(crate) fn count(&self, peer: Option<IpAddr>) -> Result<(), Duration> {
+        let taken = lock(&self.attempts).take(peer.map(network_of), Instant::now());
+        taken.inspect_err(|_| self.log.count(DeniedRequest::TooMany))
+    }
 }
 
 /// The limits of one listener.

@@ -1,12 +1,13 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
+use crate::audit_end::RecordedEnd;
 use crate::audit_stream::AuditStreams;
-use crate::auth::{self, AdminToken};
+use crate::auth::{self, AdminToken, Cookies, SignIn};
 use crate::config::{Config, Tls};
 use crate::grpc::{self, Call, GrpcServices};
 use crate::http::ConsolePages;
 use crate::listener::limits::{self, DescriptorPlan};
-use crate::listener::tls::ServerTls;
+use crate::listener::tls::{ServerTls, authority_file};
 use crate::listener::{Listener, ListenerName, StopSignal};
 use crate::netboot::{self, ManifestKey, artifacts::Artifacts};
 use crate::oidc::OidcProvider;
@@ -66,6 +67,13 @@ pub struct Listening {
     pub sign_in: Option<String>,
 }
 
+impl Listening {
+    /// The file with the authority of the server's certificate, if it is on this host.
+    pub fn server_ca(&self) -> Option<PathBuf> {
+        authority_file(&self.config.tls).filter(|_| self.config.tls.is_on())
+    }
+}
+
 /// The time for connections to close after the engine has released its claims.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -103,7 +111,10 @@ async fn run_server(
     tokio::spawn(access.clone().run_refresh());
     let admin = auth::ensure_administrator(&access, &config.data_dir, config.admin_token()).await?;
     let secrets = open_secrets(&config, &store).await?;
+    let cookies = Cookies::new(&secrets.cookie_suffix(), config.tls.is_on());
     let audit = AuditLog::new(store.clone(), clock::system(), &secrets.audit_key());
+    // Before anything is sealed: a log that was cut is not continued.
+    let audit_end = RecordedEnd::open(&config.data_dir, &audit).await?;
     tokio::spawn(audit.clone().run_sealing());
     let oidc = open_oidc(&config)?;
     let audit_streams = AuditStreams::start(&config.audit, &config.data_dir, &audit);
@@ -118,6 +129,7 @@ async fn run_server(
     let services = Call {
         access: access.clone(),
         audit: audit.clone(),
+        audit_end,
         audit_streams,
         artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),
@@ -139,8 +151,8 @@ async fn run_server(
     let grpc = grpc::routes(GrpcServices::new(services), engine.clone())
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let secure = config.tls.is_on();
-    let pages = ConsolePages { console, access: access.clone(), audit, oidc, secure };
+    let sign_in = SignIn { access: access.clone(), audit, oidc, cookies };
+    let pages = ConsolePages { console, sign_in };
     let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
     // Before anybody is told that the server is ready: a signal from then on is a request to stop.
     let signals = StopRequests::listen();

@@ -173,6 +173,11 @@ fn describe_audit_streams() {
         "farrier_audit_stream_waiting",
         "Sealed entries of the audit log that a stream has not sent, by stream."
     );
+    describe_gauge!(
+        "farrier_audit_log_cut",
+        "1: the audit log lacks an entry that this server has recorded; see `farrier audit verify`."
+    );
+    metrics::gauge!("farrier_audit_log_cut").set(0.0);
 }
 
 fn describe_nodes() {
@@ -181,9 +186,9 @@ fn describe_nodes() {
     metrics::counter!("farrier_heartbeats_total").increment(0);
     describe_counter!(
         "farrier_denied_requests_total",
-        "Requests of agents and booting machines that were denied, by listener and reason."
+        "Requests of agents and booting machines, and sign-ins, that were denied, by listener and reason."
     );
-    for listener in ["agents", "netboot"] {
+    for listener in ["agents", "netboot", "sign-in"] {
         for why in DeniedRequest::ALL {
             metrics::counter!(
                 "farrier_denied_requests_total", "listener" => listener, "why" => why.as_str()

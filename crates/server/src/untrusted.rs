@@ -4,7 +4,7 @@
 
 use crate::agents::convert as agents;
 use crate::netboot::convert as netboot;
-use crate::{grpc, listener};
+use crate::{grpc, listener, oidc};
 use model::filter::{Filter, FilterSubject};
 pub use providers::maas::read_maas_answer;
 pub use providers::redfish::read_redfish_answer;
@@ -47,6 +47,11 @@ pub fn read_request(bytes: &[u8]) {
 /// Certificates and lists of revoked ones, as PEM and as a client shows them.
 pub fn read_certificate(bytes: &[u8]) {
     listener::read_certificate(bytes);
+}
+
+/// A token of an identity provider, its claims, and a set of keys.
+pub fn read_web_token(bytes: &[u8]) {
+    oidc::read_web_token(bytes);
 }
 
 /// The body of a request of an agent.

@@ -5,6 +5,7 @@ use crate::api_http::http_as;
 use crate::fleet::{
     Channel, Clients, NO_CONTEXTS, Server, Setup, TEST_TIMEOUT, TEST_TOKEN, channel_with,
 };
+use crate::sign_ins::submit;
 use crate::stage::finish;
 use model::access::BUILT_IN_ROLES;
 use proto::calls::Calls;
@@ -174,11 +175,8 @@ async fn a_revoked_token_ends_its_streams_and_sessions() {
 }
 
 /// Signs a browser in with a token. Returns its cookie header.
-fn sign_in(env: &TestServer, secret: &str) -> String {
-    let origin = format!("Origin: http://127.0.0.1:{}", env.server.setup.port);
-    let host = format!("Host: 127.0.0.1:{}", env.server.setup.port);
-    let headers = [&host, origin.as_str(), "Content-Type: application/x-www-form-urlencoded"];
-    let (head, _) = http_as(env, "POST /sign-in", &headers, format!("token={secret}").as_bytes());
+pub fn sign_in(env: &TestServer, secret: &str) -> String {
+    let (head, _) = submit(env, secret);
     assert!(head.starts_with("http/1.1 303"), "{head}");
     let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
     assert!(cookie.contains("httponly") && cookie.contains("samesite=strict"), "{cookie}");

@@ -114,6 +114,29 @@ async fn revoked_beside_a_bad_row(env: &TestServer, _: Clients) {
     assert!(env.server.log().contains("was left out"), "{}", env.server.log());
 }
 
+/// A token that ends in a minute would leave nobody: not the token, not its role, not its binding.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ends_soon_is_not_the_last_way_in() {
+    let (env, _) = TestServer::open("zero").await;
+    let url = env.server.url();
+    let said = expect(&url, "whoami", 0, &["admin at token tok-"]);
+    let own = said.split_whitespace().nth(3).unwrap();
+    let own = own.to_string();
+    expect(&url, "token create --user eve --role admin --expires-in 1m", 0, &["created"]);
+    let words = ["no administrator would remain whose token is valid for another 24 hours"];
+    expect(&url, &format!("token revoke {own}"), 2, &words);
+    expect(&url, &format!("token revoke {own} --dry-run"), 2, &words);
+    let bindings = expect(&url, "role bindings -o json", 0, &[]);
+    let bindings: Vec<serde_json::Value> = serde_json::from_str(&bindings).unwrap();
+    let subject = format!("token:{own}");
+    let binding = bindings.iter().find(|one| one["subject"] == subject.as_str()).unwrap();
+    let unbind = format!("role unbind {}", binding["role_binding_id"].as_str().unwrap());
+    expect(&url, &unbind, 2, &words);
+    // A lasting one is enough.
+    expect(&url, "token create --user ada --role admin --expires-in 25h", 0, &["created"]);
+    expect(&url, &format!("token revoke {own}"), 0, &["revoked"]);
+}
+
 /// Streams without a caller could take the place of other clients.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_health_stream_needs_a_caller_and_a_check_does_not() {

@@ -1,20 +1,25 @@
 // An OpenID Connect provider for the tests: npm's oidc-provider, with two clients, any user, and one
-// key. `node oidc_provider.mjs MODULE PORT KEY_ID REDIRECT_URL`; prints `ready` when it answers.
+// key. `node oidc_provider.mjs MODULE PORT KEY_ID REDIRECT_URL [CERTIFICATE KEY]`; with the two files
+// it speaks TLS. Prints `ready` when it answers.
 //
 // - The client `farrier-console` signs browsers in. Users are whoever types a name; `ada` is in the
 //   group `night-shift`.
 // - The client `farrier-cli` gets access tokens for itself, for any resource, with that group.
 
 import { generateKeyPairSync } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import * as http from 'node:http';
+import * as https from 'node:https';
 import { pathToFileURL } from 'node:url';
 
-const [module, port, keyId, redirectUrl] = process.argv.slice(2);
+const [module, port, keyId, redirectUrl, certificate, privateKeyFile] = process.argv.slice(2);
+const scheme = certificate ? 'https' : 'http';
 const { default: Provider } = await import(pathToFileURL(module));
 
 const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
 const key = { ...privateKey.export({ format: 'jwk' }), kid: keyId, use: 'sig', alg: 'RS256' };
 
-const provider = new Provider(`http://127.0.0.1:${port}`, {
+const provider = new Provider(`${scheme}://127.0.0.1:${port}`, {
   jwks: { keys: [key] },
   clients: [
     {
@@ -60,4 +65,10 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   },
 });
 
-provider.listen(Number(port), '127.0.0.1', () => console.log('ready'));
+const server = certificate
+  ? https.createServer(
+      { cert: readFileSync(certificate), key: readFileSync(privateKeyFile) },
+      provider.callback(),
+    )
+  : http.createServer(provider.callback());
+server.listen(Number(port), '127.0.0.1', () => console.log('ready'));

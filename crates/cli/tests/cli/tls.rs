@@ -1,6 +1,6 @@
 //! TLS of the listeners, seen by clients that were not written here (openssl, curl) and by ours.
 
-use crate::fleet::{NO_CONTEXTS, Server, Setup, TEST_TIMEOUT, free_port, skip};
+use crate::fleet::{NO_CONTEXTS, Server, Setup, TEST_TIMEOUT, TEST_TOKEN, free_port, skip};
 use crate::pki::{Authority, Files, Usage, replace};
 use proto::v1;
 use proto::v1::run_service_client::RunServiceClient;
@@ -359,6 +359,59 @@ fn the_first_certificates_are_made_by_one_command() {
     let (code, said) = list(&["--server-ca", &ca, "--server", &plain]);
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("--server-ca is given") && said.contains("write https://"), "{said}");
+}
+
+/// Whoever can read the key can be the server.
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = (Usage::Server, ["127.0.0.1"].as_slice(), 1);
+    let files = Authority::new("servers").issue(dir.path(), "server", names);
+    let mut setup = Setup::new(dir.path(), "zero");
+    setup.config = format!("[tls]\ncertificate = {:?}\nkey = {:?}\n", files.certificate, files.key);
+    let allow = |mode: u32| {
+        std::fs::set_permissions(&files.key, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for mode in [0o644, 0o604, 0o660] {
+        allow(mode);
+        let said = Server::refused_start(&setup);
+        for words in [
+            format!("tls.key {}", files.key.display()),
+            format!("has the mode {mode:o}"),
+            "type chmod 6".to_string(),
+        ] {
+            assert!(said.contains(&words), "{words}: {said}");
+        }
+    }
+    allow(0o600);
+    let server = Server::start(setup);
+    // A new key is refused as well, and the old one stays.
+    replace(&files.key, &std::fs::read_to_string(&files.key).unwrap());
+    allow(0o644);
+    let started = Instant::now();
+    while !server.log().contains("the old ones stay") {
+        assert!(started.elapsed() < TEST_TIMEOUT, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(server.log().contains("has the mode 644"), "{}", server.log());
+}
+
+/// No other page and no other host may set or overwrite the cookie of a session.
+#[test]
+fn the_session_cookie_belongs_to_the_host() {
+    let Some(_) = tool("curl") else { return };
+    let env = SecureServer::start("", "");
+    let origin = format!("Origin: {}", env.url(""));
+    let form = format!("token={TEST_TOKEN}");
+    let head = "--dump-header";
+    let args = ["--data", &form, "--header", &origin, head, "-", "--output", "/dev/null"];
+    let said = words(&env.curl(&args, "/sign-in")).to_ascii_lowercase();
+    let cookie = said.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect(&said);
+    assert!(cookie.starts_with("__host-farrier_session_"), "{cookie}");
+    for attribute in ["; secure", "; path=/;", "; httponly", "; samesite=strict"] {
+        assert!(cookie.contains(attribute), "{attribute}: {cookie}");
+    }
+    assert!(!cookie.contains("domain"), "{cookie}");
 }
 
 /// The authority stays: clients need no new file.

@@ -3,7 +3,7 @@
 
 use crate::api::{TestServer, fault, is, on_both};
 use crate::api_http::http;
-use crate::fleet::{Clients, DatabaseKind, TEST_TIMEOUT};
+use crate::fleet::{Clients, DatabaseKind, Setup, TEST_TIMEOUT};
 use crate::stage::{farrier, finish};
 use std::process::Command;
 use std::time::Instant;
@@ -20,7 +20,12 @@ const RUN_SCRIPT: &str = "import sqlite3, sys\n\
     connection.commit()";
 
 pub async fn damage(env: &TestServer, sql: &str) {
-    match &env.server.setup.home {
+    run_sql(&env.server.setup, sql).await;
+}
+
+/// Runs a script in the database of a server, which need not run.
+pub async fn run_sql(setup: &Setup, sql: &str) {
+    match &setup.home {
         DatabaseKind::Postgres(url) => {
             let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
             let (client, connection) = connected.unwrap();
@@ -28,7 +33,7 @@ pub async fn damage(env: &TestServer, sql: &str) {
             client.batch_execute(sql).await.unwrap();
         }
         DatabaseKind::Sqlite => {
-            let file = env.server.setup.dir.join("farrier.db");
+            let file = setup.dir.join("farrier.db");
             let mut python = Command::new("python3");
             let status = python.args(["-c", RUN_SCRIPT]).arg(file).arg(sql).status();
             assert!(status.unwrap().success());

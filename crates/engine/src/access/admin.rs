@@ -1,10 +1,10 @@
-//! Tokens, roles and bindings, as administrators change them, and the sign-in of browsers.
+//! Tokens, roles and bindings, as administrators change them.
 
-use super::{AccessControl, Caller, ForeignIdentity, Snapshot};
+use super::{AccessControl, Caller, Snapshot};
 use crate::secret::checksum;
 use model::access::{
-    BUILT_IN_ROLES, BindingReach, Permission, Role, RoleBinding, Subject, TOKEN_PREFIX, TokenKind,
-    TokenRecord, TokenState, check_foreign_name, check_lifetime,
+    AccessPolicy, BUILT_IN_ROLES, BindingReach, Permission, Role, RoleBinding, Subject,
+    TOKEN_PREFIX, TokenKind, TokenRecord, TokenState, check_foreign_name, check_lifetime,
 };
 use model::id::{BindingId, TokenId};
 use model::refusal::{Reason, Refusal};
@@ -14,12 +14,8 @@ use rand::Rng;
 use secrecy::{ExposeSecret, SecretString};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{AuditDraft, Result, Store, StoreError, StoredToken, Tx};
+use store::{AccessState, AuditDraft, Result, Store, StoredToken, Tx};
 
-/// The life of the code in a sign-in link.
-const SIGN_IN_LIFE: Duration = Duration::from_secs(15 * 60);
-/// The life of a browser's session.
-pub const SESSION_LIFE: Duration = Duration::from_secs(12 * 3600);
 /// The number of random bytes in a token.
 const SECRET_BYTES: usize = 32;
 
@@ -70,120 +66,10 @@ impl AccessControl {
     pub fn with_audit(&self, audit: Option<Arc<AuditDraft>>) -> Self {
         Self { store: self.store.with_audit(audit), ..self.clone() }
     }
-
-    /// Opens a session with the code of a sign-in link. The code works once.
-    pub async fn sign_in(&self, code: &str) -> Result<NewToken> {
-        let caller = self.authenticate(code, TokenKind::SignIn).await?;
-        let code = caller.presented_token().map(str::to_string);
-        self.open_session(&caller, SESSION_LIFE, code).await
-    }
-
-    /// Opens a session with an API token.
-    pub async fn sign_in_with_token(&self, token: &str) -> Result<NewToken> {
-        let caller = self.authenticate(token, TokenKind::Api).await?;
-        self.open_session(&caller, SESSION_LIFE, None).await
-    }
-
-    /// Opens a session for a user of the identity provider. No stored token ends it; it lasts for
-    /// `life`, at most as long as every session.
-    pub async fn sign_in_foreign(
-        &self,
-        identity: &ForeignIdentity,
-        life: Duration,
-    ) -> Result<NewToken> {
-        let caller = self.accept(identity)?;
-        self.open_session(&caller, life.min(SESSION_LIFE), None).await
-    }
-
-    /// `consumed` is the token that this sign-in uses up.
-    async fn open_session(
-        &self,
-        caller: &Caller,
-        life: Duration,
-        consumed: Option<String>,
-    ) -> Result<NewToken> {
-        let made = self.derived_token(caller, TokenKind::Session, life);
-        let stored = made.stored();
-        let written = self.store.write("sign_in", (stored, consumed), |(stored, consumed), tx| {
-            Box::pin(async move {
-                let now = stored.token.created_at;
-                if let Some(id) = consumed {
-                    tx.revoke_token(id, now)?;
-                }
-                tx.delete_ended_sessions(now).await?;
-                tx.insert_token(stored)
-            })
-        });
-        match written.await {
-            // Another sign-in has used the link.
-            Err(StoreError::Conflict) => {
-                Err(model::access::unauthenticated("the sign-in link was used already").into())
-            }
-            Err(error) => Err(error),
-            Ok(()) => {
-                self.reload().await?;
-                Ok(made)
-            }
-        }
-    }
-
-    /// Ends the session of a browser.
-    pub async fn sign_out(&self, caller: &Caller) -> Result<()> {
-        let snapshot = self.snapshot();
-        let token = caller.presented_token().and_then(|id| snapshot.by_id.get(id));
-        // Only a session ends this way. An API token is revoked by an administrator.
-        let Some(session) = token.filter(|token| token.kind == TokenKind::Session) else {
-            return Ok(());
-        };
-        let id = &session.id;
-        let input = (id.to_string(), (self.clock)());
-        let written = self.store.write("sign_out", input, |(id, now), tx| {
-            Box::pin(async move { tx.revoke_token(id, *now) })
-        });
-        match written.await {
-            Ok(()) | Err(StoreError::Conflict) => self.reload().await,
-            Err(error) => Err(error),
-        }
-    }
-
-    fn derived_token(&self, caller: &Caller, kind: TokenKind, life: Duration) -> NewToken {
-        let now = (self.clock)();
-        let principal = caller.principal();
-        let token = TokenRecord {
-            id: TokenId::new(now, (self.random)()).to_string(),
-            kind,
-            parent: principal.token_id.clone(),
-            user: principal.user.clone(),
-            groups: principal.groups.clone(),
-            description: String::new(),
-            created_at: now,
-            created_by: principal.user.clone(),
-            expires_at: Some(now + life),
-            revoked_at: None,
-        };
-        NewToken { token, secret: new_secret(kind) }
-    }
-
-    /// The code of a sign-in link for this caller.
-    pub async fn create_sign_in_code(&self, caller: &Caller) -> Result<NewToken> {
-        // A session lives and ends with the token that it derives from.
-        if caller.presented_token().is_none() {
-            let message =
-                format!("{} has no API token that a link could stand for", caller.principal());
-            return Err(Refusal::new(Reason::TokenNeeded, message).into());
-        }
-        let made = self.derived_token(caller, TokenKind::SignIn, SIGN_IN_LIFE);
-        let written = self.store.write("create_sign_in_code", made.stored(), |stored, tx| {
-            Box::pin(async move { tx.insert_token(stored) })
-        });
-        written.await?;
-        self.reload().await?;
-        Ok(made)
-    }
 }
 
 impl NewToken {
-    fn stored(&self) -> StoredToken {
+    pub(super) fn stored(&self) -> StoredToken {
         let hash = checksum(self.secret.expose_secret());
         StoredToken { token: self.token.clone(), hash }
     }
@@ -353,7 +239,12 @@ impl AccessAdmin {
 /// Checks a change against the stored rules, and that an administrator remains.
 async fn apply(tx: &mut Tx, input: &ChangeInput) -> Result<()> {
     tx.lock_access().await?;
-    let before = tx.access_state().await?.policy;
+    let AccessState { tokens, policy: before, .. } = tx.access_state().await?;
+    let administration = |policy: &AccessPolicy, tokens: Vec<StoredToken>| {
+        let tokens: Vec<TokenRecord> = tokens.into_iter().map(|one| one.token).collect();
+        policy.administration(&tokens, input.now)
+    };
+    let administered = administration(&before, tokens);
     match &input.change {
         AccessChange::RevokeToken(id) => {
             let token = tx.api_token(id).await?.filter(|token| token.kind == TokenKind::Api);
@@ -391,14 +282,9 @@ async fn apply(tx: &mut Tx, input: &ChangeInput) -> Result<()> {
         }
         AccessChange::DeleteBinding(id) => tx.delete_role_binding(id)?,
     }
-    let after = tx.access_state().await?;
-    let tokens: Vec<TokenRecord> = after.tokens.into_iter().map(|one| one.token).collect();
-    match after.policy.has_administrator(&tokens, input.now) {
-        true => Ok(()),
-        false => Err(Refusal::new(Reason::LastAdmin, "no administrator would remain")
-            .next("farrier token create --user NAME --role admin")
-            .into()),
-    }
+    let AccessState { tokens, policy: after, .. } = tx.access_state().await?;
+    administered.check_change_to(administration(&after, tokens))?;
+    Ok(())
 }
 
 fn check_unbound(bindings: &[RoleBinding], role: &str) -> std::result::Result<(), Refusal> {

@@ -77,7 +77,7 @@ pub(crate) fn step_lines(prefix: &str, step: &RunStep) -> Vec<String> {
     let RunStep { name, timeout_seconds, max_retries, effect } = step;
     let mark = if effect.erases() { " (destructive)" } else { "" };
     let head = format!("{prefix} {name}{mark}");
-    let limits = format!("within {timeout_seconds} s, {max_retries} retries");
+    let limits = format!("within {timeout_seconds} s, retries: {max_retries}");
     let Some(group) = effect.group() else {
         return vec![format!("{head}: {} {limits}", in_json(effect))];
     };

@@ -13,10 +13,13 @@ use model::here;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::Requester;
 use providers::state_store::Secret;
+use secrecy::SecretString;
 use store::{
     Cause, CredentialRow, KeyPurpose, NewEvent, Result, SealKeyRow, Store, StoreError, Tx,
 };
 
+/// Enough to tell the installations on one host apart.
+const COOKIE_SUFFIX_DIGITS: usize = 8;
 /// The credentials that one transaction seals again.
 const BATCH: i64 = 50;
 /// The transactions of one rotation: enough for a million credentials.
@@ -49,6 +52,17 @@ pub struct Rotation {
 }
 
 impl SecretStore {
+    /// The key of the chain of the audit log. It is derived from a key that a rotation keeps.
+    pub fn audit_key(&self) -> SecretString {
+        self.cipher.enrollment_token("audit chain").into()
+    }
+
+    /// A text that tells the cookies of this installation from those of another one. It is no
+    /// secret: nothing can be computed from it.
+    pub fn cookie_suffix(&self) -> String {
+        self.cipher.enrollment_token("cookies").chars().take(COOKIE_SUFFIX_DIGITS).collect()
+    }
+
     /// Makes the keys that are missing and loads all. [`StoreError::Corrupt`]: no master key opens
     /// them; its text says what to do.
     pub async fn open_keys(&self, replica: &str, tokens: TokenKeys) -> Result<()> {

@@ -6,19 +6,27 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::run::Run;
 
+/// What a field is about, and when its value changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldNature {
+    /// A state of the machine, which changes with its runs.
+    MachineState,
+    /// Another property of the machine.
+    MachineProperty,
+    /// A property of the object itself that never changes.
+    Fixed,
+    /// A property of the object itself that may change.
+    Changing,
+}
+
 impl FilterField {
-    /// True if the field is a property of the machine, not of the run.
-    pub const fn is_of_machine(&self) -> bool {
+    const fn nature(&self) -> FieldNature {
         match self {
-            Self::Phase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_) => true,
+            Self::Phase | Self::EffectiveState | Self::LifecycleState | Self::Condition(_) => {
+                FieldNature::MachineState
+            }
+            Self::Provider | Self::Rack | Self::Label(_) => FieldNature::MachineProperty,
             Self::MachineId
-            | Self::RunPhase
             | Self::Type
             | Self::RunId
             | Self::PlanId
@@ -28,70 +36,32 @@ impl FilterField {
             | Self::PartOf
             | Self::CreatedFrom
             | Self::CreatedBefore
+            | Self::RecordId => FieldNature::Fixed,
+            Self::RunPhase
             | Self::WorkflowState
-            | Self::RecordId
             | Self::State
             | Self::HardwareType
             | Self::Site
-            | Self::Named(_) => false,
+            | Self::Named(_) => FieldNature::Changing,
+        }
+    }
+
+    /// True if the field is a property of the machine, not of the run.
+    pub const fn is_of_machine(&self) -> bool {
+        match self.nature() {
+            FieldNature::MachineState | FieldNature::MachineProperty => true,
+            FieldNature::Fixed | FieldNature::Changing => false,
         }
     }
 
     /// True if the field of an object never changes.
-    pub(super) const fn is_fixed(&self) -> bool {
-        match self {
-            Self::MachineId
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::RecordId => true,
-            Self::Phase
-            | Self::RunPhase
-            | Self::EffectiveState
-            | Self::LifecycleState
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Condition(_)
-            | Self::WorkflowState
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => false,
-        }
+    pub(super) fn is_fixed(&self) -> bool {
+        self.nature() == FieldNature::Fixed
     }
 
     /// True if the field is a state of a machine, which changes with its runs.
-    pub(super) const fn is_state_of_machine(&self) -> bool {
-        match self {
-            Self::Phase | Self::EffectiveState | Self::LifecycleState | Self::Condition(_) => true,
-            Self::MachineId
-            | Self::RunPhase
-            | Self::Provider
-            | Self::Rack
-            | Self::Label(_)
-            | Self::Type
-            | Self::RunId
-            | Self::PlanId
-            | Self::RequestId
-            | Self::TargetKind
-            | Self::Initiator
-            | Self::PartOf
-            | Self::CreatedFrom
-            | Self::CreatedBefore
-            | Self::WorkflowState
-            | Self::RecordId
-            | Self::State
-            | Self::HardwareType
-            | Self::Site
-            | Self::Named(_) => false,
-        }
+    pub(super) fn is_state_of_machine(&self) -> bool {
+        self.nature() == FieldNature::MachineState
     }
 
     /// The value of a field that every record has.

@@ -49,7 +49,7 @@ reasons! {
         "bindings give the role to somebody; the sentence names one",
         "`farrier role unbind <binding>`";
     LastAdmin = "LAST_ADMIN", Precondition,
-        "without it no token or binding would have the permission admin any more",
+        "without it no token with the permission admin would be valid for another 24 hours, or none at all would remain",
         "make another administrator first: `farrier token create --role admin`";
     ApprovalRequired = "APPROVAL_REQUIRED", Precondition,
         "the request is of a class that needs a second person; ErrorInfo has `approval_id` and `request_id`",

@@ -1,4 +1,5 @@
-//! The position of a stream: a checkpoint of the chain in a file of the data directory.
+//! A checkpoint of the chain in a file of the data directory: the position of a stream, and the end
+//! of the log.
 
 use model::audit::AuditSeal;
 use std::fs::File;
@@ -7,15 +8,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
-pub(super) struct PositionFile(PathBuf);
+pub(crate) struct PositionFile(PathBuf);
 
 impl PositionFile {
-    /// The file of the stream with this name.
-    pub fn new(data_dir: &Path, stream: &str) -> Self {
-        Self(data_dir.join(format!("audit-{stream}.position")))
+    /// The file for this name.
+    pub fn new(data_dir: &Path, name: &str) -> Self {
+        Self(data_dir.join(format!("audit-{name}.position")))
     }
 
-    /// None: the stream has sent nothing.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// None: there is no file.
     pub async fn load(&self) -> Result<Option<AuditSeal>, String> {
         let text = match tokio::fs::read_to_string(&self.0).await {
             Ok(text) => text,

@@ -4,7 +4,7 @@
 //! PKCE are derived from it, so nothing is stored here and every replica can end a sign-in. An
 //! answer without the cookie of the browser that began the sign-in is refused.
 
-use super::sign_in::{SignInState, own_path};
+use super::sign_in::{Attempt, Peer, SignIn, SignInState, own_path};
 use crate::config::CALLBACK;
 use crate::console::signed_in_page;
 use crate::oidc::{AuthorizationRequest, OidcProvider};
@@ -15,8 +15,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use engine::access::new_secret;
+use engine::access::{ForeignIdentity, SignInMethod, SignInProof, new_secret};
 use model::access::TokenKind;
+use model::refusal::Reason;
 use model::time::Timestamp;
 use ring::hmac;
 use secrecy::ExposeSecret;
@@ -120,7 +121,7 @@ async fn begin(State(state): State<SignInState>, Query(query): Query<BeginQuery>
     let Some(provider) = state.browser_provider() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let flow = SignInFlow::new(state.access.now(), &query.next);
+    let flow = SignInFlow::new(state.sign_in.access.now(), &query.next);
     let verifier = flow.derive("verifier");
     let request = AuthorizationRequest {
         state: &flow.derive("state"),
@@ -129,7 +130,7 @@ async fn begin(State(state): State<SignInState>, Query(query): Query<BeginQuery>
     };
     match provider.authorization_url(&request).await {
         Some(url) => {
-            let cookie = state.flow_cookie(&flow.cookie(), FLOW_LIFE.as_secs());
+            let cookie = state.sign_in.cookies.set_flow(&flow.cookie(), FLOW_LIFE.as_secs());
             ([(header::SET_COOKIE, cookie)], Redirect::to(&url)).into_response()
         }
         None => {
@@ -154,15 +155,28 @@ impl Failed {
 
 async fn finish(
     State(state): State<SignInState>,
+    peer: Peer,
     Query(query): Query<CallbackQuery>,
     headers: HeaderMap,
 ) -> Response {
     let Some(provider) = state.browser_provider() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let flow = super::cookie(&headers, state.flow_cookie_name()).and_then(SignInFlow::from_cookie);
-    let ended = sign_in(&state, &provider, flow.as_ref(), &query).await;
+    let cookies = &state.sign_in.cookies;
+    let flow = cookies.flow(&headers).and_then(SignInFlow::from_cookie);
     let next = flow.as_ref().map_or("/", |flow| own_path(&flow.next));
+    let attempt = Attempt::new(SignInMethod::Provider, peer);
+    if let Some(refused) = state.too_many(attempt, next) {
+        return refused;
+    }
+    let identified = identify(&state, &provider, flow.as_ref(), &query).await;
+    let ended = match identified {
+        Ok(identity) => open_session(&state, &provider, &identity, attempt).await,
+        Err(failed) => {
+            state.count_refused(attempt, Reason::Unauthenticated.as_str());
+            Err(failed)
+        }
+    };
     let mut response = match ended {
         // A redirect from another site would not carry the session, which is for this site only;
         // the page leads on from here.
@@ -173,22 +187,23 @@ async fn finish(
         }
     };
     // It works once.
-    if let Ok(cleared) = HeaderValue::from_str(&state.flow_cookie("", 0)) {
+    if let Ok(cleared) = HeaderValue::from_str(&cookies.set_flow("", 0)) {
         response.headers_mut().append(header::SET_COOKIE, cleared);
     }
     response
 }
 
-/// Returns the cookie of the new session.
-async fn sign_in(
+const REFUSED: &str = "The identity provider did not sign you in.";
+
+/// The user whom the provider has signed in.
+async fn identify(
     state: &SignInState,
     provider: &Arc<OidcProvider>,
     flow: Option<&SignInFlow>,
     query: &CallbackQuery,
-) -> Result<String, Failed> {
+) -> Result<ForeignIdentity, Failed> {
     const AGAIN: &str = "The sign-in does not belong to this browser, or took too long. Try again.";
-    const REFUSED: &str = "The identity provider did not sign you in.";
-    let now = state.access.now();
+    let now = state.sign_in.access.now();
     let flow = flow.ok_or_else(|| Failed::new(AGAIN, "the browser has no cookie of a sign-in"))?;
     if flow.has_ended(now) {
         return Err(Failed::new(AGAIN, "it took too long"));
@@ -213,12 +228,20 @@ async fn sign_in(
     };
     let (verifier, nonce) = (flow.derive("verifier"), flow.derive("nonce"));
     let identity = provider.exchange(&query.code, &verifier, &nonce, now).await;
-    let identity = identity.map_err(|error| Failed::new(REFUSED, error))?;
-    match state.access.sign_in_foreign(&identity, provider.session_life).await {
-        Ok(session) => {
-            let life = provider.session_life.as_secs();
-            Ok(state.cookie(session.secret.expose_secret(), life))
-        }
+    identity.map_err(|error| Failed::new(REFUSED, error))
+}
+
+/// Returns the cookie of the new session.
+async fn open_session(
+    state: &SignInState,
+    provider: &OidcProvider,
+    identity: &ForeignIdentity,
+    attempt: Attempt,
+) -> Result<String, Failed> {
+    let SignIn { access, audit, .. } = &state.sign_in;
+    let proof = SignInProof::Provider(identity, provider.session_life);
+    match access.sign_in(proof, &attempt.peer(), audit).await {
+        Ok(session) => Ok(state.session_cookie(&session)),
         Err(StoreError::Refused(refusal)) => Err(Failed::new(REFUSED, refusal.message)),
         Err(error) => {
             let status = StatusCode::SERVICE_UNAVAILABLE;

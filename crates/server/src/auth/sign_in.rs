@@ -1,25 +1,31 @@
 //! The sign-in of browsers: with a link that works once, with an API token, or with the identity
 //! provider.
 
-use super::{SESSION_COOKIE, oidc_sign_in};
+use super::{Cookies, oidc_sign_in};
 use crate::console::{ProviderLink, sign_in_page, with_headers};
+use crate::listener::PeerAddress;
 use crate::oidc::OidcProvider;
+use crate::rate_limit::SignInLimit;
 use axum::Form;
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use engine::access::{AccessControl, Caller, NewToken};
+use engine::access::{AccessControl, Caller, NewToken, SignInMethod, SignInProof};
+use engine::audit::AuditLog;
 use secrecy::ExposeSecret;
 use serde::Deserialize;
+use std::net::IpAddr;
 use std::sync::Arc;
 use store::{Result, StoreError};
 use tokio::sync::Semaphore;
 
 pub(crate) const PATH: &str = "/sign-in";
 pub(crate) const SIGN_OUT: &str = "/sign-out";
+/// The reason of attempts that were too many, in the audit log.
+const TOO_MANY: &str = "TOO_MANY_SIGN_INS";
 
 /// The path and query of a sign-in link.
 pub(crate) fn sign_in_path(code: &NewToken) -> String {
@@ -41,49 +47,111 @@ struct SignInForm {
     next: String,
 }
 
+/// How browsers sign in, and what their sessions are worth.
+#[derive(Clone)]
+pub(crate) struct SignIn {
+    pub access: AccessControl,
+    pub audit: AuditLog,
+    pub oidc: Option<Arc<OidcProvider>>,
+    pub cookies: Cookies,
+}
+
 #[derive(Clone)]
 pub(super) struct SignInState {
-    pub access: AccessControl,
-    /// Browsers send the cookies only over TLS.
-    secure: bool,
-    oidc: Option<Arc<OidcProvider>>,
+    pub sign_in: SignIn,
+    limit: SignInLimit,
     /// The sign-ins that wait for the provider.
     pub exchanges: Arc<Semaphore>,
 }
 
-pub(crate) fn router(
-    access: AccessControl,
-    secure: bool,
-    oidc: Option<Arc<OidcProvider>>,
-) -> Router {
+pub(crate) fn router(sign_in: SignIn) -> Router {
     let exchanges = Arc::new(Semaphore::new(oidc_sign_in::MAX_EXCHANGES));
     Router::new()
-        .route(PATH, get(show).post(sign_in))
+        .route(PATH, get(show).post(submit))
         .route(SIGN_OUT, post(sign_out))
         .merge(oidc_sign_in::routes())
         .layer(map_response(with_headers))
-        .with_state(SignInState { access, secure, oidc, exchanges })
+        .with_state(SignInState { sign_in, limit: SignInLimit::default(), exchanges })
 }
 
-async fn show(State(state): State<SignInState>, Query(query): Query<SignInQuery>) -> Response {
+/// The address of the browser, if the listener reports it.
+pub(super) type Peer = Option<Extension<PeerAddress>>;
+
+async fn show(
+    State(state): State<SignInState>,
+    peer: Peer,
+    Query(query): Query<SignInQuery>,
+) -> Response {
     if query.code.is_empty() {
         return state.problem(StatusCode::OK, &query.next, "");
     }
-    state.answer(state.access.sign_in(&query.code).await, &query.next)
+    state.open(SignInProof::Link(&query.code), peer, &query.next).await
 }
 
-async fn sign_in(State(state): State<SignInState>, Form(form): Form<SignInForm>) -> Response {
-    state.answer(state.access.sign_in_with_token(form.token.trim()).await, &form.next)
+async fn submit(
+    State(state): State<SignInState>,
+    peer: Peer,
+    Form(form): Form<SignInForm>,
+) -> Response {
+    state.open(SignInProof::Token(form.token.trim()), peer, &form.next).await
 }
 
-async fn sign_out(State(state): State<SignInState>, caller: axum::Extension<Caller>) -> Response {
-    match state.access.sign_out(&caller).await {
-        Ok(()) => ([(header::SET_COOKIE, state.cookie("", 0))], Redirect::to(PATH)).into_response(),
+async fn sign_out(State(state): State<SignInState>, caller: Extension<Caller>) -> Response {
+    let SignIn { access, cookies, .. } = &state.sign_in;
+    match access.sign_out(&caller).await {
+        Ok(()) => {
+            ([(header::SET_COOKIE, cookies.set_session("", 0))], Redirect::to(PATH)).into_response()
+        }
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
+/// A try to sign in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    method: SignInMethod,
+    peer: Option<IpAddr>,
+}
+
+impl Attempt {
+    pub fn new(method: SignInMethod, peer: Peer) -> Self {
+        Self { method, peer: peer.map(|Extension(PeerAddress(address))| address.ip()) }
+    }
+
+    /// The address as the audit log has it.
+    pub fn peer(&self) -> String {
+        self.peer.map(|address| address.to_string()).unwrap_or_default()
+    }
+}
+
 impl SignInState {
+    /// The answer to an attempt that is one too many. Attempts that would succeed count too: each
+    /// writes a session.
+    pub fn too_many(&self, attempt: Attempt, next: &str) -> Option<Response> {
+        let wait = self.limit.count(attempt.peer).err()?;
+        self.count_refused(attempt, TOO_MANY);
+        let seconds = wait.as_secs() + 1;
+        let problem = format!("Too many sign-ins from this address. Try again in {seconds} s.");
+        let mut response = self.problem(StatusCode::TOO_MANY_REQUESTS, next, &problem);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        Some(response)
+    }
+
+    /// Counts a refused attempt in the audit log.
+    pub fn count_refused(&self, attempt: Attempt, reason: &str) {
+        let SignIn { access, audit, .. } = &self.sign_in;
+        access.count_refused_sign_in(attempt.method, &attempt.peer(), reason, audit);
+    }
+
+    async fn open(&self, proof: SignInProof<'_>, peer: Peer, next: &str) -> Response {
+        let attempt = Attempt::new(proof.method(), peer);
+        if let Some(refused) = self.too_many(attempt, next) {
+            return refused;
+        }
+        let SignIn { access, audit, .. } = &self.sign_in;
+        self.answer(access.sign_in(proof, &attempt.peer(), audit).await, next)
+    }
+
     fn answer(&self, session: Result<NewToken>, next: &str) -> Response {
         let session = match session {
             Ok(session) => session,
@@ -94,10 +162,14 @@ impl SignInState {
                 return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response();
             }
         };
-        let life = session.token.expires_at.map(|end| end.since(session.token.created_at));
-        let cookie =
-            self.cookie(session.secret.expose_secret(), life.unwrap_or_default().as_secs());
+        let cookie = self.session_cookie(&session);
         ([(header::SET_COOKIE, cookie)], Redirect::to(own_path(next))).into_response()
+    }
+
+    pub fn session_cookie(&self, session: &NewToken) -> String {
+        let life = session.token.expires_at.map(|end| end.since(session.token.created_at));
+        let seconds = life.unwrap_or_default().as_secs();
+        self.sign_in.cookies.set_session(session.secret.expose_secret(), seconds)
     }
 
     /// The sign-in page, which says why the last try failed.
@@ -112,27 +184,7 @@ impl SignInState {
 
     /// The identity provider that signs browsers in.
     pub fn browser_provider(&self) -> Option<Arc<OidcProvider>> {
-        self.oidc.clone().filter(|provider| provider.signs_browsers_in())
-    }
-
-    /// The cookie of a sign-in with the identity provider. The prefix tells browsers that no other
-    /// host may set it.
-    pub fn flow_cookie_name(&self) -> &'static str {
-        if self.secure { "__Host-farrier_sign_in" } else { "farrier_sign_in" }
-    }
-
-    /// Other than the session it comes back with the browser from the provider's site.
-    pub fn flow_cookie(&self, value: &str, seconds: u64) -> String {
-        let (name, secure) = (self.flow_cookie_name(), if self.secure { "; Secure" } else { "" });
-        format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}")
-    }
-
-    /// A page of another site cannot make a browser send it, and no script can read it.
-    pub fn cookie(&self, value: &str, seconds: u64) -> String {
-        let secure = if self.secure { "; Secure" } else { "" };
-        format!(
-            "{SESSION_COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
-        )
+        self.sign_in.oidc.clone().filter(|provider| provider.signs_browsers_in())
     }
 }
 

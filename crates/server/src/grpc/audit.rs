@@ -64,9 +64,11 @@ impl v1::audit_service_server::AuditService for GrpcServices {
         let v1::GetAuditStatusRequest { checkpoint_position, checkpoint_seal, skip_check } =
             request.into_inner();
         let streams = call.audit_streams.report();
+        let cut = call.audit_end.alarm().map(|alarm| alarm.problem);
         if skip_check {
             let (head, unsealed) = call.audit.end().await.or_status()?;
-            let (position, seal, problems) = (head.position, head.seal, Vec::new());
+            let problems = cut.into_iter().collect();
+            let (position, seal) = (head.position, head.seal);
             let status = v1::AuditStatus { position, seal, unsealed, problems, streams };
             return Ok(Response::new(status));
         }
@@ -87,7 +89,7 @@ impl v1::audit_service_server::AuditService for GrpcServices {
             position: head.position,
             seal: head.seal,
             unsealed: check.unsealed,
-            problems: check.problems,
+            problems: cut.into_iter().chain(check.problems).collect(),
             streams,
         }))
     }

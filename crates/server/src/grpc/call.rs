@@ -6,6 +6,7 @@
 //! writes.
 
 use super::status::OrStatus;
+use crate::audit_end::RecordedEnd;
 use crate::audit_stream::AuditStreams;
 use crate::auth::ObjectRule;
 use crate::netboot::artifacts::Artifacts;
@@ -30,6 +31,7 @@ pub(crate) struct Call {
     pub engine: Engine,
     pub access: AccessControl,
     pub audit: AuditLog,
+    pub audit_end: RecordedEnd,
     pub audit_streams: AuditStreams,
     /// The simulated hardware; None: this server has none.
     pub sim: Option<Sim>,

@@ -4,6 +4,7 @@ use super::limits::ListenerLimits;
 use super::tls::ServerTls;
 use super::{Listener, ListenerName, PeerAddress, PeerCertificates, StopSignal};
 use crate::config::Tls;
+use crate::private_files::create_whole;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
@@ -81,7 +82,7 @@ impl Pki {
     fn files(&self, dir: &Path) -> Tls {
         let (certificate, key) = self.issue(ExtendedKeyUsagePurpose::ServerAuth);
         let write = |name: &str, text: &str| {
-            std::fs::write(dir.join(name), text).unwrap();
+            create_whole(&dir.join(name), text.as_bytes()).unwrap();
             dir.join(name)
         };
         Tls {
@@ -138,9 +139,10 @@ async fn files_that_cannot_be_used_are_named() {
     let (pki, dir) = (Pki::new(), tempfile::tempdir().unwrap());
     let files = pki.files(dir.path());
     let other = dir.path().join("other.key");
-    std::fs::write(&other, pki.issue(ExtendedKeyUsagePurpose::ServerAuth).1).unwrap();
+    let key = pki.issue(ExtendedKeyUsagePurpose::ServerAuth).1;
+    create_whole(&other, key.as_bytes()).unwrap();
     let garbage = dir.path().join("garbage");
-    std::fs::write(&garbage, "nothing").unwrap();
+    create_whole(&garbage, b"nothing").unwrap();
     for (wrong, words) in [
         (Tls { certificate: "/no/file".into(), ..files.clone() }, "tls.certificate /no/file"),
         (Tls { certificate: garbage.clone(), ..files.clone() }, "tls.certificate"),

@@ -7,20 +7,26 @@
 use crate::config::Tls;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
 
 /// How often the files are compared with those that were read.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// The authority that `farrier tls init` makes, beside the server's certificate.
+const CA_FILE: &str = "ca.pem";
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The files of one moment.
@@ -169,9 +175,52 @@ fn read_all<T: PemObject>(section: &str, field: &str, path: &Path) -> Result<Vec
 
 fn read_key(section: &str, path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let wrong = |why: String| format!("{section}.key {}: {why}", path.display());
-    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let mut pem = Zeroizing::new(Vec::new());
+    let opened = File::open(path).and_then(|mut file| {
+        let found = file.metadata()?;
+        file.read_to_end(&mut pem)?;
+        Ok(found)
+    });
+    let found = opened.map_err(|error| wrong(error.to_string()))?;
+    check_key_mode(found.mode(), found.uid(), path).map_err(wrong)?;
     PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|error| wrong(format!("there is no private key in it as PEM: {error}")))
+}
+
+/// The file with the authority of the server's certificate, if it is here: `farrier tls init`
+/// writes it beside the certificate, and the authority of the clients may be the same.
+pub(crate) fn authority_file(files: &Tls) -> Option<PathBuf> {
+    let beside = files.certificate.with_file_name(CA_FILE);
+    [beside, files.client_ca.clone()].into_iter().find(|file| is_authority_of(file, files))
+}
+
+fn is_authority_of(file: &Path, files: &Tls) -> bool {
+    let read = |path: &Path| read_all::<CertificateDer<'static>>("tls", "certificate", path);
+    let (Ok(authorities), Ok(shown)) = (read(file), read(&files.certificate)) else { return false };
+    let Some((own, others)) = shown.split_first() else { return false };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(authorities);
+    let algorithms = ring::default_provider().signature_verification_algorithms.all;
+    ParsedCertificate::try_from(own).is_ok_and(|own| {
+        let now = UnixTime::now();
+        verify_server_cert_signed_by_trust_anchor(&own, &roots, others, now, algorithms).is_ok()
+    })
+}
+
+/// Refuses a key that other users can read. A group may read the key of root, as Debian's group
+/// `ssl-cert` does: only root decides who is in it.
+fn check_key_mode(mode: u32, owner: u32, path: &Path) -> Result<(), String> {
+    const ROOT: u32 = 0;
+    let foreign = if owner == ROOT { 0o037 } else { 0o077 };
+    if mode & foreign == 0 {
+        return Ok(());
+    }
+    let (mode, path) = (mode & 0o777, path.display());
+    let instead = match owner {
+        ROOT => format!("chmod 640 {path}"),
+        _ => format!("chmod 600 {path}"),
+    };
+    Err(format!("it has the mode {mode:o}, so other users can read or change it; type {instead}"))
 }
 
 /// The verifier of client certificates; None: no authority is configured.
@@ -210,4 +259,33 @@ fn client_verifier(
         wrong(field, path, &error)
     })?;
     Ok(Some(verifier))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_group_of_root_may_read_a_key() {
+        let path = Path::new("/etc/farrier/server.key");
+        for (mode, owner, allowed) in [
+            (0o100_600, 1000, true),
+            (0o100_400, 1000, true),
+            (0o100_640, 1000, false),
+            (0o100_604, 1000, false),
+            (0o100_644, 1000, false),
+            (0o100_602, 1000, false),
+            (0o100_640, 0, true),
+            (0o100_600, 0, true),
+            (0o100_660, 0, false),
+            (0o100_644, 0, false),
+        ] {
+            let checked = check_key_mode(mode, owner, path);
+            assert_eq!(checked.is_ok(), allowed, "{mode:o} of {owner}: {checked:?}");
+            if let Err(message) = checked {
+                assert!(message.contains("type chmod 6"), "{message}");
+                assert!(message.ends_with("/etc/farrier/server.key"), "{message}");
+            }
+        }
+    }
 }

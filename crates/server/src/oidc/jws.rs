@@ -135,7 +135,7 @@ fn decode(part: &str) -> Result<Vec<u8>, OidcError> {
     URL_SAFE_NO_PAD.decode(part).map_err(|_| OidcError::Malformed("a part of it is no base64url"))
 }
 
-fn object(part: &str) -> Result<UniqueObject, OidcError> {
+pub(super) fn object(part: &str) -> Result<UniqueObject, OidcError> {
     let wrong = OidcError::Malformed("a part of it is no JSON object with unique names");
     serde_json::from_slice(&decode(part)?).map_err(|_| wrong)
 }

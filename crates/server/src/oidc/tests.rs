@@ -392,3 +392,33 @@ async fn a_refusal_tells_the_client_little() {
     });
     closed.provider.authenticate(&closed.token(json!({})), now).await.unwrap_err();
 }
+
+/// The corpus of the fuzz target has tokens of every algorithm that is accepted, and of others.
+#[test]
+fn the_corpus_has_tokens_that_are_accepted_and_refused() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/jwt");
+    let mut algorithms = Vec::new();
+    let mut refused = 0;
+    for input in std::fs::read_dir(corpus).unwrap() {
+        let path = input.unwrap().path();
+        let (token, name) = (std::fs::read_to_string(&path).unwrap(), path.file_name().unwrap());
+        let read = super::untrusted::read_token(&token);
+        match name.to_str().unwrap().split_once('_').unwrap() {
+            ("accepted", _) => {
+                assert_eq!(read.unwrap().principal.user, "oidc:ada", "{name:?}");
+                algorithms.extend(JwsAlgorithm::ALL.into_iter().filter(|algorithm| {
+                    ParsedToken::parse(&token, std::slice::from_ref(algorithm)).is_ok()
+                }));
+            }
+            ("refused", _) => {
+                read.expect_err(name.to_str().unwrap());
+                refused += 1;
+            }
+            _ => assert!(KeySet::parse(token.as_bytes()).is_ok(), "{name:?}"),
+        }
+    }
+    for algorithm in JwsAlgorithm::ALL {
+        assert!(algorithms.contains(&algorithm), "{}", algorithm.as_str());
+    }
+    assert!(refused >= 15, "{refused}");
+}
