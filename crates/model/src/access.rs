@@ -23,7 +23,7 @@ use crate::text;
 use crate::time::Timestamp;
 use std::fmt;
 
-/// How a caller proved its identity.
+/// Method by which a caller proved its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthMethod {
     /// An API token.
@@ -94,7 +94,7 @@ impl AccessPolicy {
         })
     }
 
-    /// Whether a valid token has the permission admin.
+    /// True if a valid token has the permission admin.
     pub fn has_administrator(&self, tokens: &[TokenRecord], now: Timestamp) -> bool {
         let api = tokens.iter().filter(|token| token.kind == TokenKind::Api);
         let mut valid = api.filter(|token| token.state(now) == TokenState::Valid);

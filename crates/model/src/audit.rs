@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 /// The number of objects that an entry names.
 pub const MAX_OBJECTS: usize = 100;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditOutcome {
     Accepted,

@@ -417,7 +417,7 @@ impl Host {
     }
 }
 
-/// Whether the run was canceled and has no failure of its own.
+/// True if the run was canceled and has no failure of its own.
 fn was_canceled(run: &Run) -> bool {
     run.phase() == RunPhase::Canceled && run.progress.failure.is_none()
 }

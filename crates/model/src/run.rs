@@ -387,7 +387,7 @@ impl Run {
         RunType::NODES.contains(&self.spec.run_type)
     }
 
-    /// What the call that this commit intends takes from the target. None for a call that starts
+    /// Impact on the target of the call that this commit intends. None for a call that starts
     /// nothing, and for the runs of a node, whose stages move it themselves.
     pub fn intended_impact(&self) -> Option<Impact> {
         let step = self.progress.current()?;

@@ -66,7 +66,7 @@ pub struct Explanation {
     pub health: Vec<String>,
     /// Facts that prevent nothing and that an operator should know.
     pub notes: Vec<String>,
-    /// Who requested the operation in question, and when.
+    /// Requester of the operation in question, and the time of the request.
     pub requested_by: String,
     /// A destructive effect on the object has an unknown outcome.
     pub may_be_damaged: bool,

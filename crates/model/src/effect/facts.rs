@@ -228,8 +228,8 @@ impl<'a> EffectFacts<'a> {
     }
 }
 
-/// What a stage writes to the disk. Undoing an installation releases the machine; its intent has
-/// cleared the record already.
+/// Content that a stage writes to the disk. Undoing an installation releases the machine; its
+/// intent has cleared the record already.
 const fn stage_disk(stage: NodeStage, site: Option<&SiteId>) -> Option<DiskContent<'_>> {
     match (stage.installs(), stage.releases()) {
         (true, _) => Some(DiskContent::SiteImage(site)),

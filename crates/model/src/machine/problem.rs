@@ -1,4 +1,4 @@
-//! What is wrong with a machine at rest that its effective state does not say: IDLE and MAINTENANCE
+//! Problems of a machine at rest that its effective state does not show: IDLE and MAINTENANCE
 //! are what its operator intends, not what is observed.
 
 use super::view::EffectiveState;

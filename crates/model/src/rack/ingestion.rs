@@ -150,8 +150,8 @@ impl Rack {
         Some(RackDecision::change(Self { not_ingested: left, ..self.clone() }, note))
     }
 
-    /// What follows when a device of the rack is added, moved or removed. `there`: the devices that
-    /// stand in it then.
+    /// Describes the reaction to a device that is added to the rack, moved or removed. `there`: the
+    /// devices that stand in it then.
     pub fn predict_rediscovery(&self, there: Counts) -> String {
         let id = &self.head.id;
         let waits = match self.spec.expected.missing_from(there) {

@@ -10,10 +10,10 @@ use crate::lifecycle::Lifecycle;
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
-/// What is known about a rack beside its record.
+/// Facts about a rack that its record does not hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RackContext<'a> {
-    /// What its lifecycle waits for.
+    /// The condition that its lifecycle waits for.
     pub waits_for: &'a str,
     /// The machines that it has not ingested.
     pub left_out: &'a [NotIngested],

@@ -21,7 +21,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => RefusalKind::$kind,)* }
             }
 
-            /// What it means, and what to do about it, in the words of docs/api-errors.md.
+            /// Meaning and remedy, in the words of docs/api-errors.md.
             pub const fn help(self) -> (&'static str, &'static str) {
                 match self { $(Self::$variant => ($means, $advice),)* }
             }
