@@ -102,7 +102,7 @@ impl RowKind {
         }
     }
 
-    /// How rows of this kind are read and moved.
+    /// The tables and columns from which rows of this kind are read and moved.
     #[expect(clippy::too_many_lines, reason = "a table: one row per kind")]
     pub(crate) const fn layout(self) -> RowLayout {
         match self {
@@ -221,7 +221,7 @@ impl fmt::Display for RowKind {
 /// A health report has two key columns.
 const HEALTH_KEY: &str = "object_id || '/' || source";
 
-/// How the rows of one kind are read and moved.
+/// The tables and columns from which the rows of one kind are read and moved.
 pub(crate) struct RowLayout {
     from: &'static str,
     /// The SQL of the key.
