@@ -103,7 +103,7 @@ impl Created {
         Ok(())
     }
 
-    /// What the request would do; none if it creates no run.
+    /// The actions of the request, for its approval; none if it creates no run.
     fn proposal(&self) -> Option<Proposal> {
         let runs: Vec<&Run> = self.0.iter().map(|(run, _)| run).collect();
         proposal::of_runs(&runs)

@@ -41,8 +41,8 @@ use store::{
 
 /// The state of the entry about a refused request in a history.
 const REFUSED: &str = "refused";
-/// How many of a machine's newest runs are searched for the failure that needs intervention, and
-/// for the last one that was to write its disk.
+/// The number of a machine's newest runs that are searched for the failure that needs intervention,
+/// and for the last one that was to write its disk.
 const MAX_RUNS_BACK: i64 = 20;
 
 /// The objects that an id refers to.

@@ -49,7 +49,7 @@ pub(crate) async fn hold_devices(
     Ok(())
 }
 
-/// Whether the record is the device itself. Hosts and nodes are not: their device is a machine.
+/// True if the record is the device itself. Hosts and nodes are not: their device is a machine.
 fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     let kind = match record.kind {
         SubjectKind::Rack => Some(TargetKind::Rack),
@@ -60,7 +60,7 @@ fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     kind == Some(target.kind) && record.id == target.id
 }
 
-/// Whether the parent of a child run holds its device for it. The device stays locked until the
+/// True if the parent of a child run holds its device for it. The device stays locked until the
 /// transaction ends.
 pub(crate) async fn is_held_by_parent(tx: &mut Tx, run: &Run) -> Result<bool> {
     let Some(parent) = &run.spec.parent_run else { return Ok(false) };

@@ -167,7 +167,7 @@ impl ShelfMaintenance {
     }
 }
 
-/// What a request would do; none if nothing is left to do.
+/// The actions of a request, for its approval; none if nothing is left to do.
 fn proposal(request: &PowerChangeRequest, foreseen: &PowerChangePreview) -> Option<Proposal> {
     if foreseen.accepted.is_empty() {
         return None;

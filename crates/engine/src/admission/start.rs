@@ -207,7 +207,7 @@ impl StartRun {
         Ok(Run { spec, progress, version: 1 })
     }
 
-    /// Whether this request made the run.
+    /// True if this request made the run.
     fn made(&self, run: &Run) -> bool {
         let start = &self.start;
         let spec = &run.spec;

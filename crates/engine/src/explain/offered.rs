@@ -22,7 +22,7 @@ use store::StoreError;
 /// The command that reads the hardware of a machine.
 const INSPECT: &str = "farrier machine inspect ";
 
-/// How many of the commands of an explanation are asked about.
+/// The commands of an explanation that are checked with a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
     All,

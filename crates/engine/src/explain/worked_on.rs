@@ -1,5 +1,5 @@
-//! What the operations on nodes mean for their rank, and which operation took the machine of a node
-//! down.
+//! The effect of operations on the rank of their nodes, and the operation that took the machine of
+//! a node down.
 
 use super::readable;
 use model::id::RunId;
@@ -20,7 +20,7 @@ pub(crate) async fn operation_down(tx: &mut Tx, node: &Node) -> Result<Option<Ru
     Ok(parent.filter(|parent| !parent.ended()).or(Some(run)))
 }
 
-/// What the operations on each node mean for its rank, by the id of the node.
+/// The effect of the operations on the rank of each node, by the id of the node.
 pub(super) async fn work_on_nodes(
     tx: &mut Tx,
     nodes: &[Node],

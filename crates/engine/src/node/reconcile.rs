@@ -268,7 +268,7 @@ fn upstream_of(
     Some(observed.get(node.system_id.as_str()).map_or_else(absent, |one| one.upstream.clone()))
 }
 
-/// Whether this state was first observed less than `apart` ago.
+/// True if this state was first observed less than `apart` ago.
 fn is_recent_observation(
     node: &Node,
     now_seen: &MaasObservation,
@@ -357,8 +357,8 @@ impl Change {
     }
 }
 
-/// Whether an operation holds the node's machine, or that is unknown. The machine is locked, so
-/// that no run begins while the node returns to service.
+/// True if an operation holds the node's machine, or if that is unknown. The machine is locked,
+/// so that no run begins while the node returns to service.
 async fn is_machine_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),

@@ -256,7 +256,7 @@ impl MaintenanceAdmission {
         run
     }
 
-    /// Whether an earlier run was created by an equal request.
+    /// True if an earlier run was created by an equal request.
     fn is_request_of(&self, run: &Run) -> bool {
         let start = &self.start;
         let parent = self.restart_of.as_ref().map(|restart| &restart.of);

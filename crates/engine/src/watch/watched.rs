@@ -40,13 +40,13 @@ pub trait Watched: Send + Sync + Sized + 'static {
 
     fn id(&self) -> &str;
 
-    /// Whether a text is an id of this kind.
+    /// True if a text is an id of this kind.
     fn is_id(text: &str) -> bool;
 
     /// The time of the last change, for the snapshot.
     fn snapshot_time(&self) -> Timestamp;
 
-    /// Whether the object counts as deleted although its record stays.
+    /// True if the object counts as deleted although its record stays.
     fn is_deleted(&self) -> bool {
         false
     }
