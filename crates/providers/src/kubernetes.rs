@@ -53,9 +53,10 @@ const MAX_NAME_BYTES: usize = 253;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long one request may take, the connection included.
+    /// The time limit of one request, the connection included.
     pub deadline: Duration,
-    /// How long a refused login is repeated before it counts, if the server says that it is ready.
+    /// The time for which a refused login is repeated before it counts, if the server says that it
+    /// is ready.
     pub refusal_grace: Duration,
     /// The folder of tokens that are renewed by other means. None: no kubeconfig may name a file.
     pub token_folder: Option<PathBuf>,

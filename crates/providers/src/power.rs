@@ -80,7 +80,7 @@ pub enum PowerDecision {
 pub struct PowerTimeouts {
     /// For a graceful shutdown. Zero: it is not tried.
     pub graceful: Duration,
-    /// Whether the power is forced off when the shutdown takes too long.
+    /// True if the power is forced off when the shutdown takes too long.
     pub force: bool,
     /// For the power state to follow a forced off or a start.
     pub change: Duration,
@@ -133,7 +133,7 @@ pub fn timeouts_for(
     }
 }
 
-/// Whether the next decision depends on the timeouts: the machine is on and is to be switched off.
+/// True if the next decision depends on the timeouts: the machine is on and is to be switched off.
 pub const fn needs_timeouts(goal: PowerGoal, stage: PowerStage, observed: PowerState) -> bool {
     match (goal, stage, observed) {
         (PowerGoal::On, _, _) | (_, _, PowerState::Off) => false,
@@ -274,7 +274,7 @@ fn wait(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts, name: &str) -
 
 /// Between two reads of the power state.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a worker records that it watches the power state.
+/// The interval at which a worker records that it watches the power state.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest gap between two recorded reads. No person switches a machine off and on within it.
 pub(crate) const MAX_WATCH_GAP: Duration = Duration::from_secs(30);

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 /// For name resolution and for the TCP connection.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many addresses, and how many unhealthy components, are named.
+/// The most addresses, and the most unhealthy components, that are named.
 const MAX_NAMED: usize = 5;
 
 impl Datacenter {

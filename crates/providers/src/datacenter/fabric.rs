@@ -26,7 +26,7 @@ pub struct FabricTimeouts {
     pub poll_interval: Duration,
     /// A command without effect is repeated after this time.
     pub repeat_after: Duration,
-    /// How long a switch may take to reach the goal.
+    /// The time that a switch has to reach the goal.
     pub limit: Duration,
 }
 

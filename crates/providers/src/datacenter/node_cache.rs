@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// How many clusters are cached.
+/// The most clusters that are cached.
 const MAX_CLUSTERS: usize = 1_024;
 
 pub type Nodes = BTreeMap<String, Node>;

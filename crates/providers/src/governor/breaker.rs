@@ -25,7 +25,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// How long the circuit stays open from now on.
+    /// The time that the circuit stays open from now on.
     pub fn open_for(&self, now: Instant) -> Option<Duration> {
         let left = self.open_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)

@@ -66,7 +66,7 @@ impl Endpoint {
         Peer { protocol, host: self.host.clone(), port: self.port }
     }
 
-    /// Whether the authority of a URL is this host and port.
+    /// True if the authority of a URL is this host and port.
     pub(crate) fn is_at(&self, authority: &str) -> bool {
         let default_port = if self.tls { HTTPS_PORT } else { HTTP_PORT };
         host_and_port(authority).is_some_and(|(host, port)| {

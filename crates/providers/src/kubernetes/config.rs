@@ -202,7 +202,7 @@ fn current_user(config: &Kubeconfig) -> Result<&UserEntry> {
     config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
-/// What to do instead of a program that fetches a token.
+/// The advice in place of a program that fetches a token.
 const INSTEAD_OF_PROGRAM: &str = "Farrier starts no programs for a login. Give it a user of its own: \
     kubectl apply -f deploy/kubernetes-rbac.yaml, then put the token of \
     `kubectl create token farrier -n farrier` or a client certificate into the kubeconfig";

@@ -33,7 +33,7 @@ pub(super) enum AuthMethod {
 #[derive(Clone)]
 pub(super) struct Session {
     token: HeaderValue,
-    /// Where the session is deleted; some devices do not tell.
+    /// The path at which the session is deleted; some devices do not report it.
     path: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use model::retry::fnv1a;
 use model::time::Timestamp;
 use std::time::Duration;
 
-/// How many characters of a command are echoed.
+/// The most characters of a command that are echoed.
 const MAX_ECHO: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

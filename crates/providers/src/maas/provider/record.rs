@@ -295,7 +295,7 @@ fn architecture(labels: &Labels) -> String {
     format!("{name}/generic")
 }
 
-/// Whether MAAS has other power settings than desired.
+/// True if MAAS has other power settings than desired.
 fn power_differs(desired: &PowerConfig, now: &BTreeMap<String, SecretString>) -> bool {
     let (PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) = desired else { return false };
     let is = |name: &str| now.get(name).map_or("", |value| value.expose_secret());

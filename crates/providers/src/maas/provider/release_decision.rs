@@ -208,7 +208,7 @@ impl CallContext<'_> {
     }
 }
 
-/// Whether disks erase themselves, and whether only their ends are written.
+/// The flags of MAAS: disks erase themselves, and only their ends are written.
 const fn erase_flags(how: EraseMethod) -> (Option<bool>, Option<bool>) {
     match how {
         EraseMethod::Default => (None, None),

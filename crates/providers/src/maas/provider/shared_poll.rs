@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-/// How many machines one request names, so that its URL stays short enough.
+/// The most machines that one request names, so that its URL stays short enough.
 const MAX_NAMED: usize = 200;
 
 /// The waits at one region.
