@@ -60,7 +60,7 @@ struct AuthLayer {
     oidc: Option<Arc<OidcProvider>>,
 }
 
-/// What a request is for.
+/// The resource that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource {
     Open,
@@ -165,8 +165,8 @@ impl AuthLayer {
         shown: Option<&PeerCertificates>,
     ) -> Result<Caller, Refusal> {
         let page = resource == Resource::Page;
-        // What a client sends on purpose goes before the certificate of its connection, also when
-        // it is refused: a wrong token never turns into another user.
+        // An identity that a client sends on purpose goes before the certificate of its connection,
+        // also when it is refused: a wrong token never turns into another user.
         match (bearer(headers)?, session(headers).filter(|_| page), shown) {
             (Some(token), _, _) => self.bearer_caller(token).await,
             (None, Some(cookie), _) => self.access.authenticate(cookie, TokenKind::Session).await,
@@ -262,7 +262,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
-/// Whether a token has the form of a signed JSON Web Token: its header begins with `{"`.
+/// True if a token has the form of a signed JSON Web Token: its header begins with `{"`.
 fn is_web_token(token: &str) -> bool {
     token.starts_with("eyJ") && token.contains('.')
 }

@@ -40,7 +40,7 @@ pub(crate) struct ConsolePages {
     pub access: AccessControl,
     pub audit: AuditLog,
     pub oidc: Option<Arc<OidcProvider>>,
-    /// Whether the listener has TLS.
+    /// True if the listener has TLS.
     pub secure: bool,
 }
 

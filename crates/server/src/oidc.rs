@@ -86,7 +86,7 @@ fn equal_secrets(one: &str, other: &str) -> bool {
     Sha256::digest(one.as_bytes()) == Sha256::digest(other.as_bytes())
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum KeySource {
     File(PathBuf),
@@ -394,7 +394,7 @@ impl OidcProvider {
         verified.map_err(|error| format!("its ID token is not accepted: {error}"))
     }
 
-    /// Whether the provider that leads a browser back is this one (RFC 9207).
+    /// True if the provider that leads a browser back is this one (RFC 9207).
     pub fn is_issuer(&self, issuer: &str) -> bool {
         issuer == self.rules.issuer
     }

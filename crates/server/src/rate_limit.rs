@@ -29,7 +29,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// A bucket counts thousandths of a request.
 const REQUEST: u64 = 1_000;
 
-/// How many requests are allowed.
+/// The rate and the burst of requests that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rate {
     per_second: u64,
@@ -66,7 +66,7 @@ fn session_key(session: &str) -> SessionKey {
     Sha256::digest(session.as_bytes()).into()
 }
 
-/// What a request was counted against.
+/// The bucket that a request was counted against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Charge {
     Peer,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const FACILITY: u8 = 13;
 const NOTICE: u8 = 5;
 const INFORMATIONAL: u8 = 6;
-/// How long a connection, or a message in it, may take.
+/// The time limit of a connection, and of a message in it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address of a receiver.
@@ -133,7 +133,7 @@ impl SyslogSink {
         Ok(())
     }
 
-    /// Whether the receiver still reads what was sent. A connection that has ended is closed.
+    /// Checks that the receiver still reads. A connection that has ended is closed.
     pub fn check(&mut self) -> Result<(), SinkError> {
         let Some(connection) = &self.connection else { return Ok(()) };
         connection.check().inspect_err(|_| self.connection = None)

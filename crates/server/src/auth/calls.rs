@@ -1,4 +1,4 @@
-//! What each call of the API needs. A call without a row is denied, and fails the tests.
+//! The permissions of each call of the API. A call without a row is denied, and fails the tests.
 
 use super::reach::{Reach, reach_of};
 use engine::access::Caller;
@@ -57,7 +57,7 @@ impl Needs {
         }
     }
 
-    /// Whether a caller with these permissions may make the call, as far as this layer decides.
+    /// True if a caller with these permissions may make the call, as far as this layer decides.
     #[cfg(test)]
     fn allows(self, granted: PermissionSet) -> bool {
         match self {

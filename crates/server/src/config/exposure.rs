@@ -38,7 +38,8 @@ impl Config {
         }
     }
 
-    /// What everybody in a network can do to this server, one line for each listener.
+    /// Warnings, one line for each listener, about the rights that it gives to any host in a
+    /// network.
     pub fn exposure_warnings(&self) -> Vec<String> {
         self.plain_listeners().into_iter().map(PlainListener::warning).collect()
     }

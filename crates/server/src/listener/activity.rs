@@ -1,4 +1,4 @@
-//! What a connection does: the requests in progress, and since when it waits for its peer.
+//! The activity of a connection: its requests in progress, and the start of its wait for the peer.
 //!
 //! The stream and the bodies are wrapped, because the HTTP library has no limit for the bytes
 //! before a request, for a kept connection without one, or for a peer that stops in the middle.
@@ -126,7 +126,8 @@ impl Drop for RequestInFlight {
 pub(super) struct ObservedStream<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// How many bytes of the preface of HTTP/2 have come; None: it is something else.
+    /// The number of bytes of the preface of HTTP/2 that have arrived; None: the protocol is
+    /// another one.
     preface: Option<usize>,
 }
 

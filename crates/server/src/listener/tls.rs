@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// How often the files are compared with those that were read.
+/// The interval at which the files are compared with those that were read.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -58,7 +58,7 @@ impl ServerTls {
         updates
     }
 
-    /// Whether the present files accept a client certificate that was accepted before.
+    /// True if the present files accept a client certificate that was accepted before.
     pub fn accepts(&self, shown: &[CertificateDer<'_>]) -> bool {
         let clients = self.0.borrow().clients.clone();
         let (Some(clients), Some((own, others))) = (clients, shown.split_first()) else {

@@ -37,12 +37,12 @@ impl SpaceLimits {
     }
 }
 
-/// What the files in the folder take.
+/// The space that the files in the folder take.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Usage {
     /// The lengths of all files, with the full lengths of incomplete ones.
     bytes: u64,
-    /// How much of the incomplete files is not on the disk yet.
+    /// The part of the incomplete files that is not on the disk yet.
     unwritten_bytes: u64,
 }
 
