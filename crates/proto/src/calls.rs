@@ -49,7 +49,7 @@ pub struct RequestField {
 const NO_OBJECTS: [&str; 4] = ["request_id", "plan_id", "firmware_id", "alert_ids"];
 
 impl RequestField {
-    /// Whether the field names an object of the fleet, or several.
+    /// True if the field names an object of the fleet, or several.
     pub fn names_an_object(&self) -> bool {
         let name = self.name.as_str();
         let id = name == "id" || name.ends_with("_id") || name.ends_with("_ids");
