@@ -67,7 +67,7 @@ pub fn read_output(command: &mut Command, next: &str) -> Result<String, Failure>
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program ran and succeeded. Its output is discarded.
+/// True if a program ran and succeeded. Its output is discarded.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
