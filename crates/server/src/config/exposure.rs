@@ -38,8 +38,8 @@ impl Config {
         }
     }
 
-    /// Warnings, one line for each listener, about the rights that it gives to any host in a
-    /// network.
+    /// The warnings at the start of the server: one line for each listener without TLS that other
+    /// hosts can reach.
     pub fn exposure_warnings(&self) -> Vec<String> {
         self.plain_listeners().into_iter().map(PlainListener::warning).collect()
     }
