@@ -34,7 +34,7 @@ pub const CLASSES: PermissionSet = PermissionSet::of(&[
     Permission::Execute,
 ]);
 
-/// Which requests need a second person.
+/// The rules that say which requests need a second person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApprovalPolicy {
     /// Empty: none.
@@ -418,7 +418,7 @@ pub fn judge(found: &[Approval], proposal: &Proposal, now: Timestamp) -> Approva
     ApprovalVerdict::Request(earlier.and_then(|one| describe_earlier(one, proposal, now)))
 }
 
-/// Why an earlier approval of the same request id does not cover a request.
+/// The reason why an earlier approval of the same request id does not cover a request.
 fn describe_earlier(earlier: &Approval, proposal: &Proposal, now: Timestamp) -> Option<String> {
     let id = &earlier.id;
     match earlier.state(now) {

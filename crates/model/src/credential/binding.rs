@@ -1,8 +1,9 @@
 //! The peers that a credential may be sent to.
 //!
-//! A credential is bound when it is set. Whoever may edit the address of a machine or a site can
-//! make Farrier log in elsewhere; the binding keeps the secret from being sent there. A host name
-//! is resolved after this decision, so the decision says which addresses may then be connected to.
+//! A credential is bound when it is set. A user who may edit the address of a machine or a site
+//! can make Farrier log in elsewhere; the binding keeps the secret from being sent there. A host
+//! name is resolved after this decision, so the decision says which addresses may then be connected
+//! to.
 
 use crate::fault::{Fault, FaultCode};
 use crate::id::SiteId;
@@ -320,7 +321,7 @@ impl AllowedAddresses {
     }
 }
 
-/// Why a credential may not be sent to a peer.
+/// The reason why a credential may not be sent to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerRefusal {
     NotBound,

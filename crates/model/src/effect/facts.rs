@@ -59,7 +59,7 @@ impl fmt::Display for DiskContent<'_> {
     }
 }
 
-/// Which component carries an effect out.
+/// The component that executes an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Executor<'a> {
     /// The provider of the machine or device.

@@ -95,8 +95,8 @@ impl FaultCode {
             Self::EvictionBlocked => &[DrainWithOptions, RETRY, RERUN, Logs],
             Self::ClusterUnreachable | Self::NotInCluster => &[CheckCluster, RETRY, RERUN, Logs],
             Self::CommissioningFailed => &[RERUN, RETRY, Logs],
-            // A peer that cannot be reached may come back. The page tells how a node is removed
-            // without it; that is never offered.
+            // An unreachable MAAS may come back. The fault's page describes how a node is removed
+            // without it; the command is never offered.
             Self::MaasUnreachable => &[ShowSite, RETRY, RERUN],
             Self::AgentSilent => &[ShowNode, RETRY, RERUN],
             Self::SeedFailed => &[ShowSite, RETRY, RESTART_CLEAN],

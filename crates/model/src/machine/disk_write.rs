@@ -100,7 +100,7 @@ impl DiskWrite {
         self.has_begun() && !self.outcome_unknown
     }
 
-    /// Why the machine is not provisioned.
+    /// The reason why the machine is not provisioned.
     fn observation(&self, at_work: bool) -> ConditionObservation {
         let Self { content, percent, key, outcome_unknown, before: _ } = self;
         let run = key.run();

@@ -28,8 +28,8 @@ impl FailedImaging {
 }
 
 impl Machine {
-    /// Records the end of a run that was to write the disk. A node tells the failures of its own
-    /// runs.
+    /// Records the end of a run that was to write the disk. A node reports the failures of its
+    /// own runs.
     pub fn record_imaging(&mut self, run: &Run) {
         let ended = run.progress.finished_at.filter(|_| run.ended() && writes_disk(run));
         let Some(since) = ended else { return };

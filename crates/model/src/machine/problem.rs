@@ -16,14 +16,14 @@ pub enum MachineProblem<'a> {
     Unreachable(&'a Condition),
     /// It is meant to be in service, and its BMC does not answer or refuses the login.
     BmcUnreachable(&'a Condition),
-    /// Its next boot may be from the network, although nothing works on it.
+    /// Its next boot may be from the network, although no operation holds it.
     NetworkBoot(&'a NetworkBoot),
     /// It is meant to be in service, and its last reimage failed.
     FailedImaging(&'a FailedImaging),
 }
 
 impl Machine {
-    /// The worst problem of a machine that nothing works on. A state that calls for an operator by
+    /// The worst problem of a machine that no operation holds. A state that asks for an operator by
     /// itself has none.
     pub fn problem(&self) -> Option<MachineProblem<'_>> {
         let lost = |condition| self.conditions.get(condition).filter(|known| !known.status);
@@ -57,7 +57,7 @@ impl Machine {
         observed && self.conditions.get(ConditionType::Provisioned).is_none()
     }
 
-    /// Since when the problem lasts.
+    /// The time since which the problem lasts.
     pub fn problem_since(&self, problem: MachineProblem<'_>) -> Timestamp {
         match problem {
             MachineProblem::UnfinishedDisk(_) => {

@@ -1,4 +1,4 @@
-//! Which machines lose power or the fabric when power shelves are switched off.
+//! Finds the machines that lose power or the fabric when power shelves are switched off.
 //!
 //! If the feeds of a device are known, they decide. For the other devices it is not known which
 //! shelf feeds which: if another shelf of the rack stays on, none of them counts as affected; if

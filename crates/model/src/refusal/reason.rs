@@ -5,7 +5,7 @@ use std::fmt;
 
 macro_rules! reasons {
     ($($variant:ident = $word:literal, $kind:ident, $means:literal, $advice:literal;)*) => {
-        /// Why a request was refused.
+        /// The reason why a request was refused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Reason { $($variant,)* }
 
