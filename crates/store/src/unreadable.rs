@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The rows of one query of a check.
+/// The number of rows that one query of a check reads.
 const BATCH: i64 = 500;
 
 /// The kinds of rows that are decoded. Events, logs and checkpoints are not among them: an event
@@ -324,7 +324,7 @@ impl<T> Listed<T> {
     }
 }
 
-/// The unreadable rows that this process has met. All clones of a store share it.
+/// The unreadable rows that this process has found. All clones of a store share it.
 #[derive(Debug, Clone, Default)]
 pub struct UnreadableRows(Arc<Mutex<BTreeMap<(RowKind, String), String>>>);
 
