@@ -45,7 +45,7 @@ pub struct AccessControl {
     clock: Clock,
     random: Random,
     snapshot: Arc<watch::Sender<Arc<Snapshot>>>,
-    /// When an unknown token last led to a comparison.
+    /// The time when an unknown token last led to a comparison.
     compared: Arc<Mutex<Option<Instant>>>,
 }
 

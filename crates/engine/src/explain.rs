@@ -195,7 +195,8 @@ pub struct Explained {
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
     pub claimed_by: Option<String>,
-    /// Why calls of the provider are degraded, such as failures in a row or an open circuit.
+    /// The reason why calls of the provider are degraded, such as failures in a row or an open
+    /// circuit.
     pub degraded_reason: Option<String>,
 }
 

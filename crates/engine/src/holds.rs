@@ -1,5 +1,4 @@
-//! Which run holds a device. A hold belongs to a run; a claim belongs to a worker and is something
-//! else.
+//! The hold of a run on a device. A claim is something else: a worker has it on a run.
 //!
 //! A machine, a switch and a power shelf each name the run that holds them. A run on a rack holds
 //! every device in its scope, all or none; its child runs work under that hold. The commit that

@@ -55,7 +55,7 @@ pub struct HostView {
     pub host: Host,
     /// The comparison of installed and desired firmware.
     pub check: FirmwareCheck,
-    /// Why the machine would refuse an upgrade now.
+    /// The reason why the machine would refuse an upgrade now.
     pub gate: Option<Refusal>,
     pub explanation: Option<Explanation>,
     /// The time of the next automatic retry after a failure.

@@ -82,7 +82,7 @@ impl Racks {
             .await
     }
 
-    /// Why a rack is as it is.
+    /// The reason why a rack is as it is.
     pub(crate) async fn explain(&self, id: &RackId) -> Result<Explained> {
         let view = self.get(id).await?;
         let now = self.0.now();

@@ -51,7 +51,7 @@ pub(crate) struct SchedulerState {
     /// The number of them that are parents and only wait for their children.
     waiting: AtomicUsize,
     work_signal: Notify,
-    /// When the last successful renewal began.
+    /// The time when the last successful renewal began.
     renewed_at: Mutex<Instant>,
 }
 

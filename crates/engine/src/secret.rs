@@ -67,7 +67,7 @@ pub struct CredentialInfo {
     pub login: String,
     pub version: i64,
     pub updated_at: Timestamp,
-    /// When a kubeconfig expires, where it says so.
+    /// The time when a kubeconfig expires, where it says so.
     pub expires_at: Option<Timestamp>,
     /// The peers that its secret may be sent to.
     pub policy: CredentialPolicy,

@@ -37,7 +37,7 @@ const DATABASE_RETRY: Duration = Duration::from_millis(250);
 const MAX_COMMIT_CONFLICTS: u32 = 5;
 const MAX_DATABASE_RETRY: Duration = Duration::from_secs(5);
 
-/// Why a turn ended before the run was idle.
+/// The reason why a turn ended before the run was idle.
 enum TurnEnd {
     /// Another worker has claimed the run.
     ClaimLost,

@@ -1,4 +1,4 @@
-//! Which commands are offered: only those that would be accepted now.
+//! The commands that an explanation offers: only those that would be accepted now.
 
 use crate::Engine;
 use crate::admission::StartRequest;

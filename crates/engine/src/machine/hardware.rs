@@ -35,7 +35,7 @@ pub const MAX_LOG: usize = 500;
 /// Machines per page.
 const PAGE: i64 = 500;
 
-/// Why a query failed.
+/// The reason why a query failed.
 #[derive(Debug)]
 pub enum HardwareError {
     Store(StoreError),

@@ -15,7 +15,7 @@ use store::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviewedStage {
     pub stage: String,
-    /// Why the stage is skipped; none: it would run.
+    /// The reason why the stage is skipped; none: it would run.
     pub adopted: Option<String>,
 }
 

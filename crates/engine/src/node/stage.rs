@@ -187,7 +187,7 @@ impl Nodes {
         }
     }
 
-    /// Why the stage needs no task. A task that exists already is waited for.
+    /// The reason why the stage needs no task. A task that exists already is waited for.
     async fn needless(&self, work: &StageContext, key: &EffectKey) -> FaultResult<Option<String>> {
         if self.task_now(key).await?.is_some() {
             return Ok(None);

@@ -31,7 +31,7 @@ pub struct RunPreview {
     pub steps: Vec<PreviewedStep>,
     /// Sentences about the gates that are passed, the effect in progress and the adopted steps.
     pub notes: Vec<String>,
-    /// Why the run would fail at once.
+    /// The reason why the run would fail at once.
     pub would_fail: Option<String>,
 }
 
