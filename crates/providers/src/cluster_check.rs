@@ -22,7 +22,7 @@ pub struct ClusterReport {
     pub version: String,
     /// The name of our user there.
     pub user: String,
-    /// When the credential expires, where it says so.
+    /// The time when the credential expires, where it says so.
     pub expires_at: Option<Timestamp>,
     pub findings: Vec<ClusterFinding>,
 }

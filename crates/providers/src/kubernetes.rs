@@ -107,7 +107,8 @@ impl Cluster {
         Ok(Self { credential: Some(name.into()), ..made })
     }
 
-    /// When the token or the client certificate of the kubeconfig expires, where it says so.
+    /// The time when the token or the client certificate of the kubeconfig expires, where it says
+    /// so.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
     }
@@ -216,7 +217,7 @@ pub fn server(text: &SecretString) -> Option<Peer> {
     config::server(text)
 }
 
-/// When a stored kubeconfig expires, where it says so.
+/// The time when a stored kubeconfig expires, where it says so.
 pub fn expiry(text: &SecretString) -> Option<Timestamp> {
     config::expiry(text)
 }

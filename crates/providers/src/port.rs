@@ -233,7 +233,8 @@ pub trait Provider: Send + Sync {
         Ok(None)
     }
 
-    /// Why calls to the machine do not work normally, in one sentence, without calling it.
+    /// The reason why calls to the machine do not work normally, in one sentence, without calling
+    /// it.
     fn degraded_reason(&self, _target: &Target) -> Option<String> {
         None
     }

@@ -1,4 +1,4 @@
-//! Masks the credentials in use in texts that come from outside: answers, logs and events.
+//! Masks the credentials in use in the texts of peers: answers, logs and events.
 
 use crate::http_client::form::encode;
 use secrecy::{ExposeSecret, SecretString};

@@ -332,7 +332,7 @@ async fn resolve_name(endpoint: &Endpoint) -> Result<String> {
     Ok(format!("{} is {}", endpoint.host(), all.join(", ")))
 }
 
-/// Why a certificate is trusted.
+/// The reason why a certificate is trusted.
 fn trust_reason(trust: &Trust, known: Option<Fingerprint>) -> &'static str {
     match (trust, known) {
         (Trust::Ca(_), _) => "signed by an authority that is trusted",

@@ -160,7 +160,7 @@ impl FabricWork<'_> {
         }
     }
 
-    /// If `matters`, stores that the switch is told to go off, or is observed, now.
+    /// If `matters`, stores now as the time when the switch was told to go off, or was observed.
     async fn record_watch(
         &self,
         before: Option<Timestamp>,

@@ -388,7 +388,7 @@ impl ImagingWork<'_> {
 }
 
 /// True if a closed deployment was never claimed by the deploy environment, which alone writes the
-/// disk. Not known of a foreign installer: it claims nothing.
+/// disk. False for a foreign installer: it claims no deployment, so nothing is known.
 fn never_claimed(closed: &Deployment) -> bool {
     closed.image.body.reports_progress() && closed.session.is_none()
 }

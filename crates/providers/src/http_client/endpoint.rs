@@ -17,7 +17,7 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// Why a text is not an address.
+/// The reason why a text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointError {
     /// It contains a user or a password and must not be shown.

@@ -61,7 +61,7 @@ pub(crate) struct HttpResponse {
     pub body: Result<Bytes, String>,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// The request was not sent.

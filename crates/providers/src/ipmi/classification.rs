@@ -5,7 +5,7 @@ use super::tool::ToolResult;
 use crate::fault::LocalShortage;
 use model::fault::{Fault, FaultCode};
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpmiError {
     /// The address may not be contacted, or is unknown.

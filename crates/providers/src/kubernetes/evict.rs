@@ -79,7 +79,7 @@ impl EvictionPass {
         self.waiting.is_empty() && self.blocked.is_empty() && self.refused.is_empty()
     }
 
-    /// Why the node is not empty. `None` when it is.
+    /// The reason why the node is not empty. `None` when it is.
     pub fn fault(&self, node: &str) -> Option<Fault> {
         if self.is_done() {
             return None;

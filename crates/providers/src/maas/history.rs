@@ -94,9 +94,9 @@ pub struct ScriptResult {
     #[serde(default, deserialize_with = "nullable")]
     pub status_name: String,
     pub exit_status: Option<i64>,
-    /// When it began, as MAAS writes it. `None`: it never did.
+    /// The time when it began, as MAAS writes it. `None`: it never did.
     pub started: Option<String>,
-    /// MAAS ignores how it ended.
+    /// An operator has told MAAS to ignore a failure of it.
     #[serde(default, deserialize_with = "nullable")]
     pub suppressed: bool,
     /// The end of its output.

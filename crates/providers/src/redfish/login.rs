@@ -152,7 +152,7 @@ fn session(response: &HttpResponse) -> Option<Session> {
     Some(Session { token, path })
 }
 
-/// Which authentication method to try first.
+/// The authentication method to try first.
 pub(super) const fn first_method(auth: Auth, offers_sessions: bool) -> AuthMethod {
     match auth {
         Auth::Basic => AuthMethod::Basic,

@@ -240,7 +240,7 @@ impl Hardware {
         }
     }
 
-    /// Why the effect cannot start.
+    /// The reason why the effect cannot start.
     fn refusal(&self, effect: &Effect) -> Option<Fault> {
         match effect {
             Effect::Repave { .. } => match (self.netboot, self.booted_from) {
@@ -269,7 +269,7 @@ impl Hardware {
         }
     }
 
-    /// Why the operating system is unreachable.
+    /// The reason why the operating system is unreachable.
     fn host_unreachable(&self) -> Option<Fault> {
         let message = match self.power {
             Power::Off => "no route to host: the machine is powered off",

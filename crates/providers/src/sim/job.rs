@@ -214,7 +214,7 @@ impl Job {
         Self { ending: Some(ending), ..Self::begun(effect, at, 0) }
     }
 
-    /// When it ends unless it is stopped.
+    /// The time when it ends unless it is stopped.
     pub fn due(&self) -> Timestamp {
         self.started_at + Duration::from_millis(self.runs_ms())
     }

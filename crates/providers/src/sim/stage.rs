@@ -69,7 +69,7 @@ pub fn system_id(machine: &MachineId) -> String {
 }
 
 impl Hardware {
-    /// Why a stage cannot start in the current state.
+    /// The reason why a stage cannot start in the current state.
     pub(super) fn stage_refusal(&self, stage: NodeStage, undo: bool) -> Option<Fault> {
         let state = self.managed.state;
         let fits = match stage {

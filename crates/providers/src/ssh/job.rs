@@ -44,7 +44,7 @@ pub enum JobStatus {
     Lost(LostReason),
 }
 
-/// Why the exit of a job is unknown.
+/// The reason why the exit of a job is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
     /// The host was rebooted.

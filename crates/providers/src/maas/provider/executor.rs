@@ -137,7 +137,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// Which MAAS user owns the machine.
+    /// The MAAS user that owns the machine.
     pub async fn maas_owner(&self, machine: &Machine) -> Result<MaasOwner> {
         let user = self.site_client.user().await?;
         Ok(match machine.owner.as_deref() {

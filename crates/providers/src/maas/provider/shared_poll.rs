@@ -23,7 +23,7 @@ pub(super) struct SharedPoll {
 type PollResult = Result<Arc<BTreeMap<String, Arc<Machine>>>>;
 
 struct Poll {
-    /// When it started: its result is not older.
+    /// The time when it started: its result is not older.
     started_at: Instant,
     result: PollResult,
 }
