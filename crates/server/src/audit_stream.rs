@@ -87,7 +87,7 @@ impl Line {
     }
 }
 
-/// Why entries could not be sent.
+/// The reason why entries could not be sent.
 struct SinkError {
     said: String,
     resend: Resend,

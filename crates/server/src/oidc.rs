@@ -43,7 +43,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_ERROR_CHARS: usize = 300;
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// Why a token is not accepted.
+/// The reason why a token is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OidcError {
     Malformed(&'static str),
@@ -137,8 +137,8 @@ pub(crate) struct OidcProvider {
     pub session_life: Duration,
     keys: RwLock<Arc<KeySet>>,
     endpoints: RwLock<Option<SignInEndpoints>>,
-    /// When the provider was last asked. Held while it is asked, so that concurrent callers share
-    /// the answer.
+    /// The time when the provider was last asked. Held while it is asked, so that concurrent
+    /// callers share the answer.
     asked: AsyncMutex<Option<Instant>>,
     log: DenialLog,
 }
@@ -445,7 +445,7 @@ fn read_keys(path: &Path) -> Result<KeySet, String> {
     KeySet::parse(&text).map_err(wrong)
 }
 
-/// Log lines about refused tokens, limited: whoever reaches the port can send many.
+/// Log lines about refused tokens, limited: any client that reaches the port can send many.
 #[derive(Default)]
 struct DenialLog(Mutex<(Option<Instant>, u64)>);
 

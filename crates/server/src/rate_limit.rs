@@ -156,7 +156,7 @@ pub(crate) async fn limit_logins(
     }
 }
 
-/// The middleware in front of the routes that anybody may use.
+/// The middleware in front of the routes that need no proof of identity.
 pub(crate) async fn limit_anonymous(
     State(limits): State<RequestLimits>,
     request: Request,

@@ -34,7 +34,7 @@ use store::{Options, Store, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
-/// Why a server could not start or continue. The text says what to do.
+/// The reason why a server could not start or continue. The text says what to do.
 #[derive(Debug)]
 pub enum ServeError {
     /// The configuration or the environment is wrong.
@@ -142,7 +142,7 @@ async fn run_server(
     let secure = config.tls.is_on();
     let pages = ConsolePages { console, access: access.clone(), audit, oidc, secure };
     let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
-    // Before anybody is told that the server is ready: a signal from then on is a request to stop.
+    // Before the server reports that it is ready: a signal from then on is a request to stop.
     let signals = StopRequests::listen();
     ready(&describe_start(config.clone(), &access, admin).await?);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
@@ -346,7 +346,7 @@ async fn run(
     Ok(())
 }
 
-/// SIGTERM and Ctrl-C, which end the process only when nobody listens for them.
+/// SIGTERM and Ctrl-C, which end the process only while no task listens for them.
 struct StopRequests {
     terminated: Option<Signal>,
     interrupted: Option<Signal>,

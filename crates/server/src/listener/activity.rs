@@ -23,11 +23,11 @@ struct ActivityState {
     in_flight: usize,
     has_requested: bool,
     is_http2: bool,
-    /// When the peer last became quiet: at the start, or at the end of its last request.
+    /// The time when the peer last became quiet: at the start, or at the end of its last request.
     quiet_since: Instant,
     /// The first byte since then.
     first_byte: Option<Instant>,
-    /// Since when the peer takes none of the bytes that are waiting for it.
+    /// The time since which the peer has read none of the bytes that wait for it.
     blocked_since: Option<Instant>,
 }
 

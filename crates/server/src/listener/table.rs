@@ -1,8 +1,8 @@
 //! The open connections of a listener, by peer.
 //!
 //! A connection that waits for its peer is closed when a new one needs its place, first those that
-//! have never sent a request. So peers that open many connections and send nothing keep nobody out.
-//! Only a listener whose connections are all in use refuses new ones.
+//! have never sent a request. So peers that open many connections and send nothing keep no other
+//! peer out. Only a listener whose connections are all in use refuses new ones.
 
 use super::activity::Activity;
 use super::limits::ListenerLimits;

@@ -71,7 +71,7 @@ impl ClaimRules {
 
     fn user(&self, claims: &UniqueObject) -> Result<String, OidcError> {
         let name = text(claims, &self.user_claim)?;
-        // Anybody can write another's address into a profile until the provider has checked it.
+        // A user can put another user's address into a profile until the provider has checked it.
         let unchecked =
             claims.get("email_verified").is_some_and(|value| *value != Value::Bool(true));
         if self.user_claim == "email" && unchecked {

@@ -159,7 +159,7 @@ fn remove_if_abandoned(path: &Path) -> io::Result<bool> {
 }
 
 /// The name must be unique across replicas, which may all have the same process id in containers.
-/// The caller has the folder's lock, so that nobody takes the new file for abandoned.
+/// The caller holds the folder's lock, so that no other process removes the new file as abandoned.
 fn create_part(dir: &Path, size: u64) -> io::Result<(IncompleteFile, File)> {
     loop {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
