@@ -25,7 +25,7 @@ pub struct VerifiedImage<'a> {
     chunks: Vec<Chunk>,
     /// The last chunk that was fetched again, for reads that go back a little.
     last: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
-    /// Why the image cannot be read on.
+    /// The reason why the image cannot be read on.
     broken: Mutex<Option<String>>,
 }
 

@@ -57,7 +57,7 @@ pub struct TaskResult {
     pub log: String,
 }
 
-/// When Farrier last answered, and what is wrong. Only shown to operators.
+/// The time of the last answer of Farrier, and the present problem. Only shown to operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     pub heard_unix_seconds: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Contact {
     pub trouble: String,
     #[serde(default)]
     pub problems: Vec<String>,
-    /// Why the current token is refused, for a node that is already enrolled.
+    /// The reason why the current token is refused, for a node that is already enrolled.
     #[serde(default)]
     pub refused: String,
 }
