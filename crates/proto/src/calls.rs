@@ -1,5 +1,5 @@
-//! Which calls act, and which of those can be tried as a dry run. The descriptors say both: a call
-//! that only reads has the option `idempotency_level = NO_SIDE_EFFECTS`, and the request of a call
+//! The calls that act, and those of them that have a dry run. The descriptors say both: a call that
+//! only reads has the option `idempotency_level = NO_SIDE_EFFECTS`, and the request of a call
 //! with a dry run has the field `dry_run`.
 
 use crate::DESCRIPTORS;
