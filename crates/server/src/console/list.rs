@@ -1,6 +1,6 @@
-//! The common parts of the list pages: the filter box, the answer to an invalid filter, and the link
-//! to the next page. A page begins after an id, so nothing is skipped or repeated while the list
-//! changes.
+//! The common parts of the list pages: the filter box, the answer to an invalid filter, and the
+//! link to the next page. A page begins after an id, so nothing is skipped or repeated while the
+//! list changes.
 
 use super::QueryParams;
 use super::error_page::draw_message;
