@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why a task stopped, and what to do next.
+/// The reason why a task stopped, and what to do next.
 #[derive(Debug)]
 pub struct Failure {
     pub message: String,
