@@ -144,7 +144,7 @@ impl StopRequest {
         }
     }
 
-    /// For a run that ended although its work could not be stopped.
+    /// Describes a stop request of a run that ended although its work could not be stopped.
     pub fn describe_unfinished(&self) -> String {
         format!("the cancel that {} asked for could not be carried out", self.by)
     }
