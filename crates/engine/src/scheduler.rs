@@ -183,7 +183,7 @@ impl Scheduler {
     pub(crate) async fn requeue_with_backoff(&self, id: ObjectId, epoch: i64) {
         let due = self.0.now() + POISON_BACKOFF;
         if let Err(error) = self.requeue(id.clone(), epoch, due).await {
-            tracing::error!(run = %id, %error, "cannot put the run back into the queue; the stray check will");
+            tracing::error!(run = %id, %error, "cannot return the run to the queue; the check for stray claims will");
         }
     }
 
@@ -386,9 +386,9 @@ impl Scheduler {
             claim.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
         };
         for (id, epoch) in strays.intersection(&seen_before) {
-            tracing::warn!(run = %id, "putting back a claim that has no turn in this process");
+            tracing::warn!(run = %id, "releasing a claim that has no turn in this process");
             if let Err(error) = self.requeue(id.clone(), *epoch, self.0.now()).await {
-                tracing::warn!(run = %id, %error, "cannot put back the claim");
+                tracing::warn!(run = %id, %error, "releasing the claim failed");
             }
         }
         strays

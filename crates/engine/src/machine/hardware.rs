@@ -315,7 +315,7 @@ impl DiscoveryRecorder {
         survey: Surveyed,
     ) -> Result<DiscoveryResult> {
         let (address, survey) =
-            survey.map_err(|_| StoreError::Corrupt("a panic while an address was asked".into()))?;
+            survey.map_err(|_| StoreError::Corrupt("the probe of an address panicked".into()))?;
         let outcome = match survey {
             BmcProbeResult::NoAnswer(message) => DiscoveryOutcome::NoAnswer(message),
             BmcProbeResult::Failed(fault) => DiscoveryOutcome::Failed(fault),
