@@ -63,9 +63,10 @@ pub struct Settings {
     pub trust: Trust,
     /// The addresses that the region's name may resolve to.
     pub allowed: AllowedAddresses,
-    /// Until the connection is established, TLS included.
+    /// The time limit until the connection is established, TLS included.
     pub connect_timeout: Duration,
-    /// From sending a request to the last byte of its answer. MAAS waits a minute for a BMC.
+    /// The time limit from the request to the last byte of its answer. MAAS waits a minute for a
+    /// BMC.
     pub answer_timeout: Duration,
     /// The number of times that a request is repeated while MAAS is too busy.
     pub retries: u32,

@@ -28,7 +28,7 @@ use model::image::{Image, ImageContent};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
-/// Between two reads of the deployment.
+/// The interval between two reads of the deployment.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The timeout of a command on the new system.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use model::node::MaasState;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// Until commissioning, when MAAS detects it. A label of the site overrides it.
+/// The architecture until commissioning, when MAAS detects it. A label of the site overrides it.
 const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The interval if MAAS reports none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// One report may be lost.
+/// The number of intervals without a report after which a machine is silent: one may be lost.
 const MAX_MISSED_INTERVALS: u32 = 2;
 /// The stage ends this long before its time limit, so that it can report what it read.
 const REPORT_MARGIN: Duration = Duration::from_secs(60);
