@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 /// The most addresses, and the most sessions, that are remembered. Further ones share one bucket.
 const MAX_KEYS: usize = 20_000;
-/// Between two searches for buckets that are full again.
+/// The interval of the search for buckets that are full again.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// A bucket counts thousandths of a request.
 const REQUEST: u64 = 1_000;

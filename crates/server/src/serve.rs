@@ -212,7 +212,7 @@ async fn describe_start(
         Ok(caller) => caller,
         Err(refusal) => {
             let problem = refusal.message;
-            tracing::warn!(path = %path.display(), problem, "the administrator's token is of no use");
+            tracing::warn!(path = %path.display(), problem, "the administrator's token is refused");
             return Ok(Listening { config, admin_token: None, sign_in: None });
         }
     };

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Not even a caller.
+    /// The call needs no caller.
     Nothing,
     /// Any authenticated caller.
     Caller,

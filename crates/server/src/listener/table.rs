@@ -177,7 +177,8 @@ impl OpenConnections {
         quiet.min().map(|(_, id)| id)
     }
 
-    /// The same among the connections of the peer with the most of them, or else of any peer.
+    /// The quietest connection of the peer with the most connections. If all of those have a
+    /// request, the quietest of any peer.
     fn quietest_of_the_largest(&self) -> Option<u64> {
         let largest =
             self.by_peer.iter().max_by_key(|(_, count)| **count).map(|(peer, _)| *peer)?;

@@ -83,7 +83,7 @@ async fn watch_files(
         seen = now;
         match TlsState::load(section, &files) {
             Ok(state) => {
-                tracing::info!(section, "certificates read again");
+                tracing::info!(section, "certificates reloaded");
                 sender.send_replace(Arc::new(state));
             }
             Err(error) => {
