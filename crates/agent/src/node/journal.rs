@@ -93,7 +93,7 @@ impl Drop for Journal {
 }
 
 impl Journal {
-    /// For the agent itself.
+    /// Opens the journal for the agent itself, under its lock.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let wrong = |what: &Path, error: io::Error| {
             format!("state_dir: {}: {error}; is it on a disk that can be written?", what.display())
@@ -121,7 +121,7 @@ impl Journal {
         }
     }
 
-    /// For readers, without the lock.
+    /// Opens the journal for readers, without the lock.
     pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), lock: None }
     }
