@@ -85,7 +85,7 @@ impl AgentTaskContext<'_> {
         if emptying && self.state == NodeState::Retired {
             return Some("the node is retired, and empty".into());
         }
-        // Stopping a cluster's pods behind its back only makes it reschedule them.
+        // A cluster would only reschedule the pods that the agent stops without it.
         if stage == NodeStage::ForceReleaseAllocations && drained_by_cluster(self.run) {
             return Some("its cluster moves its work away".into());
         }
