@@ -48,7 +48,7 @@ impl Nodes {
             Ok(observed) => observed,
             // Farrier could not ask: nothing is known about the site.
             Err(fault) if fault.code.is_local() => {
-                tracing::warn!(site = %site.id(), %fault, "reading the MAAS of a site failed");
+                tracing::warn!(site = %site.id(), %fault, "this host could not call the MAAS of a site");
                 return Ok(());
             }
             Err(fault) => {

@@ -14,7 +14,7 @@ use model::time::Timestamp;
 use std::sync::Arc;
 use store::{Cursor, EventObject, Result, StoreError, Tx, WatchedKind};
 
-/// The objects of one page of a snapshot.
+/// The number of objects in one page of a snapshot.
 const SNAPSHOT_PAGE: i64 = 200;
 
 /// The next page of a snapshot.
