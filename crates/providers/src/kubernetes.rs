@@ -6,9 +6,8 @@
 //! repeated, because an API server that has just started refuses everyone (`access`).
 //!
 //! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the API
-//! types, `fault` classifies failures; `access`, `node`, `join`, `evict`, `preview`,
-//! `event` and `inspect` are the
-//! requests, and `rights` are the rights that they need.
+//! types, `fault` classifies failures; `access`, `node`, `join`, `evict`, `preview`, `event` and
+//! `inspect` are the requests, and `rights` are the rights that they need.
 
 mod access;
 mod client;

@@ -78,11 +78,11 @@ pub enum PowerDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PowerTimeouts {
-    /// For a graceful shutdown. Zero: it is not tried.
+    /// The time for a graceful shutdown. Zero: it is not tried.
     pub graceful: Duration,
     /// True if the power is forced off when the shutdown takes too long.
     pub force: bool,
-    /// For the power state to follow a forced off or a start.
+    /// The time in which the power state must follow a forced off or a start.
     pub change: Duration,
     /// A command without effect is repeated after this time: it may never have been sent.
     pub repeat_after: Duration,
@@ -272,7 +272,7 @@ fn wait(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts, name: &str) -
     PowerDecision::Fail(Fault::new(FaultCode::ReadBackDiffers, message))
 }
 
-/// Between two reads of the power state.
+/// The interval between two reads of the power state.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which a worker records that it watches the power state.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(10);

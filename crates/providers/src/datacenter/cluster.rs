@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The lifetime of a token that is not deleted.
 const TOKEN_TTL: Duration = Duration::from_secs(3_600);
-/// Between two reads while a new node is not listed yet.
+/// The interval between two reads while a new node is not listed yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// `kubeadm reset` does not delete the Node object; that needs the cluster's credential.
 const RESET: &str = "$SUDO env \"PATH=$PATH\" kubeadm reset --force";

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricTimeouts {
-    /// Between two observations.
+    /// The interval between two observations.
     pub poll_interval: Duration,
     /// A command without effect is repeated after this time.
     pub repeat_after: Duration,

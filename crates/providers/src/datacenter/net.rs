@@ -15,7 +15,7 @@ use model::fault::{Fault, FaultCode, Result};
 use model::retry::fnv1a;
 use std::time::Duration;
 
-/// Between two attempts to reconnect.
+/// The interval between two attempts to reconnect.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// The time that a revert has after a stop.
 const STOP_GRACE: Duration = Duration::from_secs(60);

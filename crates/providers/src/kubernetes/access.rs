@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Between two repetitions of a refused request.
+/// The interval between two repetitions of a refused request.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
 /// One right of RBAC. An empty namespace means all of them.

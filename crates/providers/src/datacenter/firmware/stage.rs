@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirmwareTimeouts {
-    /// Between two reads.
+    /// The interval between two reads.
     pub poll_interval: Duration,
     /// The time that the new version has to appear after the task has ended or is gone.
     pub settle: Duration,
