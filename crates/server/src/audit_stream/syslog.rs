@@ -76,7 +76,7 @@ enum Connection {
 }
 
 impl Connection {
-    /// Fails when the receiver has closed the connection: what is written then is lost.
+    /// Fails when the receiver has closed the connection: a message written then is lost.
     fn check(&self) -> Result<(), SinkError> {
         let Self::Tcp(stream) = self else { return Ok(()) };
         match stream.try_read(&mut [0; 64]) {
