@@ -84,7 +84,7 @@ impl Runs {
             let request = RestartRequest { mode, request_id, overrides, ..request };
             return self.restart_on_device(request, who).await;
         };
-        // The restart passes the gates of service and of the disk anew: only `health` is inherited.
+        // The gates of service and of the disk are checked again: only `health` is inherited.
         let kept = Overrides::of_params(&original.spec.params).only(&[Gate::Health]);
         let inherited = overrides.is_empty();
         let start = StartRequest {
