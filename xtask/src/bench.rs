@@ -41,7 +41,7 @@ fn measure(arguments: &[&str], url: Option<&str>) -> Result<(), Failure> {
     shell::run(&mut speed, "the lines above say what was wrong, or which arguments there are")
 }
 
-/// Whether a PostgreSQL server is needed.
+/// True if a PostgreSQL server is needed.
 fn needs_postgres(arguments: &[&str]) -> bool {
     let narrowed = arguments.windows(2).any(|pair| pair == ["--store", "sqlite"]);
     !narrowed && !arguments.contains(&"--store=sqlite")

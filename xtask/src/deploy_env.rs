@@ -13,7 +13,7 @@ const INIT: &str = include_str!("../../deploy/init");
 const LEASE: &str = include_str!("../../deploy/lease");
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const AGENT: &str = "farrier-agent";
-/// Where the agent looks for the public key of the server's manifests.
+/// The path at which the agent looks for the public key of the server's manifests.
 const MANIFEST_KEY: &str = "etc/farrier/manifest.pub";
 
 /// The programs with their libraries, and the boot loaders that make an unpacked system bootable.

@@ -249,7 +249,7 @@ fn run_case(
     }
 }
 
-/// Whether a program succeeded; none if it was killed after the time limit.
+/// True if a program succeeded; none if it was killed after the time limit.
 fn wait(mut child: std::process::Child) -> io::Result<Option<bool>> {
     let started = Instant::now();
     loop {

@@ -81,7 +81,7 @@ impl PythonEnvironment {
         })
     }
 
-    /// Whether the environment was completed with the current packages and its interpreter still
+    /// True if the environment was completed with the current packages and its interpreter still
     /// starts: the target directory may outlive the Python that created it.
     fn is_ready(&self, folder: &Path) -> bool {
         fs::read_to_string(packages_mark(folder))

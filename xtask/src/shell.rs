@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why a task stopped, and what to do next.
+/// The reason why a task stopped, and what to do next.
 #[derive(Debug)]
 pub struct Failure {
     pub message: String,
@@ -67,7 +67,7 @@ pub fn read_output(command: &mut Command, next: &str) -> Result<String, Failure>
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program ran and succeeded. Its output is discarded.
+/// True if a program ran and succeeded. Its output is discarded.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

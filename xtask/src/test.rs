@@ -239,7 +239,7 @@ const LINTS: &str =
 /// A cargo command that compiles our crates with clippy in place of rustc.
 fn linted<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = shell::cargo(arguments);
-    // How `cargo clippy -- -D warnings` hands its lint levels to the compiler.
+    // `cargo clippy -- -D warnings` hands its lint levels to the compiler in this way.
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
     command.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
     command

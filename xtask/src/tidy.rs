@@ -59,7 +59,7 @@ impl RepositoryFiles {
             || self.0.range(inside.clone()..).next().is_some_and(|next| next.starts_with(&inside))
     }
 
-    /// Whether there is a file whose path ends with these parts.
+    /// True if there is a file whose path ends with these parts.
     fn ends_with(&self, path: &str) -> bool {
         self.0.iter().any(|one| Path::new(one).ends_with(path))
     }

@@ -34,7 +34,7 @@ pub struct VmTestOptions {
     action: VmTestAction,
 }
 
-/// What is run once the environment is up.
+/// The action once the environment is up.
 #[derive(Debug, PartialEq, Eq)]
 enum VmTestAction {
     Tests(Vec<String>),

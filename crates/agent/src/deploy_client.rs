@@ -20,7 +20,7 @@ use wire::deploy::{self, Claim, Image, Report, ReportReply, SignedManifest};
 /// The limit of an answer to a claim or a report, which are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
     /// A retry may succeed.

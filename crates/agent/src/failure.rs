@@ -1,4 +1,4 @@
-//! Why a deployment ends early: it failed, or Farrier told it to stop.
+//! The reason why a deployment ends early: it failed, or Farrier told it to stop.
 
 use std::fmt;
 use wire::deploy::DeploymentFailure;

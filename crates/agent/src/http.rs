@@ -37,7 +37,7 @@ pub struct Timeouts {
 
 pub struct Client {
     timeouts: Timeouts,
-    /// For URLs with `https://`.
+    /// The TLS settings for URLs with `https://`.
     tls: Option<Arc<ClientConfig>>,
     /// Once it is set, blocked reads end.
     stop_flag: Arc<AtomicBool>,

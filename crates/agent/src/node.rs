@@ -76,7 +76,7 @@ pub enum AgentEnd {
     Stopped,
 }
 
-/// Why the agent is not enrolled.
+/// The reason why the agent is not enrolled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotEnrolled {
     /// No controller answered in time; a retry may succeed.

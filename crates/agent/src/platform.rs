@@ -67,7 +67,7 @@ const PIPE_BYTES: usize = 64 * 1024;
 const UNMOUNT_TRIES: u32 = 20;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Why feeding a program failed.
+/// The reason why feeding a program failed.
 #[derive(Debug)]
 pub enum FeedError {
     /// The source could not be read.

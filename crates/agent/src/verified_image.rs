@@ -25,7 +25,7 @@ pub struct VerifiedImage<'a> {
     chunks: Vec<Chunk>,
     /// The last chunk that was fetched again, for reads that go back a little.
     last: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
-    /// Why the image cannot be read on.
+    /// The reason why the image cannot be read on.
     broken: Mutex<Option<String>>,
 }
 
@@ -138,7 +138,8 @@ impl Read for VerifiedReader<'_> {
     }
 }
 
-/// How much of the image may be kept: half of the memory that is free. None can be read: nothing.
+/// The bytes of the image that may be kept: half of the free memory, or none if that cannot be
+/// read.
 pub fn memory_budget(root: &Path) -> u64 {
     let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -80,7 +80,7 @@ impl From<Exit> for ExitCode {
 /// The result of a command or of a part of it.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a command stopped early.
+/// The reason why a command stopped early.
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,

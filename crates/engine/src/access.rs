@@ -34,7 +34,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-/// How often the version of the copy is compared when no signal arrives.
+/// The interval at which the version of the copy is compared when no signal arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The copy is compared at most this often because of unknown tokens.
 const UNKNOWN_TOKEN_INTERVAL: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ pub struct AccessControl {
     clock: Clock,
     random: Random,
     snapshot: Arc<watch::Sender<Arc<Snapshot>>>,
-    /// When an unknown token last led to a comparison.
+    /// The time when an unknown token last led to a comparison.
     compared: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -213,7 +213,7 @@ impl AccessControl {
         }
     }
 
-    /// Whether the proof of a caller is still valid and its principal still has this permission, on
+    /// True if the proof of a caller is still valid and its principal still has this permission, on
     /// the same objects. A stream shows what its caller could see when it began.
     fn is_allowed(&self, caller: &Caller, needed: Permission) -> bool {
         let (snapshot, now) = (self.snapshot(), self.now());

@@ -94,7 +94,7 @@ impl Created {
         Ok(run)
     }
 
-    /// Refuses the transaction if its caller may not do what the steps of a run do.
+    /// Refuses the transaction if its caller lacks a permission that the steps of a run need.
     async fn check_permissions(&self, tx: &mut Tx, caller: &Caller) -> Result<()> {
         for (run, _) in &self.0 {
             let granted = caller.on_targets(tx, &run.spec).await?;
@@ -103,13 +103,13 @@ impl Created {
         Ok(())
     }
 
-    /// What the request would do; none if it creates no run.
+    /// The actions of the request, for its approval; none if it creates no run.
     fn proposal(&self) -> Option<Proposal> {
         let runs: Vec<&Run> = self.0.iter().map(|(run, _)| run).collect();
         proposal::of_runs(&runs)
     }
 
-    /// Adds what the gate `approval` has found to the history of every run.
+    /// Adds the result of the gate `approval` to the history of every run.
     fn record_approval(&self, tx: &mut Tx, note: &str) -> Result<()> {
         let mut runs = self.0.iter().filter(|_| !note.is_empty());
         runs.try_for_each(|(run, _)| tx.annotate_new_run(run, note))
@@ -192,7 +192,7 @@ impl Engine {
             }
             written
         });
-        task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into())))
+        task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("the request panicked".into())))
     }
 
     /// Counts the runs of a committed transaction and starts the turns of the claimed ones. A dry

@@ -10,14 +10,14 @@ use model::time::Timestamp;
 use std::time::Duration;
 use store::{Result, Tx};
 
-/// How long an approval is kept after it ended. The audit log keeps its facts for ever.
+/// The time that an approval is kept after it ended. The audit log keeps its facts for ever.
 pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(90 * 86_400);
 
 /// The service for approvals, on behalf of a caller.
 #[derive(Clone)]
 pub struct Approvals(pub(crate) Engine);
 
-/// What a person decides.
+/// The decision of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Grant,
@@ -97,7 +97,7 @@ impl DecisionInput {
         let caller = self.engine.caller();
         let decision = Decision {
             by: caller.principal(),
-            // Whoever has rights for a part of the fleet only cannot decide.
+            // A caller whose rights are limited to a part of the fleet cannot decide.
             granted: caller.grants().everywhere,
             comment: &self.comment,
             lifetime: tx.approval_policy().await?.lifetime,

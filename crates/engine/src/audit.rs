@@ -20,20 +20,20 @@ use store::{AuditDraft, AuditQuery, Result, Store, StoreError, Tx};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// How long an entry may wait for its seal.
+/// The longest time that an entry waits for its seal.
 const SEAL_DELAY: Duration = Duration::from_millis(500);
-/// How often other replicas' entries are sealed when this one has none.
+/// The interval at which other replicas' entries are sealed when this one has none.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of entries that one transaction seals.
 const MAX_SEALED_AT_ONCE: i64 = 200;
 const PAGE: i64 = 1_000;
 /// The number of different refusals that are counted apart between two writes.
 const MAX_KINDS_OF_REFUSALS: usize = 256;
-/// How often refusals are written: of users, and of clients without an identity. The log is kept
-/// for ever, so no client may fill it.
+/// The intervals at which refusals are written: of users, and of clients without identity. The log
+/// is kept for ever, so no client may fill it.
 const USER_INTERVAL: Duration = Duration::from_secs(5);
 const STRANGER_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is checked whether counted refusals are due.
+/// The interval of the check for counted refusals that are due.
 const DUE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -236,7 +236,7 @@ impl AuditLog {
         found.await
     }
 
-    /// Whether the chain contains this seal at its position.
+    /// True if the chain contains this seal at its position.
     pub async fn contains(&self, seal: &AuditSeal) -> Result<bool> {
         let position = seal.position;
         let found = self.store.scan(position, |at, tx| Box::pin(tx.audit_seal_at(*at)));
@@ -322,7 +322,7 @@ impl AuditLog {
         Ok(check)
     }
 
-    /// Whether no entry follows this position, although the recorded end is later.
+    /// True if no entry follows this position, although the recorded end is later.
     async fn chain_ends_at(&self, position: i64) -> Result<bool> {
         let next = self.store.scan(position, |after, tx| Box::pin(tx.audit_chain(*after, 1)));
         Ok(next.await?.is_empty())

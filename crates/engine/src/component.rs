@@ -249,7 +249,7 @@ struct DeviceQuery<'a> {
     /// Empty: do not look for an earlier run.
     request_id: &'a str,
     overrides: &'a Overrides,
-    /// Whether to lock the rows of power shelves.
+    /// True if the rows of power shelves are locked.
     lock: bool,
 }
 

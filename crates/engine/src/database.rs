@@ -20,7 +20,7 @@ const MAX_NAMED: usize = 1_000;
 pub struct DatabaseCheck {
     pub checked: u64,
     pub unreadable: Vec<UnreadableRow>,
-    /// There are more than `unreadable` names.
+    /// More rows are unreadable than `unreadable` lists.
     pub more: bool,
     pub set_aside: Vec<SetAsideRow>,
 }

@@ -46,7 +46,7 @@ pub struct DescribedDevice {
     pub labels: Labels,
 }
 
-/// How a device is reached, and its rack and slot.
+/// The addresses of a device, and its rack and slot.
 #[derive(Debug, Clone, Default)]
 pub struct PlacedSpec {
     pub spec: DeviceSpec,

@@ -41,8 +41,8 @@ use store::{
 
 /// The state of the entry about a refused request in a history.
 const REFUSED: &str = "refused";
-/// How many of a machine's newest runs are searched for the failure that needs intervention, and
-/// for the last one that was to write its disk.
+/// The number of a machine's newest runs that are searched for the failure that needs intervention,
+/// and for the last one that was to write its disk.
 const MAX_RUNS_BACK: i64 = 20;
 
 /// The objects that an id refers to.
@@ -203,7 +203,8 @@ pub struct Explained {
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
     pub claimed_by: Option<String>,
-    /// Why calls of the provider are degraded, such as failures in a row or an open circuit.
+    /// The reason why calls of the provider are degraded, such as failures in a row or an open
+    /// circuit.
     pub degraded_reason: Option<String>,
 }
 

@@ -42,8 +42,8 @@ use tokio::time::Instant;
 const POLL: Duration = Duration::from_secs(2);
 /// The delay after a conflict or a database failure. The step's deadline bounds the retries.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a stop waits for its children before it answers that some are still active. Shorter
-/// than the timeout of a read-only call.
+/// The time that a stop waits for its children before it answers that some are still active.
+/// Shorter than the timeout of a read-only call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most devices observed concurrently.
 const MAX_CONCURRENT_PROBES: usize = 16;

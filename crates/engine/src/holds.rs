@@ -1,5 +1,4 @@
-//! Which run holds a device. A hold belongs to a run; a claim belongs to a worker and is something
-//! else.
+//! The hold of a run on a device. A claim is something else: a worker has it on a run.
 //!
 //! A machine, a switch and a power shelf each name the run that holds them. A run on a rack holds
 //! every device in its scope, all or none; its child runs work under that hold. The commit that
@@ -49,7 +48,7 @@ pub(crate) async fn hold_devices(
     Ok(())
 }
 
-/// Whether the record is the device itself. Hosts and nodes are not: their device is a machine.
+/// True if the record is the device itself. Hosts and nodes are not: their device is a machine.
 fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     let kind = match record.kind {
         SubjectKind::Rack => Some(TargetKind::Rack),
@@ -60,7 +59,7 @@ fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     kind == Some(target.kind) && record.id == target.id
 }
 
-/// Whether the parent of a child run holds its device for it. The device stays locked until the
+/// True if the parent of a child run holds its device for it. The device stays locked until the
 /// transaction ends.
 pub(crate) async fn is_held_by_parent(tx: &mut Tx, run: &Run) -> Result<bool> {
     let Some(parent) = &run.spec.parent_run else { return Ok(false) };

@@ -35,7 +35,7 @@ use store::{Cause, NewEvent, Result, Tx};
 /// The source and the id of the alert that a machine's firmware is being upgraded.
 const SOURCE: &str = "host-reprovision";
 const ALERT: &str = "host-fw-update";
-/// How many of a machine's newest runs are searched for the child of a rack operation.
+/// The number of a machine's newest runs that are searched for the child of a rack operation.
 const MAX_RUNS_SEARCHED: i64 = 20;
 
 /// A request to check and upgrade the firmware of a machine.
@@ -55,7 +55,7 @@ pub struct HostView {
     pub host: Host,
     /// The comparison of installed and desired firmware.
     pub check: FirmwareCheck,
-    /// Why the machine would refuse an upgrade now.
+    /// The reason why the machine would refuse an upgrade now.
     pub gate: Option<Refusal>,
     pub explanation: Option<Explanation>,
     /// The time of the next automatic retry after a failure.
@@ -336,7 +336,7 @@ impl Request {
 }
 
 impl Request {
-    /// What the request would do, as another person approves it.
+    /// The actions of the request, as another person approves them.
     async fn proposal(&self, tx: &mut Tx, machine: &Machine) -> Result<Option<Proposal>> {
         let Reprovision { machine: id, firmware, request_id, .. } = &self.request;
         let desired = desired_firmware(tx, machine.spec.rack.as_ref(), firmware.as_ref()).await?;

@@ -109,8 +109,8 @@ impl Machines {
         Ok(spec)
     }
 
-    /// What the racks would do that these machines are registered in or moved between. The machines
-    /// are the result of a dry run: the stored ones are as before.
+    /// Describes the reaction of the racks that these machines are registered in or moved between.
+    /// The machines are the result of a dry run: the stored ones are as before.
     pub async fn predict_racks(&self, machines: Vec<Machine>) -> Result<Vec<String>> {
         let found = self.0.store().read(machines, |machines, tx| {
             Box::pin(async move {

@@ -132,7 +132,7 @@ pub(crate) struct NewNodeRun {
     pub id: RunId,
     pub run_type: RunType,
     pub stages: Vec<NodeStage>,
-    /// Whether the run ends by uncordoning the node in its cluster.
+    /// True if the run ends by uncordoning the node in its cluster.
     pub uncordons: bool,
     pub params: Params,
     pub request_id: String,

@@ -167,7 +167,7 @@ impl ShelfMaintenance {
     }
 }
 
-/// What a request would do; none if nothing is left to do.
+/// The actions of a request, for its approval; none if nothing is left to do.
 fn proposal(request: &PowerChangeRequest, foreseen: &PowerChangePreview) -> Option<Proposal> {
     if foreseen.accepted.is_empty() {
         return None;
@@ -189,7 +189,7 @@ fn proposal(request: &PowerChangeRequest, foreseen: &PowerChangePreview) -> Opti
     }))
 }
 
-/// Why a requested power change of a shelf must not start now.
+/// The reason why a requested power change of a shelf must not start now.
 pub(crate) async fn find_refusal(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Refusal>> {
     let begins = matches!(shelf.state, PowerShelfState::Ready | PowerShelfState::Error { .. });
     match &shelf.maintenance_requested {

@@ -82,7 +82,7 @@ impl Racks {
             .await
     }
 
-    /// Why a rack is as it is.
+    /// The reason why a rack is as it is.
     pub(crate) async fn explain(&self, id: &RackId) -> Result<Explained> {
         let view = self.get(id).await?;
         let now = self.0.now();
@@ -160,7 +160,7 @@ impl Racks {
 }
 
 impl Racks {
-    /// What a rack would do after a change of its record, for a dry run.
+    /// Describes the reaction of a rack to a change of its record, for a dry run.
     pub async fn predict_rediscovery(&self, rack: &Rack) -> Result<String> {
         let loaded =
             self.0.store().read(rack.id(), |id, tx| Box::pin(load_devices(tx, id))).await?;

@@ -31,9 +31,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Age and size limits. None: no limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// How long after its end a run is deleted, with its history and its log.
+    /// The time after its end at which a run is deleted, with its history and its log.
     pub runs: Option<Duration>,
-    /// How long after the end of a run its log is deleted.
+    /// The time after the end of a run at which its log is deleted.
     pub logs: Option<Duration>,
     /// The age at which events of objects other than runs are deleted.
     pub events: Option<Duration>,

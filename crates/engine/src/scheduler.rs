@@ -48,10 +48,10 @@ pub(crate) struct SchedulerState {
     replica: Replica,
     /// The claimed objects of this replica, and how to wake the turn of each.
     claimed: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
-    /// How many of them are parents that only wait for their children.
+    /// The number of them that are parents and only wait for their children.
     waiting: AtomicUsize,
     work_signal: Notify,
-    /// When the last successful renewal began.
+    /// The time when the last successful renewal began.
     renewed_at: Mutex<Instant>,
 }
 
@@ -84,13 +84,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How many runs and records are claimed.
+    /// The number of claimed runs and records.
     pub fn in_flight(&self) -> usize {
         self.claimed().len()
     }
 
-    /// How many claimed objects are not parents that wait for their children. Parents do not count
-    /// against the limit: a worker full of parents would have no slot left for their children.
+    /// The number of claimed objects that are not parents waiting for their children. Parents do
+    /// not count against the limit: a worker full of parents would have no slot left for their
+    /// children.
     fn active_count(&self) -> usize {
         self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))
     }
@@ -106,7 +107,7 @@ impl Scheduler {
         self.state().claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no replica can have expired this one yet, by this process's monotonic clock.
+    /// True if no replica can have expired this one yet, by this process's monotonic clock.
     pub(crate) fn lease_is_fresh(&self) -> bool {
         let renewed = *self.state().renewed_at.lock().unwrap_or_else(PoisonError::into_inner);
         renewed.elapsed() < self.0.settings().lease
@@ -182,7 +183,7 @@ impl Scheduler {
     pub(crate) async fn requeue_with_backoff(&self, id: ObjectId, epoch: i64) {
         let due = self.0.now() + POISON_BACKOFF;
         if let Err(error) = self.requeue(id.clone(), epoch, due).await {
-            tracing::error!(run = %id, %error, "cannot put the run back into the queue; the stray check will");
+            tracing::error!(run = %id, %error, "cannot return the run to the queue; the check for stray claims will");
         }
     }
 
@@ -385,9 +386,9 @@ impl Scheduler {
             claim.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
         };
         for (id, epoch) in strays.intersection(&seen_before) {
-            tracing::warn!(run = %id, "putting back a claim that has no turn in this process");
+            tracing::warn!(run = %id, "releasing a claim that has no turn in this process");
             if let Err(error) = self.requeue(id.clone(), *epoch, self.0.now()).await {
-                tracing::warn!(run = %id, %error, "cannot put back the claim");
+                tracing::warn!(run = %id, %error, "releasing the claim failed");
             }
         }
         strays

@@ -67,9 +67,9 @@ pub struct CredentialInfo {
     pub login: String,
     pub version: i64,
     pub updated_at: Timestamp,
-    /// When a kubeconfig expires, where it says so.
+    /// The time when a kubeconfig expires, where it says so.
     pub expires_at: Option<Timestamp>,
-    /// Where its secret may be sent.
+    /// The peers that its secret may be sent to.
     pub policy: CredentialPolicy,
 }
 
@@ -78,7 +78,7 @@ pub struct CredentialInfo {
 pub struct CredentialRequest {
     pub write: CredentialWrite,
     pub binding: BindingWrite,
-    /// Whether the credential must be bound to a peer.
+    /// True if the credential must be bound to a peer.
     pub binding_required: bool,
 }
 

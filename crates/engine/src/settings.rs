@@ -21,7 +21,7 @@ pub struct Settings {
     pub renew_interval: Duration,
     /// The polling interval, in case a signal is lost.
     pub poll_interval: Duration,
-    /// How long provider calls may continue after a request to stop the process.
+    /// The time that provider calls may continue after a request to stop the process.
     pub grace_period: Duration,
     pub policy: Policy,
     pub defaults: Defaults,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub serves_netboot: bool,
 }
 
-/// How heartbeats and sites are checked.
+/// The settings of the checks of heartbeats and sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSettings {
     pub heartbeat_limits: heartbeat::HeartbeatLimits,

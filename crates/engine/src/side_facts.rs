@@ -37,7 +37,7 @@ impl SideFacts {
         (Self(sender), receiver)
     }
 
-    /// Never waits. A full queue drops the fact.
+    /// Does not block. A full queue drops the fact.
     pub fn note(&self, fact: SideFact) {
         let _ = self.0.try_send(fact);
     }

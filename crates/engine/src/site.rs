@@ -74,7 +74,8 @@ impl Sites {
         Ok(found.ok_or_else(|| no_site(id))?)
     }
 
-    /// When the site's MAAS last answered, which is the age of the machines' observed state.
+    /// The time when the site's MAAS last answered, which is the age of the machines' observed
+    /// state.
     pub async fn answered_at(&self, id: &SiteId) -> Result<Option<Timestamp>> {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.last_site_answer(id))).await
     }

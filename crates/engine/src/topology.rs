@@ -70,7 +70,7 @@ pub(crate) struct DeviceMove {
     pub to: DeviceLocation,
 }
 
-/// What the racks do when devices are moved between them, for a dry run.
+/// Describes the reaction of the racks when devices are moved between them, for a dry run.
 pub(crate) async fn predict_racks(tx: &mut Tx, moves: &[DeviceMove]) -> Result<Vec<String>> {
     let racks: BTreeSet<&RackId> =
         moves.iter().flat_map(|one| racks_of_move(&one.from, &one.to)).collect();

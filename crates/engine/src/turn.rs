@@ -29,15 +29,15 @@ use store::{ClaimOutcome, ClaimedRun, Result, StepDuration, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
-/// How often the log of a call in progress is written.
+/// The interval at which the log of a call in progress is written.
 const LOG_FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// The wait before a retry when the database is unavailable. A commit doubles it each time.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
-/// How many conflicts in a row, with an unchanged stored run, end the turn.
+/// The number of conflicts in a row, with an unchanged stored run, that end the turn.
 const MAX_COMMIT_CONFLICTS: u32 = 5;
 const MAX_DATABASE_RETRY: Duration = Duration::from_secs(5);
 
-/// Why a turn ended before the run was idle.
+/// The reason why a turn ended before the run was idle.
 enum TurnEnd {
     /// Another worker has claimed the run.
     ClaimLost,
@@ -419,7 +419,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Whether a cancel interrupts the call. Calls that only read are short and run to their end.
+/// True if a cancel interrupts the call. Calls that only read are short and run to their end.
 const fn is_interruptible(verb: CallVerb) -> bool {
     match verb {
         CallVerb::Perform | CallVerb::Follow => true,

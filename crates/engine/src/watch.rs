@@ -41,9 +41,9 @@ const HELD_BACK_WAIT: Duration = Duration::from_millis(1);
 const MAX_HELD_BACK_WAIT: Duration = Duration::from_millis(64);
 /// Events that arrive within this time after a read are read together.
 const GATHER_DELAY: Duration = Duration::from_millis(1);
-/// How long a new watch waits for transactions that are open when it starts.
+/// The longest time that a new watch waits for transactions that are open when it starts.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a stream survives an unavailable database.
+/// The longest time that a stream survives an unavailable database.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that all watchers of a process share.

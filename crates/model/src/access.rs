@@ -27,7 +27,7 @@ use std::time::Duration;
 /// An administrator whose token ends within this time does not count as the one who remains.
 pub const LASTING_ACCESS: Duration = Duration::from_secs(24 * 3600);
 
-/// How a caller proved its identity.
+/// Method by which a caller proved its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthMethod {
     /// An API token.

@@ -34,12 +34,12 @@ pub const CLASSES: PermissionSet = PermissionSet::of(&[
     Permission::Execute,
 ]);
 
-/// Which requests need a second person.
+/// The rules that say which requests need a second person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApprovalPolicy {
     /// Empty: none.
     pub classes: PermissionSet,
-    /// How long a request waits for its approval, and how long the approval is valid.
+    /// Time that a request waits for its approval, and that the approval is then valid.
     pub lifetime: Duration,
 }
 
@@ -124,7 +124,7 @@ impl ApprovalState {
     }
 }
 
-/// What a request would do, as it is approved.
+/// Actions of a request, in the form that another person approves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     /// The word of the request, such as `REIMAGE`.
@@ -170,7 +170,7 @@ pub struct Approval {
     /// The user who approved, denied or reviewed it. Empty: none yet.
     pub decided_by: String,
     pub decided_at: Option<Timestamp>,
-    /// What that user said about it.
+    /// Comment of that user on the decision.
     pub comment: String,
     /// The reason of a break-glass.
     pub reason: String,
@@ -178,7 +178,7 @@ pub struct Approval {
     pub operations: Vec<String>,
 }
 
-/// Who decides about an approval, when, and with which words.
+/// Decision of a person about an approval, with the person's permissions and comment.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision<'a> {
     pub by: &'a Principal,
@@ -382,7 +382,7 @@ pub fn too_many_pending(requester: &str) -> Refusal {
     Refusal::new(Reason::TooManyApprovals, message).next("farrier approval list")
 }
 
-/// What the approvals of a requester mean for a request.
+/// Verdict on a request, given the approvals that its requester has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApprovalVerdict {
     /// This approval covers it, and is used up by it.
@@ -418,7 +418,7 @@ pub fn judge(found: &[Approval], proposal: &Proposal, now: Timestamp) -> Approva
     ApprovalVerdict::Request(earlier.and_then(|one| describe_earlier(one, proposal, now)))
 }
 
-/// Why an earlier approval of the same request id does not cover a request.
+/// The reason why an earlier approval of the same request id does not cover a request.
 fn describe_earlier(earlier: &Approval, proposal: &Proposal, now: Timestamp) -> Option<String> {
     let id = &earlier.id;
     match earlier.state(now) {

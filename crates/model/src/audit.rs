@@ -12,7 +12,7 @@ pub const SIGN_IN_CALLS: &str = "console/";
 /// The number of objects that an entry names.
 pub const MAX_OBJECTS: usize = 100;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditOutcome {
     Accepted,

@@ -106,7 +106,7 @@ pub fn derive_degraded(
 pub struct Condition {
     pub status: bool,
     pub reason: String,
-    /// When the status last changed; a new reason alone does not move it.
+    /// The time when the status last changed; a new reason alone does not move it.
     pub last_transition: Timestamp,
 }
 

@@ -1,5 +1,5 @@
-//! Which writes of credentials and of pinned identities are admitted, and where a credential may be
-//! sent.
+//! The rules for writes of credentials and of pinned identities, and the peers that a credential
+//! may be sent to.
 
 mod binding;
 

@@ -30,12 +30,12 @@ pub struct Deployment {
     pub opened_at: Timestamp,
     pub token_until: Timestamp,
     pub stage: DeploymentStage,
-    /// When the machine last asked what to boot.
+    /// The time when the machine last asked what to boot.
     #[serde(rename = "asked_at")]
     pub boot_requested_at: Option<Timestamp>,
     /// The checksum of the session that claimed it.
     pub session: Option<String>,
-    /// When the claiming deploy environment last sent a message.
+    /// The time when the claiming deploy environment last sent a message.
     #[serde(rename = "heard_at")]
     pub last_report_at: Option<Timestamp>,
     pub done: u64,
@@ -108,7 +108,7 @@ pub enum DeploymentCommand {
     Stop,
 }
 
-/// Why a claim or a session was refused.
+/// The reason why a claim or a session was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimRefusal {
     TokenUnknown,

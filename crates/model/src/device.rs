@@ -1,5 +1,5 @@
-//! Devices other than machines: what switches and power shelves share, and which observations of
-//! them are accepted.
+//! Devices other than machines: the common part of switches and power shelves, and the rules by
+//! which observations of them are accepted.
 //!
 //! A probe tells whether a device answers and what it reports. Its power state is accepted at once,
 //! because the device reports it itself. A missing answer is accepted only after several

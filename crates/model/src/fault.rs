@@ -57,7 +57,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => FaultClass::$class,)* }
             }
 
-            /// Whether the effect was certainly not applied, or may have happened.
+            /// Says if the effect was certainly not applied, or may have happened.
             pub const fn effect_outcome(self) -> EffectOutcome {
                 match self { $(Self::$variant => EffectOutcome::$outcome,)* }
             }

@@ -104,7 +104,8 @@ pub struct FilterTerm {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     pub terms: Vec<FilterTerm>,
-    /// What the caller of the list or watch may see. A run is seen by the labels of its machine.
+    /// Objects that the caller of the list or watch may see. A run is seen by the labels of its
+    /// machine.
     pub scope: Scope,
 }
 

@@ -249,7 +249,7 @@ pub fn applied_by_step(run: &Run, facts: &DeviceFacts, at: Timestamp) -> Option<
     })
 }
 
-/// Which firmware a maintenance uses.
+/// The firmware that a maintenance applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirmwareResolution {
     Use(Box<Firmware>),

@@ -77,7 +77,7 @@ impl Gate {
         }
     }
 
-    /// What the gate protects, in a sentence.
+    /// A sentence that says what the gate protects.
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::InService => {
@@ -334,9 +334,9 @@ impl Overrides {
         format!("--override {} --reason …", self.words())
     }
 
-    /// What the history records, to be appended to the message of an event; empty without an
-    /// override. `refusing` are the gates that would refuse the request: a named gate that would
-    /// not is recorded as named only.
+    /// Words of the history, to be appended to the message of an event; empty without an override.
+    /// `refusing` are the gates that would refuse the request: a named gate that would not is
+    /// recorded as named only.
     pub fn history_note(&self, by: &str, refusing: &[Gate]) -> String {
         let reason = &self.reason;
         let note = |gate: Gate| match refusing.contains(&gate) {
@@ -346,7 +346,7 @@ impl Overrides {
         self.before_admission().map(note).collect()
     }
 
-    /// What the history records about the gate `approval`; empty if the override does not name it.
+    /// Words of the history about the gate `approval`; empty if the override does not name it.
     pub fn approval_note(&self, by: &str, refuses: bool) -> String {
         let reason = &self.reason;
         match (self.passes(Gate::Approval), refuses) {

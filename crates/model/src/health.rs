@@ -59,7 +59,7 @@ pub struct Alert {
     pub message: String,
     #[serde(default)]
     pub classes: BTreeSet<String>,
-    /// When the problem began.
+    /// The time when the problem began.
     pub since: Timestamp,
 }
 
@@ -81,7 +81,7 @@ pub type Alerts = BTreeMap<String, Alert>;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HealthReport {
     pub alerts: Alerts,
-    /// When the report last changed.
+    /// The time when the report last changed.
     #[serde(default)]
     pub updated_at: Timestamp,
 }

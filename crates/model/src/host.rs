@@ -405,7 +405,8 @@ impl Host {
         }
     }
 
-    /// When a failed upgrade is retried automatically. None when an operator must decide first.
+    /// The time when a failed upgrade is retried automatically. None when an operator must decide
+    /// first.
     pub fn next_attempt(&self, interval: Duration) -> Option<Timestamp> {
         let HostState::FailedFirmwareUpgrade { retry_count, cause } = &self.state else {
             return None;
@@ -417,7 +418,7 @@ impl Host {
     }
 }
 
-/// Whether the run was canceled and has no failure of its own.
+/// True if the run was canceled and has no failure of its own.
 fn was_canceled(run: &Run) -> bool {
     run.phase() == RunPhase::Canceled && run.progress.failure.is_none()
 }

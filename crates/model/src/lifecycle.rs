@@ -147,7 +147,7 @@ pub struct RecordHeader {
     /// Marked for deletion.
     #[serde(default)]
     pub deleted: bool,
-    /// When the record entered its current state.
+    /// The time when the record entered its current state.
     pub since: Timestamp,
     /// The version of the row that was read; the store increments it on every write.
     pub version: i64,
@@ -223,7 +223,8 @@ impl From<DeviceSpec> for MachineSpec {
     }
 }
 
-/// Why a record is idle: one sentence for the operator. A wait without a reason does not compile.
+/// The reason why a record is idle: one sentence for the operator. A wait without a reason does not
+/// compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleReason(pub String);
 
@@ -336,7 +337,7 @@ pub struct DeviceContext {
     pub fresh: RunId,
     /// The run that the record waits for, if any.
     pub run: Option<Run>,
-    /// Why an accepted request may not begin now.
+    /// The reason why an accepted request may not begin now.
     pub against: Option<String>,
 }
 

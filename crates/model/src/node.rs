@@ -59,7 +59,7 @@ pub const NODE_REQUEST: &str = "node_request";
 /// The normal time for which a node is enrolling, draining or being removed.
 const PROGRESS_NORMAL: Duration = Duration::from_secs(6 * 3_600);
 
-/// Why a node is in quarantine. The reconciler only ends a quarantine for drift.
+/// The reason why a node is in quarantine. The reconciler only ends a quarantine for drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quarantine {
@@ -103,7 +103,7 @@ pub struct Node {
     pub state: NodeState,
     /// The component that made the last transition.
     pub moved_by: TransitionOwner,
-    /// Why the node is in its state, if the operator needs to know.
+    /// The reason why the node is in its state, if the operator needs to know.
     #[serde(default)]
     pub reason: String,
     #[serde(default)]

@@ -21,7 +21,7 @@ pub struct ListOrder {
     pub descending: bool,
 }
 
-/// What a list shows, and in which order. Without an order: the usual one of the list.
+/// Filter and order of a list. Without an order: the default of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     pub filter: Filter,

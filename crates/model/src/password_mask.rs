@@ -37,7 +37,7 @@ fn mask_values(line: &str) -> String {
     masked + rest
 }
 
-/// What follows a value. A quoted value ends at the next quote without a backslash before it.
+/// The text after a value. A quoted value ends at the next quote without a backslash before it.
 fn after_value(value: &str) -> &str {
     let Some(quote @ ('\'' | '"')) = value.chars().next() else {
         let ends = |c: char| c.is_whitespace() || matches!(c, '&' | '\'' | '"' | ')');

@@ -31,7 +31,7 @@ impl DevicePlacement {
         Some(slot..=top_slot(slot, self.height_u))
     }
 
-    /// Whether both are numbered in the same way.
+    /// True if both are numbered in the same way.
     fn is_comparable(&self, other: &Self) -> bool {
         self.target.kind == other.target.kind || self.height_u.is_some() || other.height_u.is_some()
     }
@@ -118,7 +118,7 @@ pub fn parse_feeds(
     Ok(parsed)
 }
 
-/// Where a power shelf is that is to feed a device.
+/// Known location of the power shelf that a device names as its feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShelfLocation {
     /// There is no such shelf, or it is marked for deletion.

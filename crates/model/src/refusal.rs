@@ -31,7 +31,7 @@ pub enum RefusalKind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What programs compare.
+    /// The stable code that programs compare.
     pub reason: Reason,
     pub message: String,
     /// The field at fault, for `Invalid`, and for something that a request names and is not known.

@@ -144,7 +144,7 @@ impl StopRequest {
         }
     }
 
-    /// For a run that ended although its work could not be stopped.
+    /// Describes a stop request of a run that ended although its work could not be stopped.
     pub fn describe_unfinished(&self) -> String {
         format!("the cancel that {} asked for could not be carried out", self.by)
     }
@@ -157,7 +157,7 @@ pub enum StopKind {
     Freeze,
 }
 
-/// Why a run failed, and at which step.
+/// The reason why a run failed, and at which step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub fault: Fault,
@@ -204,12 +204,12 @@ pub struct StepState {
     #[serde(rename = "looks")]
     pub failed_status_calls: u32,
     pub not_before: Option<Timestamp>,
-    /// Since when a busy peer has kept the step from starting. None: it has not.
+    /// The time since which a busy peer has kept the step from starting. None: it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_since: Option<Timestamp>,
     pub message: String,
     pub started_at: Option<Timestamp>,
-    /// Since when its end is waited for: its start, or the action that continued it.
+    /// The start of the wait for its end: its own start, or the action that continued it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
@@ -387,7 +387,7 @@ impl Run {
         RunType::NODES.contains(&self.spec.run_type)
     }
 
-    /// What the call that this commit intends takes from the target. None for a call that starts
+    /// Impact on the target of the call that this commit intends. None for a call that starts
     /// nothing, and for the runs of a node, whose stages move it themselves.
     pub fn intended_impact(&self) -> Option<Impact> {
         let step = self.progress.current()?;

@@ -286,7 +286,7 @@ impl SiteState {
     }
 }
 
-/// A problem with a site, and since when.
+/// A problem with a site, and the time since which it lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteAlarm {
     #[serde(rename = "said")]
@@ -294,7 +294,7 @@ pub struct SiteAlarm {
     pub since: Timestamp,
 }
 
-/// The result of a poll: a problem, or that it is over.
+/// The result of a poll. An alarm without a text is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SiteReport {
     /// The MAAS has this many machines.

@@ -61,7 +61,7 @@ use rest::{idle, in_maintenance, out_of_use};
 pub struct Explanation {
     pub headline: String,
     pub waiting_for: String,
-    /// The last word of the peer that is waited for.
+    /// The last message of the peer that the object waits for.
     pub last_word: String,
     pub since: Option<Timestamp>,
     pub normal: String,
@@ -73,7 +73,7 @@ pub struct Explanation {
     pub health: Vec<String>,
     /// Facts that prevent nothing and that an operator should know.
     pub notes: Vec<String>,
-    /// Who requested the operation in question, and when.
+    /// Requester of the operation in question, and the time of the request.
     pub requested_by: String,
     /// A destructive effect on the object has an unknown outcome.
     pub may_be_damaged: bool,
@@ -140,7 +140,7 @@ pub fn explain_machine(
         reported.headline = format!("{damage}; {}", reported.headline);
         reported.may_be_damaged = true;
     }
-    // The explained run tells its own end.
+    // The end of the explained run is in the headline already.
     let told = |imaging: &&Run| run.is_none_or(|run| run.spec.id != imaging.spec.id);
     reported.notes.extend(context.imaging.filter(told).map(|run| imaging_words(run, now)));
     reported.with_health(machine.id.as_str(), &machine.health)
@@ -355,7 +355,7 @@ fn failed_words(run: &Run, failure: &Failure, context: RunContext) -> String {
     Incident { fault: &failure.fault, run: Some(run), machine, node }.describe()
 }
 
-/// Why an operation applied no firmware, if it skipped that.
+/// The reason why an operation applied no firmware, if it skipped that.
 pub fn skipped_firmware(run: &Run) -> Option<String> {
     let why = run.spec.params.get(FIRMWARE_SKIPPED).filter(|why| !why.is_empty())?;
     Some(format!("{} applied no firmware: {why}", run.spec.id))

@@ -1,5 +1,5 @@
-//! Which calls act, and which of those can be tried as a dry run. The descriptors say both: a call
-//! that only reads has the option `idempotency_level = NO_SIDE_EFFECTS`, and the request of a call
+//! The calls that act, and those of them that have a dry run. The descriptors say both: a call that
+//! only reads has the option `idempotency_level = NO_SIDE_EFFECTS`, and the request of a call
 //! with a dry run has the field `dry_run`.
 
 use crate::DESCRIPTORS;
@@ -49,7 +49,7 @@ pub struct RequestField {
 const NO_OBJECTS: [&str; 4] = ["request_id", "plan_id", "firmware_id", "alert_ids"];
 
 impl RequestField {
-    /// Whether the field names an object of the fleet, or several.
+    /// True if the field names an object of the fleet, or several.
     pub fn names_an_object(&self) -> bool {
         let name = self.name.as_str();
         let id = name == "id" || name.ends_with("_id") || name.ends_with("_ids");

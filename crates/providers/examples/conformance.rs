@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How many entries of a log are read.
+/// The most entries of a log that are read.
 const LOG_ENTRIES: usize = 50;
 
 #[tokio::main(flavor = "current_thread")]
@@ -242,7 +242,7 @@ impl Reading {
     fn tell(&mut self, kind: &str, result: Result<String, Fault>) {
         match result {
             Ok(text) => self.say(kind, text),
-            // What a recording does not hold cannot be read from it, and neither from a device.
+            // The recording lacks the resource, as a device may.
             Err(fault) if fault.code == FaultCode::NotSupported => self.say(kind, "none".into()),
             Err(fault) => self.fail(kind, &fault),
         }

@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use model::fault::{Fault, Result};
 use model::machine::matcher::DiscoveredMachine;
 
-/// How to reach a BMC.
+/// The address of a BMC, and the credential and trust for it.
 #[derive(Debug, Clone, Default)]
 pub struct BmcAccess {
     pub endpoint: String,
     /// The name of the credential. Empty: the configured one.
     pub credential: String,
-    /// How the BMC must prove its identity. None: as configured.
+    /// The proof of identity that the BMC must give. None: as configured.
     pub trust: Option<Trust>,
     /// Selects one of the systems behind the BMC.
     pub selector: SystemSelector,
@@ -34,7 +34,7 @@ macro_rules! steps {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// What Farrier can do when the check succeeds; None for a prerequisite.
+            /// The ability of Farrier that a successful check shows; None for a prerequisite.
             pub const fn ability(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $ability,)* }
             }
@@ -145,7 +145,7 @@ impl BmcTestReport {
         self.findings.iter().any(|one| one.check == step && one.outcome == classification)
     }
 
-    /// Whether Farrier can manage a machine through this BMC.
+    /// True if Farrier can manage a machine through this BMC.
     pub fn usable(&self) -> bool {
         self.ended_by.is_none()
             && self.chosen.is_some()

@@ -1,5 +1,5 @@
-//! What operators ask about a cluster: does Farrier reach it and have its rights there, and what
-//! would a drain do to a machine's node.
+//! The questions of operators about a cluster: does Farrier reach it and have its rights there, and
+//! what would a drain do to a machine's node.
 
 use crate::bmc_discovery::CheckOutcome;
 use crate::kubernetes::{DisruptionBudget, PodPreview};
@@ -9,7 +9,7 @@ use model::time::Timestamp;
 /// One check of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFinding {
-    /// What was checked, such as `reachable` or `create pods/eviction`.
+    /// The subject of the check, such as `reachable` or `create pods/eviction`.
     pub check: String,
     pub outcome: CheckOutcome,
     pub message: String,
@@ -22,13 +22,13 @@ pub struct ClusterReport {
     pub version: String,
     /// The name of our user there.
     pub user: String,
-    /// When the credential expires, where it says so.
+    /// The time when the credential expires, where it says so.
     pub expires_at: Option<Timestamp>,
     pub findings: Vec<ClusterFinding>,
 }
 
 impl ClusterReport {
-    /// Whether everything that Farrier does with a cluster works there.
+    /// True if everything that Farrier does with a cluster works there.
     pub fn usable(&self) -> bool {
         !self.findings.iter().any(|one| one.outcome == CheckOutcome::Cannot)
     }
@@ -47,7 +47,7 @@ impl ClusterReport {
     }
 }
 
-/// What a drain of a machine's node would do.
+/// The pods that a drain of a machine's node would evict, and the disruption budgets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrainPreview {
     /// Empty: there is no cluster to drain from.

@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpStream, lookup_host};
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Io(io::Error),

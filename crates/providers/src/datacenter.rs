@@ -100,7 +100,7 @@ pub struct Settings {
     pub jump_credential: String,
     pub ssh: ssh::Settings,
     pub netplan: Netplan,
-    /// How images are installed. None: the capability is absent.
+    /// The installer of images. None: the capability is absent.
     pub imaging: Option<Imaging>,
     pub firmware: FirmwareTimeouts,
     pub fabric: FabricTimeouts,

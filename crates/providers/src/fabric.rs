@@ -12,7 +12,7 @@ pub use nvos::Nvos;
 use async_trait::async_trait;
 use model::fault::Result;
 
-/// Whether the fabric runs on this switch.
+/// The state of the fabric on one switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterState {
     Enabled,
@@ -35,9 +35,9 @@ pub enum ControllerState {
 pub struct FabricObservation {
     pub cluster: ClusterState,
     pub controller: ControllerState,
-    /// Whether other switches may reach the manager on this one.
+    /// True if other switches may reach the manager on this one.
     pub manager_open: bool,
-    /// Whether this switch is connected to the manager, wherever the manager runs.
+    /// True if this switch is connected to the manager, wherever the manager runs.
     pub connected: bool,
     /// The state in the switch's words, for operators.
     pub summary: String,

@@ -1,5 +1,5 @@
-//! What a fault means for an effect that was already started, and which errors are faults of this
-//! host and not of the peer.
+//! The meaning of a fault for an effect that was already started, and the errors that are faults of
+//! this host and not of the peer.
 
 use model::fault::{EffectOutcome, Fault, FaultCode};
 use rustix::io::Errno;
@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// How many nested causes of an error are examined.
+/// The most nested causes of an error that are examined.
 const MAX_CAUSES: usize = 16;
 
 /// The fault of a failed read after an effect was started: the effect may have happened.

@@ -27,9 +27,9 @@ use tokio::time::timeout;
 const MAX_BYTES: u64 = 4 << 30;
 const MAX_REDIRECTS: usize = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a server may send nothing.
+/// The longest time that a server may send nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many checksums are remembered before unused ones are dropped.
+/// The number of checksums that are remembered before unused ones are dropped.
 const MAX_SHARED: usize = 256;
 
 /// A fetched file whose checksum matched.

@@ -32,13 +32,13 @@ pub enum Priority {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How many concurrent calls one BMC gets.
+    /// The most concurrent calls that one BMC gets.
     pub per_bmc: usize,
     /// The upper limit of concurrent calls to all BMCs.
     pub max_calls: usize,
     /// The number of failures in a row that opens the circuit for polling.
     pub break_after: u32,
-    /// How long the circuit stays open the first time; it doubles up to the maximum.
+    /// The time that the circuit stays open at first; it doubles up to the maximum.
     pub open_period: Duration,
     pub max_open_period: Duration,
 }
@@ -76,12 +76,12 @@ struct Peer {
     breaker: CircuitBreaker,
 }
 
-/// What the governor knows about a BMC, for operators.
+/// The state of a BMC in the governor, for operators.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BmcStatus {
     pub waiting: usize,
     pub failures: u32,
-    /// How long the circuit stays open from now on.
+    /// The time that the circuit stays open from now on.
     pub circuit_open_for: Option<Duration>,
     pub last_error: String,
 }
@@ -218,7 +218,7 @@ impl Governor {
     }
 }
 
-/// Whether a fault means that the BMC does not work, rather than that the request was wrong.
+/// True if a fault means that the BMC does not work, rather than that the request was wrong.
 fn is_down(code: FaultCode) -> bool {
     matches!(
         code,

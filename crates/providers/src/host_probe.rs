@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a host has to send the first bytes of its banner.
+/// The time that a host has to send the first bytes of its banner.
 pub(crate) const HOST_TIMEOUT: Duration = Duration::from_secs(4);
 /// The first bytes of every SSH banner.
 const BANNER: &[u8] = b"SSH-";

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until the connection is open, TLS included.
+    /// The time limit until the connection is open, TLS included.
     pub connect: Duration,
     /// From sending a request to the last byte of its response.
     pub answer: Duration,

@@ -33,7 +33,7 @@ const DEFAULT_PORT: u16 = 623;
 const MAX_USER_BYTES: usize = 16;
 const MAX_PASSWORD_BYTES: usize = 20;
 
-/// Whether the address of a BMC is an IPMI address.
+/// True if the address of a BMC is an IPMI address.
 pub fn is_ipmi(endpoint: &str) -> bool {
     endpoint.starts_with(SCHEME)
 }
@@ -75,7 +75,8 @@ pub enum Firmware {
     Efi,
 }
 
-/// Whether a BMC reports, besides the boot device, that an override is set and for how long.
+/// The facts that a BMC reports about its boot override: all, or only the device and not that an
+/// override is set and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootReadback {
     Complete,
@@ -167,7 +168,7 @@ impl BootDevice {
     }
 }
 
-/// How long an override applies.
+/// The duration of an override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootDuration {
     Once,
@@ -542,7 +543,7 @@ fn read_boot(flags: u8, device: u8, memory: BootReadback) -> Boot {
     }
 }
 
-/// Whether the override read back is the requested one. Its duration matters only if there is one.
+/// True if the override read back is the requested one. Its duration matters only if there is one.
 fn matches_request(observed: &Boot, device: BootDevice, lasts: BootDuration) -> bool {
     observed.from == BootFrom::Device(device)
         && (device == BootDevice::None || observed.lasts.is_none_or(|observed| observed == lasts))

@@ -6,9 +6,8 @@
 //! repeated, because an API server that has just started refuses everyone (`access`).
 //!
 //! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the API
-//! types, `fault` classifies failures; `access`, `node`, `join`, `evict`, `preview`,
-//! `event` and `inspect` are the
-//! requests, and `rights` are the rights that they need.
+//! types, `fault` classifies failures; `access`, `node`, `join`, `evict`, `preview`, `event` and
+//! `inspect` are the requests, and `rights` are the rights that they need.
 
 mod access;
 mod client;
@@ -53,9 +52,10 @@ const MAX_NAME_BYTES: usize = 253;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long one request may take, the connection included.
+    /// The time limit of one request, the connection included.
     pub deadline: Duration,
-    /// How long a refused login is repeated before it counts, if the server says that it is ready.
+    /// The time for which a refused login is repeated before it counts, if the server says that it
+    /// is ready.
     pub refusal_grace: Duration,
     /// The folder of tokens that are renewed by other means. None: no kubeconfig may name a file.
     pub token_folder: Option<PathBuf>,
@@ -106,7 +106,8 @@ impl Cluster {
         Ok(Self { credential: Some(name.into()), ..made })
     }
 
-    /// When the token or the client certificate of the kubeconfig expires, where it says so.
+    /// The time when the token or the client certificate of the kubeconfig expires, where it says
+    /// so.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
     }
@@ -215,7 +216,7 @@ pub fn server(text: &SecretString) -> Option<Peer> {
     config::server(text)
 }
 
-/// When a stored kubeconfig expires, where it says so.
+/// The time when a stored kubeconfig expires, where it says so.
 pub fn expiry(text: &SecretString) -> Option<Timestamp> {
     config::expiry(text)
 }

@@ -59,21 +59,22 @@ const MAX_ANSWER_BYTES: usize = 512 * 1024 * 1024;
 /// Timeouts, retries and rate limits of the requests to a region.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the region's TLS certificate is verified.
+    /// The verification of the region's TLS certificate.
     pub trust: Trust,
     /// The addresses that the region's name may resolve to.
     pub allowed: AllowedAddresses,
-    /// Until the connection is established, TLS included.
+    /// The time limit until the connection is established, TLS included.
     pub connect_timeout: Duration,
-    /// From sending a request to the last byte of its answer. MAAS waits a minute for a BMC.
+    /// The time limit from the request to the last byte of its answer. MAAS waits a minute for a
+    /// BMC.
     pub answer_timeout: Duration,
-    /// How often a request is repeated while MAAS is too busy.
+    /// The number of times that a request is repeated while MAAS is too busy.
     pub retries: u32,
     /// The delay between retries. `Retry-After` is honoured up to `most`; beyond it is a fault.
     pub backoff: Backoff,
-    /// How many requests may be in flight at once.
+    /// The most requests that may be in flight at once.
     pub max_in_flight: usize,
-    /// How many requests may start per second. Zero: no limit.
+    /// The most requests that may start per second. Zero: no limit.
     pub per_second: u32,
 }
 

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use std::fmt;
 use std::sync::Arc;
 
-/// How a peer must prove its identity.
+/// The rule by which a peer must prove its identity.
 #[derive(Debug, Clone)]
 pub enum TrustPolicy {
     /// A configured CA signed its certificate.
@@ -128,7 +128,7 @@ impl PeerLogin {
         self.0.identity(peer).await
     }
 
-    /// How a peer must prove its identity, and its known identity.
+    /// The proof of identity that a peer must give, with its known identity.
     pub async fn trust(
         &self,
         trusting: &TrustPolicy,
@@ -174,7 +174,7 @@ fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>> {
     })
 }
 
-/// How a peer must prove its identity, given the known one.
+/// The proof of identity that a peer must give, given the known one.
 fn resolve_trust(trusting: &TrustPolicy, peer: &str, known: Option<Fingerprint>) -> Result<Trust> {
     Ok(match (trusting, known) {
         (TrustPolicy::Ca(trust), _) => trust.clone(),

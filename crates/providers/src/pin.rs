@@ -45,5 +45,5 @@ impl Pin {
     }
 }
 
-/// How many characters of an invalid address are shown.
+/// The most characters of an invalid address that are shown.
 const MAX_SHOWN: usize = 80;

@@ -59,7 +59,7 @@ pub struct SiteNode {
     pub system_id: String,
 }
 
-/// What the MAAS of a site reports: the machines of its nodes at least, and how many it has.
+/// The report of the MAAS of a site: the machines of its nodes at least, and how many it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteObservation {
     pub machines: Vec<UpstreamMachine>,
@@ -73,7 +73,7 @@ pub struct UpstreamMachine {
     /// Its node, if the provider knows it.
     pub node: Option<NodeId>,
     pub upstream: MaasObservation,
-    /// Whether its agent sends heartbeats, if the provider knows it.
+    /// True if its agent sends heartbeats, if the provider knows it.
     pub agent_online: Option<bool>,
 }
 
@@ -90,12 +90,12 @@ pub struct LogOutput {
     pub data: Vec<u8>,
 }
 
-/// Where a provider writes the log of a call. Writing waits while the channel is full, so a
-/// gigabyte of output costs time and not memory.
+/// The channel to which a provider writes the log of a call. Writing waits while the channel is
+/// full, so a gigabyte of output costs time and not memory.
 #[derive(Debug, Clone)]
 pub struct Journal {
     lines: mpsc::Sender<LogOutput>,
-    /// What the call has reported about the disk: a percentage, or one of the marks below.
+    /// The last report of the call about the disk: a percentage, or one of the marks below.
     disk_report: Arc<AtomicU8>,
     mask: SecretMask,
 }
@@ -106,7 +106,7 @@ const NO_REPORT: u8 = u8::MAX;
 const UNTOUCHED: u8 = NO_REPORT - 1;
 
 impl Journal {
-    /// How many chunks may wait to be stored.
+    /// The number of chunks that may wait to be stored.
     pub const CAPACITY: usize = 256;
 
     pub fn new() -> (Self, mpsc::Receiver<LogOutput>) {
@@ -120,7 +120,7 @@ impl Journal {
         Self { mask, ..self.clone() }
     }
 
-    /// What is masked in the log, for other texts of the same call.
+    /// The mask of the log, for other texts of the same call.
     pub(crate) fn mask(&self) -> &SecretMask {
         &self.mask
     }
@@ -169,13 +169,13 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> &'static [Capability];
 
-    /// Whether its devices, their agents and their clusters exist only inside the provider: it then
+    /// True if its devices, their agents and their clusters exist only inside the provider: it then
     /// acts for the agents itself, and reaches no cluster of another provider's machines.
     fn is_simulated(&self) -> bool {
         false
     }
 
-    /// Whether a machine with this spec can belong to the provider.
+    /// Refuses a machine with a spec that cannot belong to the provider.
     fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
         Ok(())
     }
@@ -210,7 +210,7 @@ pub trait Provider: Send + Sync {
         Err(Fault::new(FaultCode::NotSupported, message))
     }
 
-    /// Whether an image must be in the catalogue before it can be installed.
+    /// True if an image must be in the catalogue before it can be installed.
     fn requires_catalog(&self) -> bool {
         false
     }
@@ -221,7 +221,7 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
-    /// Whether the next boot of the machine is from its disk; changes nothing. None: the provider
+    /// True if the next boot of the machine is from its disk; changes nothing. None: the provider
     /// does not know.
     async fn boots_from_disk(&self, _target: &Target) -> Result<Option<bool>> {
         Ok(None)
@@ -233,7 +233,8 @@ pub trait Provider: Send + Sync {
         Ok(None)
     }
 
-    /// Why calls to the machine do not work normally, in one sentence, without calling it.
+    /// The reason why calls to the machine do not work normally, in one sentence, without calling
+    /// it.
     fn degraded_reason(&self, _target: &Target) -> Option<String> {
         None
     }
@@ -253,7 +254,7 @@ pub trait Provider: Send + Sync {
         None
     }
 
-    /// What a drain of the machine's node would do; changes nothing. Empty: there is no cluster.
+    /// The preview of a drain of the machine's node; changes nothing. Empty: there is no cluster.
     async fn preview_drain(
         &self,
         _target: &Target,

@@ -78,11 +78,11 @@ pub enum PowerDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PowerTimeouts {
-    /// For a graceful shutdown. Zero: it is not tried.
+    /// The time for a graceful shutdown. Zero: it is not tried.
     pub graceful: Duration,
-    /// Whether the power is forced off when the shutdown takes too long.
+    /// True if the power is forced off when the shutdown takes too long.
     pub force: bool,
-    /// For the power state to follow a forced off or a start.
+    /// The time in which the power state must follow a forced off or a start.
     pub change: Duration,
     /// A command without effect is repeated after this time: it may never have been sent.
     pub repeat_after: Duration,
@@ -133,7 +133,7 @@ pub fn timeouts_for(
     }
 }
 
-/// Whether the next decision depends on the timeouts: the machine is on and is to be switched off.
+/// True if the next decision depends on the timeouts: the machine is on and is to be switched off.
 pub const fn needs_timeouts(goal: PowerGoal, stage: PowerStage, observed: PowerState) -> bool {
     match (goal, stage, observed) {
         (PowerGoal::On, _, _) | (_, _, PowerState::Off) => false,
@@ -272,9 +272,9 @@ fn wait(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts, name: &str) -
     PowerDecision::Fail(Fault::new(FaultCode::ReadBackDiffers, message))
 }
 
-/// Between two reads of the power state.
+/// The interval between two reads of the power state.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a worker records that it watches the power state.
+/// The interval at which a worker records that it watches the power state.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest gap between two recorded reads. No person switches a machine off and on within it.
 pub(crate) const MAX_WATCH_GAP: Duration = Duration::from_secs(30);

@@ -91,7 +91,7 @@ pub struct Bmc {
     poll_interval: Duration,
 }
 
-/// What the service root says about the BMC.
+/// The facts about the BMC in its service root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     pub vendor: Option<String>,
@@ -127,7 +127,7 @@ impl Bmc {
         self.link.endpoint()
     }
 
-    /// Whether the address names a System.
+    /// True if the address names a System.
     pub fn names_system(&self) -> bool {
         self.system.is_some()
     }

@@ -1,4 +1,4 @@
-//! Masks the credentials in use in texts that come from outside: answers, logs and events.
+//! Masks the credentials in use in the texts of peers: answers, logs and events.
 
 use crate::http_client::form::encode;
 use secrecy::{ExposeSecret, SecretString};
@@ -73,7 +73,8 @@ fn replaced(bytes: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What stays before and behind the cover of a secret at this place.
+/// The bytes before and after the masked range for a secret at this place. A short secret is masked
+/// with the whole word around it.
 fn covered<'a>(bytes: &'a [u8], at: usize, secret: &[u8]) -> (&'a [u8], &'a [u8]) {
     let (before, behind) = (&bytes[..at], &bytes[at + secret.len()..]);
     if secret.len() >= MIN_BYTES {

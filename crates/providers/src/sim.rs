@@ -123,7 +123,7 @@ impl Sim {
         self.store.change_rules(|rules| rules.clear(id)).map_err(store_refusal)
     }
 
-    /// How often each key with this prefix was requested and applied.
+    /// For each key with this prefix, the number of times that it was requested and applied.
     pub fn effects(&self, prefix: &str) -> Result<Vec<EffectCount>, Refusal> {
         self.store.counts(prefix).map_err(store_refusal)
     }

@@ -32,16 +32,16 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// For one request about a job.
     pub call_timeout: Duration,
-    /// How long a server may be silent before a keepalive is sent.
+    /// The time that a server may be silent before a keepalive is sent.
     pub keepalive_interval: Duration,
-    /// How many bytes of each output stream of a job the host keeps.
+    /// The bytes of each output stream of a job that the host keeps.
     pub max_output: u64,
-    /// Where the host keeps jobs; the default is under /var/tmp.
+    /// The folder in which the host keeps jobs; the default is under /var/tmp.
     pub folder: Option<Folder>,
 }
 
 impl Settings {
-    /// How many keepalives may stay unanswered.
+    /// The number of keepalives that may stay unanswered.
     pub const KEEPALIVES: usize = 3;
     pub const MAX_OUTPUT: u64 = 32 << 20;
 }

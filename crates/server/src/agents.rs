@@ -60,7 +60,7 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         .with_state(shared)
 }
 
-/// Why a request of an agent fails.
+/// The reason why a request of an agent fails.
 enum AgentError {
     /// A field of the request is missing or malformed.
     Malformed(Refusal),

@@ -26,11 +26,11 @@ pub(crate) use syslog::SyslogTarget;
 
 /// The number of entries that are sent, and made durable, together.
 const BATCH: i64 = 200;
-/// How often to look for entries that another replica has sealed.
+/// The interval of the search for entries that another replica has sealed.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The pause after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How often a failing stream is logged.
+/// The interval at which a failing stream is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The streams of this replica.
@@ -64,7 +64,7 @@ impl AuditStreams {
     }
 }
 
-/// Where entries go.
+/// The receiver of the entries.
 enum Sink {
     File(FileSink),
     Syslog(SyslogSink),
@@ -87,17 +87,17 @@ impl Line {
     }
 }
 
-/// Why entries could not be sent.
+/// The reason why entries could not be sent.
 struct SinkError {
     said: String,
     resend: Resend,
 }
 
-/// What may be lost with a connection beside the entries that could not be sent.
+/// The entries that may be lost with a connection, beside those that could not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resend {
     Nothing,
-    /// What was sent since the connection was last seen open.
+    /// The entries that were sent since the connection was last seen open.
     Unconfirmed,
     /// The same, and a batch before: the connection broke, and may have been dead for a while.
     Recent,
@@ -118,7 +118,7 @@ impl Sink {
         }
     }
 
-    /// Whether what was sent before can have arrived.
+    /// Checks that the entries sent before can have arrived.
     fn check(&mut self) -> Result<(), SinkError> {
         match self {
             Self::File(_) => Ok(()),
@@ -220,7 +220,7 @@ impl Stream {
     }
 }
 
-/// What the API and the metrics show of a stream.
+/// The state of a stream that the API and the metrics show.
 struct StreamState {
     name: &'static str,
     target: String,

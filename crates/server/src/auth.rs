@@ -63,7 +63,7 @@ struct AuthLayer {
     cookies: Cookies,
 }
 
-/// What a request is for.
+/// The resource that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource {
     Open,
@@ -261,7 +261,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
-/// Whether a token has the form of a signed JSON Web Token: its header begins with `{"`.
+/// True if a token has the form of a signed JSON Web Token: its header begins with `{"`.
 fn is_web_token(token: &str) -> bool {
     token.starts_with("eyJ") && token.contains('.')
 }

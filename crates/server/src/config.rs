@@ -581,7 +581,7 @@ impl Config {
         }
     }
 
-    /// Whether simulated hardware exists beside the real one.
+    /// True if simulated hardware exists beside the real one.
     pub(crate) fn simulates(&self) -> bool {
         self.sim.enabled || self.sim.machines > 0
     }

@@ -20,7 +20,7 @@ pub fn prepare(config: &Config) -> Result<Option<File>, ServeError> {
     };
     let changed = make_private(dir).map_err(|error| refused("cannot make private", error))?;
     if changed > 0 {
-        tracing::warn!(dir = %dir.display(), changed, "other users had rights on files of the data directory; they were taken away");
+        tracing::warn!(dir = %dir.display(), changed, "other users had permissions on files of the data directory; Farrier has removed them");
     }
     if !config.database_url.is_empty() {
         return Ok(None);

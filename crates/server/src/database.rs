@@ -52,8 +52,8 @@ impl OfflineDatabase {
         Ok(Self { store, actor })
     }
 
-    /// The database for one command, whose commit writes an entry of the audit log. The user is
-    /// the one of the host.
+    /// The database for one command, whose commit writes an entry of the audit log. The entry names
+    /// the user of the host.
     fn for_command(&self, command: &str, objects: &[&str], reason: &str) -> Store {
         let now = engine::clock::system()();
         let entry = AuditEntry { user: self.actor.clone(), ..AuditEntry::of(None, command, now) };

@@ -35,7 +35,7 @@ const SITE: &str = "site-demo";
 const IMAGES: [&str; 4] = ["ubuntu-2204", "ubuntu-2404", "debian-12", "rhel-9"];
 const HARDWARE_TYPE: &str = "demo";
 const FIRMWARE: &str = "fw-demo-2.0";
-/// How often the rack of the nodes is read until it is in service.
+/// The interval at which the rack of the nodes is read until it is in service.
 const ONBOARDING_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of machines that are registered concurrently.
 const AT_ONCE: usize = 64;
@@ -225,7 +225,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
     Ok(id)
 }
 
-/// Where a device of a rack stands, and the power shelves that feed it.
+/// The position of a device in its rack, and the power shelves that feed it.
 struct Place {
     rack: RackId,
     slot: u32,

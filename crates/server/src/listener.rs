@@ -60,7 +60,7 @@ impl ListenerName {
     }
 }
 
-/// Why a connection was refused, or ended before its peer closed it.
+/// The reason why a connection was refused, or ended before its peer closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndReason {
     /// The listener has as many connections as it may, and all of them are in use.
@@ -152,7 +152,7 @@ struct StopWatcher(watch::Receiver<bool>);
 
 impl StopWatcher {
     async fn wait(&mut self) {
-        // An error means that the signal is gone, and with it whoever waits for the end.
+        // An error means that the sender was dropped: no task waits for the end of the listener.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 }

@@ -45,7 +45,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_ERROR_CHARS: usize = 300;
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// Why a token is not accepted.
+/// The reason why a token is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OidcError {
     Malformed(&'static str),
@@ -88,7 +88,7 @@ fn equal_secrets(one: &str, other: &str) -> bool {
     Sha256::digest(one.as_bytes()) == Sha256::digest(other.as_bytes())
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum KeySource {
     File(PathBuf),
@@ -139,8 +139,8 @@ pub(crate) struct OidcProvider {
     pub session_life: Duration,
     keys: RwLock<Arc<KeySet>>,
     endpoints: RwLock<Option<SignInEndpoints>>,
-    /// When the provider was last asked. Held while it is asked, so that concurrent callers share
-    /// the answer.
+    /// The time when the provider was last asked. Held while it is asked, so that concurrent
+    /// callers share the answer.
     asked: AsyncMutex<Option<Instant>>,
     log: DenialLog,
 }
@@ -396,7 +396,7 @@ impl OidcProvider {
         verified.map_err(|error| format!("its ID token is not accepted: {error}"))
     }
 
-    /// Whether the provider that leads a browser back is this one (RFC 9207).
+    /// True if the provider that leads a browser back is this one (RFC 9207).
     pub fn is_issuer(&self, issuer: &str) -> bool {
         issuer == self.rules.issuer
     }
@@ -447,7 +447,7 @@ fn read_keys(path: &Path) -> Result<KeySet, String> {
     KeySet::parse(&text).map_err(wrong)
 }
 
-/// Log lines about refused tokens, limited: whoever reaches the port can send many.
+/// Log lines about refused tokens, limited: any client that reaches the port can send many.
 #[derive(Default)]
 struct DenialLog(Mutex<(Option<Instant>, u64)>);
 

@@ -12,8 +12,8 @@ const MAX_DEPTH: usize = 8;
 /// The permissions of a group and of others.
 const FOREIGN: u32 = 0o077;
 
-/// How the names of Farrier's own files and folders begin. Files of others in the same folder are
-/// left alone.
+/// The prefixes of the names of Farrier's own files and folders. Files of others in the same folder
+/// are left alone.
 const OWN_NAMES: [&str; 8] =
     ["farrier.db", "seal.key", "admin.token", "manifest.", "images", "sim", "audit-", "lock"];
 

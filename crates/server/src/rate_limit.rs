@@ -24,12 +24,12 @@ use tokio::time::Instant;
 
 /// The most addresses, and the most sessions, that are remembered. Further ones share one bucket.
 const MAX_KEYS: usize = 20_000;
-/// Between two searches for buckets that are full again.
+/// The interval of the search for buckets that are full again.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// A bucket counts thousandths of a request.
 const REQUEST: u64 = 1_000;
 
-/// How many requests are allowed.
+/// The rate and the burst of requests that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rate {
     per_second: u64,
@@ -91,7 +91,7 @@ fn session_key(session: &str) -> SessionKey {
     Sha256::digest(session.as_bytes()).into()
 }
 
-/// What a request was counted against.
+/// The bucket that a request was counted against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Charge {
     Peer,
@@ -181,7 +181,7 @@ pub(crate) async fn limit_logins(
     }
 }
 
-/// The middleware in front of the routes that anybody may use.
+/// The middleware in front of the routes that need no proof of identity.
 pub(crate) async fn limit_anonymous(
     State(limits): State<RequestLimits>,
     request: Request,

@@ -30,7 +30,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 /// The paths that take the forms of the console.
 const FORM_PATHS: [&str; 2] = [auth::SIGN_IN, auth::SIGN_OUT];
 
-/// What the requests of a listener look like.
+/// The protocol of the requests of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerApi {
     /// gRPC, and pages that are only read.
@@ -105,7 +105,7 @@ impl RequestGuard {
         Err(GuardRefusal::ContentType)
     }
 
-    /// Whether a page of this server has sent a form. It is known not to be cross-site.
+    /// True if a page of this server has sent a form. It is known not to be cross-site.
     fn is_own_form(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let form = text(headers, &header::CONTENT_TYPE).is_some_and(|found| has_type(found, FORM));
         let proven = headers.contains_key(header::ORIGIN) || headers.contains_key(&SEC_FETCH_SITE);
@@ -182,7 +182,7 @@ fn is_cross_site(authority: Option<&str>, headers: &HeaderMap) -> bool {
     foreign_origin || site.is_some_and(|site| site != b"same-origin" && site != b"none")
 }
 
-/// Whether a person follows a link to a page. A frame or a script is none.
+/// True if a person follows a link to a page. A frame or a script is none.
 fn is_link(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::GET
         && !headers.contains_key(header::ORIGIN)

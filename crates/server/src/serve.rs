@@ -35,7 +35,7 @@ use store::{Options, Store, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
-/// Why a server could not start or continue. The text says what to do.
+/// The reason why a server could not start or continue. The text says what to do.
 #[derive(Debug)]
 pub enum ServeError {
     /// The configuration or the environment is wrong.
@@ -154,7 +154,7 @@ async fn run_server(
     let sign_in = SignIn { access: access.clone(), audit, oidc, cookies };
     let pages = ConsolePages { console, sign_in };
     let router = http::router(engine.clone(), grpc, metrics, pages, &config.host_names());
-    // Before anybody is told that the server is ready: a signal from then on is a request to stop.
+    // Before the server reports that it is ready: a signal from then on is a request to stop.
     let signals = StopRequests::listen();
     ready(&describe_start(config.clone(), &access, admin).await?);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
@@ -224,7 +224,7 @@ async fn describe_start(
         Ok(caller) => caller,
         Err(refusal) => {
             let problem = refusal.message;
-            tracing::warn!(path = %path.display(), problem, "the administrator's token is of no use");
+            tracing::warn!(path = %path.display(), problem, "the administrator's token is refused");
             return Ok(Listening { config, admin_token: None, sign_in: None });
         }
     };
@@ -358,7 +358,7 @@ async fn run(
     Ok(())
 }
 
-/// SIGTERM and Ctrl-C, which end the process only when nobody listens for them.
+/// SIGTERM and Ctrl-C, which end the process only while no task listens for them.
 struct StopRequests {
     terminated: Option<Signal>,
     interrupted: Option<Signal>,

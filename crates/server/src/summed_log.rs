@@ -7,7 +7,8 @@ use std::time::Duration;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Why a request of a machine or an agent was denied. A closed set, because it labels a metric.
+/// The reason why a request of a machine or an agent was denied. A closed set, because it labels a
+/// metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DeniedRequest {
     /// Its token or session was refused.

@@ -24,7 +24,8 @@ pub struct AccessState {
     pub version: i64,
     pub tokens: Vec<StoredToken>,
     pub policy: AccessPolicy,
-    /// Why rows were left out. They grant nothing; the others, and revocations, still count.
+    /// The reason why rows were left out. They grant nothing; the others, and revocations, still
+    /// count.
     pub unreadable: Vec<String>,
 }
 

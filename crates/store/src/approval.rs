@@ -144,7 +144,7 @@ impl Tx {
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)
     }
 
-    /// Whether approvals ended before this time, so that a write would delete some.
+    /// True if approvals ended before this time, so that a write would delete some.
     pub async fn has_removable_approvals(&mut self, before: Timestamp) -> Result<bool> {
         let sql = "SELECT id FROM approvals WHERE expires_at < $1 AND state <> $2 LIMIT 1";
         let values = values![before, ApprovalState::BreakGlass.as_str()];

@@ -23,7 +23,7 @@ pub struct CredentialRow {
     pub updated_at: Timestamp,
     /// The key that the secret is sealed with. None: a master key itself, by an older farrier.
     pub key_id: Option<String>,
-    /// Where the secret may be sent. None: an older farrier wrote it.
+    /// The peers that the secret may be sent to. None: an older farrier wrote it.
     pub policy: Option<CredentialPolicy>,
 }
 

@@ -290,7 +290,7 @@ impl Store {
         &self.bus
     }
 
-    /// The unreadable rows that this process has met.
+    /// The unreadable rows that this process has found.
     pub fn unreadable(&self) -> &UnreadableRows {
         &self.unreadable
     }

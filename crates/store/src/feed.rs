@@ -1,5 +1,5 @@
-//! Which power shelves feed which devices. The feeds are a part of the device's spec; this index
-//! finds the devices of a shelf, wherever they stand.
+//! The index of devices by the power shelves that feed them. The feeds are a part of the device's
+//! spec; the index finds the devices of a shelf in every rack.
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::value::values;

@@ -75,7 +75,7 @@ impl Tx {
         rows.iter().map(|row| machine_by_id(row)?.1).collect()
     }
 
-    /// What can be read of the attributes that identify a machine whose row cannot be decoded.
+    /// The readable part of the attributes that identify a machine whose row cannot be decoded.
     pub async fn spec_of_unreadable_machine(&mut self, id: &MachineId) -> Result<MachineSpec> {
         let sql = "SELECT body FROM machines WHERE id = $1";
         let row = self.query_one(sql, values![id.as_str()]).await?;

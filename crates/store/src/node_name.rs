@@ -1,5 +1,5 @@
-//! Which machine has which name in which Kubernetes cluster. The name is a part of the machine's
-//! spec; this index keeps two machines from sharing one.
+//! The index of machines by cluster and node name. The name is a part of the machine's spec; the
+//! index keeps two machines from sharing one.
 
 use crate::driver::{ExpectedRows, Statement};
 use crate::value::{Row, values};

@@ -328,7 +328,7 @@ impl Tx {
     }
 }
 
-/// Whether a list has this row. A row that cannot be decoded has no labels, so it is in no limited
+/// True if a list has this row. A row that cannot be decoded has no labels, so it is in no limited
 /// scope.
 pub(crate) fn is_listed<R: Lifecycle>(
     filter: &Filter,

@@ -12,7 +12,7 @@ use model::time::Timestamp;
 /// The event object id of all keys.
 const OBJECT: &str = "seal-keys";
 
-/// What a key is for.
+/// The purpose of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyPurpose {
     /// Seals credentials.
@@ -40,7 +40,7 @@ pub struct SealKeyRow {
     /// The id of the master key that it is encrypted with.
     pub master: String,
     pub wrapped: Vec<u8>,
-    /// Whether new values are sealed with it.
+    /// True if new values are sealed with it.
     pub current: bool,
     pub created_at: Timestamp,
 }

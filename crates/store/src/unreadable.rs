@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The rows of one query of a check.
+/// The number of rows that one query of a check reads.
 const BATCH: i64 = 500;
 
 /// The kinds of rows that are decoded. Events, logs and checkpoints are not among them: an event
@@ -102,7 +102,7 @@ impl RowKind {
         }
     }
 
-    /// How rows of this kind are read and moved.
+    /// The tables and columns from which rows of this kind are read and moved.
     #[expect(clippy::too_many_lines, reason = "a table: one row per kind")]
     pub(crate) const fn layout(self) -> RowLayout {
         match self {
@@ -221,7 +221,7 @@ impl fmt::Display for RowKind {
 /// A health report has two key columns.
 const HEALTH_KEY: &str = "object_id || '/' || source";
 
-/// How the rows of one kind are read and moved.
+/// The tables and columns from which the rows of one kind are read and moved.
 pub(crate) struct RowLayout {
     from: &'static str,
     /// The SQL of the key.
@@ -324,7 +324,7 @@ impl<T> Listed<T> {
     }
 }
 
-/// The unreadable rows that this process has met. All clones of a store share it.
+/// The unreadable rows that this process has found. All clones of a store share it.
 #[derive(Debug, Clone, Default)]
 pub struct UnreadableRows(Arc<Mutex<BTreeMap<(RowKind, String), String>>>);
 

@@ -168,7 +168,7 @@ impl Stage {
     }
 }
 
-/// Why the deploy environment failed.
+/// The reason why the deploy environment failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeploymentFailure {

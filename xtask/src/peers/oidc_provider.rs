@@ -36,7 +36,7 @@ pub fn find_or_install(target: &Path) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// Whether this version was installed completely, and there is a program that runs it.
+/// True if this version was installed completely, and there is a program that runs it.
 fn is_ready(folder: &Path) -> bool {
     let same = fs::read_to_string(mark(folder)).is_ok_and(|package| package == PACKAGE);
     same && folder.join(MODULE).is_file() && shell::find("node").is_some()

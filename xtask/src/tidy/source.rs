@@ -34,7 +34,7 @@ impl Source {
         }
     }
 
-    /// Whether the whole file is for tests only.
+    /// True if the whole file is for tests only.
     pub fn is_test_file(&self) -> bool {
         let path = Path::new(&self.path);
         let in_folder = path.components().any(|part| {
@@ -45,12 +45,12 @@ impl Source {
             || self.code.trim_start().starts_with("#![cfg(test)]")
     }
 
-    /// Whether a line, counted from one, is inside an item that is only compiled for tests.
+    /// True if a line, counted from one, is inside an item that is only compiled for tests.
     pub fn is_test_line(&self, line: usize) -> bool {
         self.tests.iter().any(|item| item.contains(&line))
     }
 
-    /// Whether the file contains tests and code; a mere `mod tests;` does not count.
+    /// True if the file contains tests and code; a mere `mod tests;` does not count.
     pub fn has_inline_tests(&self) -> bool {
         self.tests.iter().any(|item| item.end() - item.start() > 1)
     }

@@ -11,7 +11,7 @@ use super::{Finding, RepositoryFiles};
 use crate::reference::Text;
 use std::collections::BTreeSet;
 
-/// Whether the document is a checklist.
+/// True if the document is a checklist.
 fn is_checked(path: &str) -> bool {
     path.starts_with("docs/adding-") || path == "ARCHITECTURE.md"
 }
@@ -69,7 +69,7 @@ struct KnownNames<'a> {
 }
 
 impl KnownNames<'_> {
-    /// Whether a span names something that exists. Commands, patterns and prose are not names.
+    /// True if a span names something that exists. Commands, patterns and prose are not names.
     fn has(&self, span: &str) -> bool {
         const FILES: [&str; 6] = [".rs", ".proto", ".md", ".toml", ".sql", ".sh"];
         let span = span.trim_end_matches("()").trim_end_matches('!');

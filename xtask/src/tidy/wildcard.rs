@@ -78,7 +78,7 @@ fn skip_space(chars: &[char], from: usize, to: usize) -> usize {
     (from..to).find(|at| !chars[*at].is_whitespace()).unwrap_or(to)
 }
 
-/// Whether a tuple pattern names a variant as `Enum::Variant`.
+/// True if a tuple pattern names a variant as `Enum::Variant`.
 fn names_variant_in_tuple(pattern: &str) -> bool {
     let pattern = pattern.trim_start_matches(['|', '&', ' ', '\n']);
     pattern.starts_with('(')
@@ -97,7 +97,7 @@ fn is_catch_all(pattern: &str) -> bool {
     }
 }
 
-/// Whether a pattern without brackets accepts every value: nothing, `_`, `..` or a plain name.
+/// True if a pattern without brackets accepts every value: nothing, `_`, `..` or a plain name.
 fn matches_anything(pattern: &str) -> bool {
     let is_name = pattern.starts_with(|c: char| c.is_ascii_lowercase())
         && pattern.chars().all(is_word)

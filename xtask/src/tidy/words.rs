@@ -59,7 +59,7 @@ pub fn sql_file(path: &str) -> Vec<Finding> {
     vec![Finding::new(path, 1, "SQL outside `store`", "move it to crates/store")]
 }
 
-/// Whether the words of a statement occur in its order. SQL is written in capitals here, prose is
+/// True if the words of a statement occur in its order. SQL is written in capitals here, prose is
 /// not.
 fn is_sql(text: &str) -> bool {
     const STATEMENTS: [[&str; 2]; 4] =
@@ -153,7 +153,7 @@ pub fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether the line has an absolute path that starts with this directory, and not as part of a
+/// True if the line has an absolute path that starts with this directory, and not as part of a
 /// longer path or URL.
 fn has_absolute(line: &str, folder: &str) -> bool {
     let complete = format!("/{folder}/");

@@ -104,7 +104,7 @@ impl VmEnvironment {
         }
     }
 
-    /// Whether a process in the namespace listens on a port.
+    /// True if a process in the namespace listens on a port.
     pub fn listens(&self, port: u16) -> bool {
         let mut ss = self.command("ss");
         ss.args(["-Htln", &format!("sport = :{port}")]).stderr(Stdio::null());

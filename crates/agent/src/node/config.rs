@@ -37,7 +37,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub struct Config {
     /// Tried in turn.
     pub controllers: Vec<Url>,
-    /// For controllers with `https://`.
+    /// The TLS files for controllers with `https://`.
     pub tls: Option<TlsFiles>,
     pub token: Token,
     pub state_dir: PathBuf,

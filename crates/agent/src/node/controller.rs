@@ -23,7 +23,7 @@ use wire::node::{
 /// The limit of an answer; all are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Why this node is not known any more.
+/// The reason why this node is not known any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
     Session,
@@ -42,7 +42,7 @@ impl Unknown {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
     /// A retry may succeed.

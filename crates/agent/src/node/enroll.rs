@@ -50,11 +50,11 @@ pub fn plan(
 /// An enrolled node.
 pub struct EnrolledNode {
     pub node: NodeIdentity,
-    /// Why the current token is refused; empty: it has been used, or there is none.
+    /// The reason why the current token is refused; empty: it has been used, or there is none.
     pub refused: String,
 }
 
-/// Why the node is not enrolled yet.
+/// The reason why the node is not enrolled yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EnrollFailure {
     /// A retry may succeed.

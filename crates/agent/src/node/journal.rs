@@ -57,7 +57,7 @@ pub struct TaskResult {
     pub log: String,
 }
 
-/// When Farrier last answered, and what is wrong. Only shown to operators.
+/// The time of the last answer of Farrier, and the present problem. Only shown to operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     pub heard_unix_seconds: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Contact {
     pub trouble: String,
     #[serde(default)]
     pub problems: Vec<String>,
-    /// Why the current token is refused, for a node that is already enrolled.
+    /// The reason why the current token is refused, for a node that is already enrolled.
     #[serde(default)]
     pub refused: String,
 }
@@ -93,7 +93,7 @@ impl Drop for Journal {
 }
 
 impl Journal {
-    /// For the agent itself.
+    /// Opens the journal for the agent itself, under its lock.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let wrong = |what: &Path, error: io::Error| {
             format!("state_dir: {}: {error}; is it on a disk that can be written?", what.display())
@@ -121,7 +121,7 @@ impl Journal {
         }
     }
 
-    /// For readers, without the lock.
+    /// Opens the journal for readers, without the lock.
     pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), lock: None }
     }

@@ -21,11 +21,11 @@ use std::path::{Path, PathBuf};
 
 /// A deeper tree is an error; each level holds a directory open.
 const MAX_DEPTH: usize = 256;
-/// Names that are read before they are removed.
+/// The number of names that are read before they are removed.
 const BATCH: usize = 4_096;
-/// After so many failures it gives up.
+/// The number of failures after which the cleanup stops.
 const MAX_PROBLEMS: usize = 20;
-/// The maximum of leftovers in a message.
+/// The most paths left behind that a message names.
 const MAX_NAMED: usize = 5;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -16,7 +16,7 @@ struct Inner {
     task: Option<String>,
     /// None before the first health check has ended.
     health: Option<Vec<String>>,
-    /// Why the state directory cannot be written.
+    /// The reason why the state directory cannot be written.
     unwritten: Option<String>,
     contact: Contact,
     woken: bool,

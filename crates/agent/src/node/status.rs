@@ -19,7 +19,7 @@ pub struct Status {
     pub heard_seconds_ago: Option<u64>,
     pub trouble: String,
     pub problems: Vec<String>,
-    /// Why the current token is refused, for a node that is already enrolled.
+    /// The reason why the current token is refused, for a node that is already enrolled.
     pub refused: String,
     pub task: Option<TaskStatus>,
     /// The agent is uninstalling itself.

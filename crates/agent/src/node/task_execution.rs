@@ -28,7 +28,7 @@ enum HookRun {
     No,
 }
 
-/// Why a task did not finish.
+/// The reason why a task did not finish.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TaskError {
     Interrupted(Interrupt),

@@ -31,7 +31,7 @@ const MAX_LEASE_SECONDS: u64 = 3_600;
 /// As many parts as the beginning of a log can have, and one for a cut line.
 const MAX_LAST_PARTS: usize = 4;
 
-/// Why `run_tasks` ends.
+/// The reason why `run_tasks` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceEnd {
     /// The stop flag is set.

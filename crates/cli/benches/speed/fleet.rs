@@ -43,7 +43,7 @@ const SELDOM_SECONDS: u64 = 86_400;
 const SETTLE_INTERVAL: Duration = Duration::from_millis(400);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How the simulated hardware responds.
+/// The response of the simulated hardware.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hardware {
     /// At once.
@@ -55,7 +55,7 @@ pub enum Hardware {
     Holding,
 }
 
-/// How many runs the engine executes.
+/// The number of runs that the engine executes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum RunSlots {
     Default,
@@ -63,7 +63,7 @@ pub enum RunSlots {
     One,
 }
 
-/// How often each machine is probed.
+/// The interval at which each machine is probed.
 #[derive(Clone, Copy)]
 pub enum Probes {
     Seldom,
@@ -80,7 +80,7 @@ pub struct Setup {
     pub probes: Probes,
     /// The number of past runs in the database.
     pub past_runs: u64,
-    /// Whether the listener has TLS.
+    /// True if the listener has TLS.
     pub tls: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How fast Farrier is: the real, durable binary with hardware that takes no time, compared with
+//! The speed of Farrier: the real, durable binary with hardware that takes no time, compared with
 //! the limits of the disk and of an empty server on the same cores in the same run. `cargo xtask
 //! bench` builds it, measures the limits and starts this program.
 //!

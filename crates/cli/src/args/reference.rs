@@ -104,7 +104,7 @@ fn commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help")
 }
 
-/// Whether an argument is worth a row: not help, not hidden, and not one that every command has.
+/// True if an argument gets a row: it is not help, not hidden, and not one that every command has.
 fn is_own(arg: &Arg) -> bool {
     !arg.is_hide_set()
         && !arg.is_global_set()

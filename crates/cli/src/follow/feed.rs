@@ -33,7 +33,7 @@ pub enum FeedMessage<T> {
     Failed(Status),
 }
 
-/// When a feed waits for an unreachable server.
+/// The rule by which a feed waits for an unreachable server instead of failing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReconnectPolicy {
     /// From the start: the server answered another call a moment ago.

@@ -20,7 +20,7 @@ fn entries(server: &str, line: &str) -> Vec<Value> {
     serde_json::from_str(&json).unwrap()
 }
 
-/// How many requests an entry stands for. Numbers of 64 bits are texts in JSON.
+/// The number of requests that an entry stands for. Numbers of 64 bits are texts in JSON.
 fn count(entry: &Value) -> i64 {
     entry["count"].to_string().trim_matches('"').parse().unwrap()
 }

@@ -73,7 +73,7 @@ fn a_certificate_is_exactly_one_user() {
     ]);
     assert!(log.contains("RegisterMachine") && log.contains("certificate"), "{log}");
 
-    // What a client sends on purpose decides, also when it is wrong.
+    // A token that a client sends on purpose goes before its certificate, also when it is wrong.
     let (code, said) = env.farrier(&with(&ada, &["whoami", "--token-file", text(&token)]));
     assert!(code == 0 && said.starts_with("admin at token"), "{said}");
     let wrong = dir.path().join("wrong.token");

@@ -1,5 +1,5 @@
-//! What is on the disk of a machine, as an operator sees it: the image of a plan, a half-written
-//! disk, and a machine that was never imaged.
+//! The disk of a machine, as an operator sees it: the image of a plan, a half-written disk, and a
+//! machine that was never imaged.
 
 use crate::api::{TestServer, params, plan, refused, step};
 use crate::api_cli::Terminal;

@@ -85,7 +85,7 @@ pub struct Setup {
     pub dir: PathBuf,
     pub sim_dir: PathBuf,
     pub speed: &'static str,
-    /// Whether the server has the provider `sim`.
+    /// True if the server has the provider `sim`.
     pub simulates: bool,
     pub demo: bool,
     pub log_level: &'static str,
@@ -94,7 +94,7 @@ pub struct Setup {
     /// More lines for the configuration file: `top` before its sections, `config` after them.
     pub top: String,
     pub config: String,
-    /// How many files the server may open; None: as many as the test.
+    /// The limit of open files of the server; None: that of the test.
     pub descriptors: Option<u32>,
 }
 
@@ -431,7 +431,7 @@ impl Clients {
         self.sim.create_fault(v1::CreateFaultRequest { fault: Some(fault) }).await.unwrap();
     }
 
-    /// How often each effect key of a run was applied to the hardware.
+    /// For each effect key of a run, the number of times that the hardware applied it.
     pub async fn applied(&mut self, prefix: &str) -> BTreeMap<String, i32> {
         let (run, step) = prefix.split_once('/').unwrap_or((prefix, ""));
         let step = if step.is_empty() { String::new() } else { format!(" AND step={step}") };

@@ -50,7 +50,7 @@ impl CommitFaults {
         lost
     }
 
-    /// Whether this is the commit of a write that must never arrive.
+    /// True if this is the commit of a write that must never arrive.
     fn withholds_commit(&self, sent: &[u8]) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
         sent.windows(6).any(|name| name == b"COMMIT")

@@ -13,7 +13,7 @@ pub struct Authority {
     pem: String,
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     Server,

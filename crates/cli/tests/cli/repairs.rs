@@ -24,7 +24,7 @@ const PLANS: &[(&str, &str)] = &[
     ),
 ];
 
-/// How many codes are injected and repaired at once.
+/// The number of codes that are injected and repaired at once.
 const AT_ONCE: usize = 4;
 
 /// The path to a fault.

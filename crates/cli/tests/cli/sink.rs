@@ -57,7 +57,7 @@ impl Sink {
         Self { port, recorded }
     }
 
-    /// Whether the secret arrived: as it is, or as part of a login with basic authentication.
+    /// True if the secret arrived: as it is, or as part of a login with basic authentication.
     pub fn saw(&self, user: &str, secret: &str) -> bool {
         let basic = BASE64_STANDARD.encode(format!("{user}:{secret}"));
         let bytes = &self.recorded.lock().unwrap().bytes;

@@ -187,7 +187,7 @@ fn http(env: &TestServer, request: &str, body: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// How many requests the server has refused before they reached a route.
+/// The number of requests that the server has refused before they reached a route.
 fn refused(env: &TestServer) -> f64 {
     let page = http(env, "GET /metrics", &[]);
     let is_refusal = |line: &&str| {

@@ -1,5 +1,5 @@
-//! What others notice of a server with thousands of idle connections, hundreds of watches and slow
-//! clients. It prints figures, which docs/security.md has; `cargo xtask soak` runs it.
+//! The effect on other clients of a server with thousands of idle connections, hundreds of watches
+//! and slow clients. It prints figures, which docs/security.md has; `cargo xtask soak` runs it.
 
 use crate::fleet::{Clients, Server, Setup, TEST_TIMEOUT, TEST_TOKEN};
 use proto::v1;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 const IDLE: usize = 2_000;
 const WATCHES: usize = 500;
 const SLOW: usize = 200;
-/// How long each situation is measured.
+/// The time for which each situation is measured.
 const SPAN: Duration = Duration::from_secs(5);
 /// More than a call may take beside the load, and far less than a client waits.
 const MAX_P99: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ async fn connect(index: usize, port: u16) -> TcpStream {
     socket.connect(format!("127.0.0.1:{port}").parse().unwrap()).await.unwrap()
 }
 
-/// What one ordinary client measures: reads one after the other, and runs.
+/// The measurements of one ordinary client: reads one after the other, and runs.
 #[derive(Debug)]
 struct Noticed {
     reads_per_second: f64,

@@ -64,7 +64,7 @@ impl Vm {
         }
     }
 
-    /// Whether a process of this machine exists, without a call to the BMC.
+    /// True if a process of this machine exists, without a call to the BMC.
     pub fn is_on(&self) -> bool {
         let name = format!("guest={},", self.name);
         let lines = std::fs::read_dir("/proc")

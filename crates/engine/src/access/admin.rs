@@ -75,7 +75,7 @@ impl NewToken {
     }
 }
 
-/// What a change of access writes.
+/// A row that a change of access writes or deletes.
 enum AccessChange {
     RevokeToken(String),
     InsertRole(Role),

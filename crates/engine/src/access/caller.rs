@@ -7,7 +7,7 @@ use model::refusal::{Reason, Refusal};
 use model::time::Timestamp;
 use std::sync::Arc;
 
-/// What a caller has shown, and so what ends its rights.
+/// The proof of identity that a caller has shown. The end of the proof ends the caller's rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Proof {
     /// A token that is stored here, by its id: of a browser, that of its session.
@@ -66,7 +66,7 @@ impl Caller {
         }
     }
 
-    /// Whether selectors limit what the caller sees. A caller without limited rights was let
+    /// True if selectors limit what the caller sees. A caller without limited rights was let
     /// through by its permissions for the whole fleet.
     pub(crate) fn sees_a_part(&self) -> bool {
         let Grants { everywhere, limited } = self.grants();

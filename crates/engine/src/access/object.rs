@@ -101,7 +101,7 @@ fn readable<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// Whether a text is the id of a rack, a device or a site, which are not searched by their names.
+/// True if a text is the id of a rack, a device or a site, which are not searched by their names.
 fn is_other_id(text: &str) -> bool {
     RackId::parse(text).is_ok()
         || SwitchId::parse(text).is_ok()

@@ -31,7 +31,7 @@ pub(crate) struct ApprovalGate {
     outcome: Arc<Mutex<GateOutcome>>,
 }
 
-/// What the last execution of the transaction has found.
+/// The result of the last execution of the transaction.
 #[derive(Clone, Default)]
 enum GateOutcome {
     #[default]

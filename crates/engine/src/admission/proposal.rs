@@ -1,4 +1,4 @@
-//! What a request would do, in the form that another person approves: every line that could make a
+//! The actions of a request, in the form that another person approves: every line that could make a
 //! difference, and the hash of all of them.
 
 use crate::secret::checksum;

@@ -25,7 +25,7 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, Enqueue, Result, Tx};
 
-/// How many of a device's newest runs are searched for the restart of a run.
+/// The number of a device's newest runs that are searched for the restart of a run.
 const MAX_BACK: i64 = 20;
 
 /// A request to create a new run from an ended one.
@@ -84,7 +84,7 @@ impl Runs {
             let request = RestartRequest { mode, request_id, overrides, ..request };
             return self.restart_on_device(request, who).await;
         };
-        // Whether the machine is in service, and what is on its disk, is asked anew.
+        // The gates of service and of the disk are checked again: only `health` is inherited.
         let kept = Overrides::of_params(&original.spec.params).only(&[Gate::Health]);
         let inherited = overrides.is_empty();
         let start = StartRequest {

@@ -94,8 +94,8 @@ pub(super) struct StartRun {
 #[derive(Clone)]
 pub(super) enum Origin {
     Plan,
-    /// `note` tells the history of which run it is a restart, and why. `inherited`: the override is
-    /// that of the original run.
+    /// `note` names the restarted run and the reason, for the history. `inherited`: the override
+    /// is that of the original run.
     Restart {
         original: RunId,
         mode: RestartMode,
@@ -207,7 +207,7 @@ impl StartRun {
         Ok(Run { spec, progress, version: 1 })
     }
 
-    /// Whether this request made the run.
+    /// True if this request made the run.
     fn made(&self, run: &Run) -> bool {
         let start = &self.start;
         let spec = &run.spec;

@@ -38,7 +38,7 @@ use store::{
 /// The most objects that one search reads. The searches for the worst come first, and each has its
 /// own limit.
 const MAX_FOUND: usize = 2_000;
-/// How many objects are explained concurrently. More would keep other readers of the database
+/// The most objects that are explained concurrently. More would keep other readers of the database
 /// waiting.
 const EXPLAINED_AT_ONCE: usize = 8;
 /// The state of racks, switches and power shelves that a person must resolve.

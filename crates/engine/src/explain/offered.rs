@@ -1,4 +1,4 @@
-//! Which commands are offered: only those that would be accepted now.
+//! The commands that an explanation offers: only those that would be accepted now.
 
 use crate::Engine;
 use crate::admission::StartRequest;
@@ -390,7 +390,8 @@ mod tests {
     async fn a_command_is_tried_once_for_an_answer() {
         let (trials, tried) = (Trials::default(), AtomicUsize::new(0));
         let answers = join_all(["a", "b", "a", "a"].map(|command| {
-            trials.once(command, async {
+            let tried = &tried;
+            trials.once(command, async move {
                 tried.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 if command == "a" { Trial::Refused } else { Trial::Accepted }

@@ -1,5 +1,5 @@
-//! What the operations on nodes mean for their rank, and which operation took the machine of a node
-//! down.
+//! The effect of operations on the rank of their nodes, and the operation that took the machine of
+//! a node down.
 
 use super::contacts::agent_contact;
 use super::readable;

@@ -173,7 +173,7 @@ pub(crate) async fn failed_child(tx: &mut Tx, parent: &Run) -> Result<Option<Run
     Ok(first.and_then(|target| known.remove(target)))
 }
 
-/// Whether children of a stopped or failed parent are still active. Any other parent has waited for
+/// True if children of a stopped or failed parent are still active. Any other parent has waited for
 /// all of them.
 pub(crate) async fn has_active_children(tx: &mut Tx, parent: &Run) -> Result<bool> {
     if parent.progress.stop_request.is_none() && parent.progress.failure.is_none() {

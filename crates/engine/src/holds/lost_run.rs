@@ -1,5 +1,6 @@
-//! Releases the devices of an active run whose row cannot be read and is set aside. What the run
-//! did last is not known, so each of its devices waits for a person, unless a child run goes on.
+//! Releases the devices of an active run whose row cannot be read and is set aside. The last
+//! effect of the run is unknown, so each of its devices needs intervention, unless a child run is
+//! still active.
 
 use super::wake_waiting_racks;
 use model::condition::{ConditionObservation, ConditionType};

@@ -35,7 +35,7 @@ pub const MAX_LOG: usize = 500;
 /// Machines per page.
 const PAGE: i64 = 500;
 
-/// Why a query failed.
+/// The reason why a query failed.
 #[derive(Debug)]
 pub enum HardwareError {
     Store(StoreError),
@@ -315,7 +315,7 @@ impl DiscoveryRecorder {
         survey: Surveyed,
     ) -> Result<DiscoveryResult> {
         let (address, survey) =
-            survey.map_err(|_| StoreError::Corrupt("a panic while an address was asked".into()))?;
+            survey.map_err(|_| StoreError::Corrupt("the probe of an address panicked".into()))?;
         let outcome = match survey {
             BmcProbeResult::NoAnswer(message) => DiscoveryOutcome::NoAnswer(message),
             BmcProbeResult::Failed(fault) => DiscoveryOutcome::Failed(fault),

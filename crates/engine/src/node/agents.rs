@@ -48,7 +48,7 @@ pub struct Bundle {
     pub expires_at: Timestamp,
 }
 
-/// Whether issuing another token keeps or revokes the session of the enrolled agent.
+/// The effect of another enrollment token on the session of the enrolled agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionPolicy {
     End,

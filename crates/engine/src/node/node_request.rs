@@ -105,7 +105,7 @@ impl ApplyNodeRequest {
             let (progress, note) = close(run, end, &self.who)?;
             Some((Run { progress, ..run.clone() }, note))
         });
-        // The token for bringing it into service by hand is revoked.
+        // The enrollment token of a node that no MAAS installs is revoked.
         if node.state == NodeState::BootstrapIssued {
             tx.revoke_agent(&self.id)?;
         }

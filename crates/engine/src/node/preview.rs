@@ -15,7 +15,7 @@ use store::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviewedStage {
     pub stage: String,
-    /// Why the stage is skipped; none: it would run.
+    /// The reason why the stage is skipped; none: it would run.
     pub adopted: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Nodes {
         Ok(NodeRunPreview { planned: would, stages, upstream, preview })
     }
 
-    /// Whether the engine executes a stage, not a provider.
+    /// True if the engine executes a stage, not a provider.
     fn carries_out(&self, effect: &Effect) -> bool {
         match effect.facts().executor {
             Executor::NodeRecord { .. } => true,

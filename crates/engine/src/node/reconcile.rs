@@ -48,7 +48,7 @@ impl Nodes {
             Ok(observed) => observed,
             // Farrier could not ask: nothing is known about the site.
             Err(fault) if fault.code.is_local() => {
-                tracing::warn!(site = %site.id(), %fault, "a site was not read");
+                tracing::warn!(site = %site.id(), %fault, "this host could not call the MAAS of a site");
                 return Ok(());
             }
             Err(fault) => {
@@ -268,7 +268,7 @@ fn upstream_of(
     Some(observed.get(node.system_id.as_str()).map_or_else(absent, |one| one.upstream.clone()))
 }
 
-/// Whether this state was first observed less than `apart` ago.
+/// True if this state was first observed less than `apart` ago.
 fn is_recent_observation(
     node: &Node,
     now_seen: &MaasObservation,
@@ -357,8 +357,8 @@ impl Change {
     }
 }
 
-/// Whether an operation holds the node's machine, or that is unknown. The machine is locked, so
-/// that no run begins while the node returns to service.
+/// True if an operation holds the node's machine, or if that is unknown. The machine is locked,
+/// so that no run begins while the node returns to service.
 async fn is_machine_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),

@@ -187,7 +187,7 @@ impl Nodes {
         }
     }
 
-    /// Why the stage needs no task. A task that exists already is waited for.
+    /// The reason why the stage needs no task. A task that exists already is waited for.
     async fn needless(&self, work: &StageContext, key: &EffectKey) -> FaultResult<Option<String>> {
         if self.task_now(key).await?.is_some() {
             return Ok(None);
@@ -228,7 +228,7 @@ impl Nodes {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.has_agent(id))).await
     }
 
-    /// Whether the agent has sent a heartbeat within the limit of silence.
+    /// True if the agent has sent a heartbeat within the limit of silence.
     pub(super) async fn agent_answers(&self, id: &NodeId) -> Result<bool> {
         let last = self.0.store().read(id.clone(), |id, tx| Box::pin(tx.last_heartbeat(id)));
         let (last, now) = (last.await?.at, self.0.now());

@@ -24,7 +24,7 @@ pub struct NodeView {
     pub agent_silent: bool,
     /// The node has an agent session.
     pub enrolled: bool,
-    /// When the MAAS of its site last answered: the age of the upstream state.
+    /// The time when the MAAS of its site last answered: the age of the upstream state.
     pub site_answered: Option<Timestamp>,
     /// Its machine, if that can be read.
     pub machine: Option<Machine>,

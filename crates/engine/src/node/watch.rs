@@ -287,7 +287,7 @@ async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) 
     Ok(())
 }
 
-/// Whether the last heartbeat of a node counts: the operations that have taken its machine down, or
+/// True if the last heartbeat of a node counts: the operations that have taken its machine down, or
 /// that empty the node, must have ended before it.
 async fn is_back(tx: &mut Tx, node: &Node) -> Result<bool> {
     let heard = tx.last_heartbeat(&node.id()).await?;

@@ -84,7 +84,7 @@ impl Racks {
         who: Requester,
     ) -> Result<MaintenanceStartResult> {
         let RestartRequest { mode, request_id, overrides, .. } = request;
-        // Its steps are planned anew, and adopt nothing.
+        // The new operation plans its own steps, and adopts none of the old ones.
         restart(parent, mode, true)?;
         let params = &parent.spec.params;
         let start = MaintenanceStart {
@@ -124,7 +124,7 @@ impl Racks {
     }
 }
 
-/// The run that a new one restarts, and how. `note` tells the history why.
+/// The run that a new one restarts, and how. `note` is the reason, for the history.
 struct Restart {
     of: RunId,
     mode: RestartMode,
@@ -256,7 +256,7 @@ impl MaintenanceAdmission {
         run
     }
 
-    /// Whether an earlier run was created by an equal request.
+    /// True if an earlier run was created by an equal request.
     fn is_request_of(&self, run: &Run) -> bool {
         let start = &self.start;
         let parent = self.restart_of.as_ref().map(|restart| &restart.of);

@@ -181,12 +181,12 @@ pub(crate) async fn superseding_run(tx: &mut Tx, run: &Run) -> Result<Option<Run
     Ok(None)
 }
 
-/// Whether a run may leave its device in another state than it found it in.
+/// True if a run may leave its device in another state than it found it in.
 fn changes_device(run: &Run) -> bool {
     !matches!(run.spec.run_type, RunType::Intake | RunType::Check)
 }
 
-/// Whether `latest` acted on the device after `run`, and is not one of its child runs.
+/// True if `latest` acted on the device after `run`, and is not one of its child runs.
 fn is_later_run(latest: &Run, run: &Run) -> bool {
     let own =
         latest.spec.id == run.spec.id || latest.spec.parent_run.as_ref() == Some(&run.spec.id);

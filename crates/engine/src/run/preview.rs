@@ -25,13 +25,13 @@ use store::{Result, Tx};
 /// A dry run of a stop does not wait longer for the provider's word on the disk.
 const DISK_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a run would do.
+/// The steps that a run would execute, and notes about it.
 #[derive(Debug, Clone)]
 pub struct RunPreview {
     pub steps: Vec<PreviewedStep>,
     /// Sentences about the gates that are passed, the effect in progress and the adopted steps.
     pub notes: Vec<String>,
-    /// Why the run would fail at once.
+    /// The reason why the run would fail at once.
     pub would_fail: Option<String>,
 }
 
@@ -83,7 +83,8 @@ impl Runs {
         after
     }
 
-    /// How much of the disk is written, if a run that would stop writes it and the provider knows.
+    /// The part of the disk that is written, if a run that would stop writes it and the provider
+    /// knows.
     async fn read_disk(&self, run: &Run) -> Option<DiskReport> {
         DiskWrite::of(run).filter(|_| stops(run))?;
         let step = run.progress.current()?;
@@ -139,8 +140,8 @@ async fn load_preview(
     Ok(RunPreview { steps, notes, would_fail: None })
 }
 
-/// What is known about a machine that would boot or leave maintenance: a boot from the network that
-/// is armed, and that it would go back into service without a system.
+/// Warnings about a machine that would boot or leave maintenance: a boot from the network that is
+/// armed, and that it would go back into service without a system.
 async fn describe_machine(tx: &mut Tx, run: &Run) -> Result<Vec<String>> {
     let RunSpec { run_type, plan_id, .. } = &run.spec;
     let leaves = *run_type == RunType::ExitMaintenance;
@@ -185,7 +186,7 @@ async fn refusing_gates(tx: &mut Tx, run: &Run, now: Timestamp) -> Result<Vec<Ga
     Ok(gates_of(&case.refusals(&Overrides::default())))
 }
 
-/// What a stop does to the effects in progress: that of the run, and those of its child runs.
+/// Describes how a stop ends the effects in progress: that of the run, and those of its child runs.
 /// `report` is the provider's word on the disk that the run writes.
 async fn describe_stops(tx: &mut Tx, run: &Run, report: Option<DiskReport>) -> Result<Vec<String>> {
     let mut notes: Vec<String> = describe_stop(run, report).into_iter().collect();

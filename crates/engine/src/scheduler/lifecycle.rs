@@ -88,8 +88,8 @@ impl Scheduler {
         self.requeue_with_backoff(claimed.id.clone(), claimed.epoch).await;
     }
 
-    /// Whether the claim still stands. True when the database cannot be read: the next attempt
-    /// finds out.
+    /// True if the claim still stands, or if the database cannot be read: the next attempt finds
+    /// out.
     async fn is_still_claimed(&self, claimed: &ClaimedObject) -> bool {
         let ClaimedObject { id, epoch, .. } = claimed.clone();
         let claim = self

@@ -150,7 +150,7 @@ impl Cipher {
         hex(hmac::sign(&self.loaded().enrollment_tokens, purpose.as_bytes()).as_ref())
     }
 
-    /// Whether the key of a sealed value is loaded. A value without a key id needs none.
+    /// True if the key of a sealed value is loaded. A value without a key id needs none.
     pub fn has_key(&self, id: Option<&str>) -> bool {
         id.is_none_or(|id| self.loaded().seal.contains_key(id))
     }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::time::Duration;
 use store::{DeploymentLookup, DeploymentRow, Result, Tx};
 
-/// How old the record of a boot request becomes before it is written again.
+/// The age at which the record of a boot request is written again.
 const BOOT_RECORD_AGE: Duration = Duration::from_secs(5);
 
 /// The answer to a deploy agent, or why it is refused.

@@ -9,7 +9,7 @@ use model::time::Timestamp;
 use providers::pin::Pin;
 use store::{Cause, IdentityRow, Listed, NewEvent, Result, Tx};
 
-/// The actor of what happens when Farrier connects to a device.
+/// The actor of events that a connection to a device causes.
 const CONNECTION: &str = "connection";
 
 impl SecretStore {

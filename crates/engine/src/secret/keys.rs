@@ -25,7 +25,7 @@ const BATCH: i64 = 50;
 /// The transactions of one rotation: enough for a million credentials.
 const MAX_BATCHES: u32 = 20_000;
 
-/// How the keys of tokens begin.
+/// The origin of the first key of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKeys {
     /// An older farrier may have issued tokens with its only key.
@@ -39,7 +39,7 @@ pub enum TokenKeys {
 pub struct Rotation {
     /// The key that seals secrets now.
     pub key_id: String,
-    /// How many secrets were sealed again, or would be.
+    /// The number of secrets that were sealed again, or would be.
     pub resealed: u64,
     /// The keys that were removed.
     pub removed: Vec<String>,
@@ -302,7 +302,7 @@ fn event(
     NewEvent { cause: Cause::Request, actor, message, decided_by: decided_by.into(), at }
 }
 
-/// Whether the database has values that only a master key opens.
+/// True if the database has values that only a master key opens.
 pub async fn has_sealed_values(store: &Store) -> Result<bool> {
     Ok(store.read((), |(), tx| Box::pin(tx.count_sealed_values())).await? > 0)
 }

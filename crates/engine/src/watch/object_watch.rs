@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Cursor, ObjectBefore, Result, Tx};
 
-/// What an update says about its object.
+/// The kind of change that an update reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchChange {
     /// It matches when the watch begins.
@@ -41,7 +41,7 @@ pub struct WatchUpdate<T> {
 pub struct Watch<T> {
     engine: Engine,
     filter: Filter,
-    /// What the caller may see.
+    /// The objects that the caller may see.
     scope: Filter,
     /// The terms of the filter on fields that never change.
     fixed: Filter,
@@ -200,7 +200,7 @@ impl<T: Watched> Watch<T> {
         }))
     }
 
-    /// Whether the object of an event, which does not match, matched before the change. True if
+    /// True if the object of an event, which does not match, matched before the change. True if
     /// that is unknown: an update too many is harmless, a missing one is not.
     async fn may_have_matched(&self, event: &RingEvent, now: &T) -> Result<bool> {
         // Most objects never match: no read for them.

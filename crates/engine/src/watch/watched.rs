@@ -14,7 +14,7 @@ use model::time::Timestamp;
 use std::sync::Arc;
 use store::{Cursor, EventObject, Result, StoreError, Tx, WatchedKind};
 
-/// The objects of one page of a snapshot.
+/// The number of objects in one page of a snapshot.
 const SNAPSHOT_PAGE: i64 = 200;
 
 /// The next page of a snapshot.
@@ -40,13 +40,13 @@ pub trait Watched: Send + Sync + Sized + 'static {
 
     fn id(&self) -> &str;
 
-    /// Whether a text is an id of this kind.
+    /// True if a text is an id of this kind.
     fn is_id(text: &str) -> bool;
 
     /// The time of the last change, for the snapshot.
     fn snapshot_time(&self) -> Timestamp;
 
-    /// Whether the object counts as deleted although its record stays.
+    /// True if the object counts as deleted although its record stays.
     fn is_deleted(&self) -> bool {
         false
     }

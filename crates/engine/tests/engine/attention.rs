@@ -1,4 +1,4 @@
-//! What needs a person: objects of every kind, found and ranked, in simulated time.
+//! Objects of every kind that need a person, found and ranked, in simulated time.
 
 use crate::clients::Client;
 use crate::node_scenarios::MACHINE;

@@ -32,7 +32,8 @@ pub struct Outcome {
     pub records: Vec<(String, &'static str)>,
     /// The runs on each target, in order.
     pub runs: BTreeMap<String, Vec<Ended>>,
-    /// How often each step of each run was applied by hardware or executed by an agent.
+    /// For each step of each run, the number of times that hardware applied it or an agent executed
+    /// it.
     pub acted: BTreeMap<(String, usize, String), u32>,
     /// For each node, whether it has an agent.
     pub agents: Vec<bool>,
@@ -57,7 +58,7 @@ impl Outcome {
     }
 }
 
-/// Whether a provider may be called twice to perform one effect under one key.
+/// The rule for a second call of a provider to perform one effect under one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepeatedCalls {
     Forbidden,
@@ -195,7 +196,7 @@ impl TestEnv {
 }
 
 impl TestEnv {
-    /// Whether an agent has executed a step of a run.
+    /// True if an agent has executed a step of a run.
     fn executed_by_agent(&self, run: &Run, step: &str) -> bool {
         let worked = self.agent_executions.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = format!("{}/{step}/", run.spec.id);

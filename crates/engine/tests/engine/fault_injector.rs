@@ -52,7 +52,7 @@ enum ProcessState {
     Dead,
 }
 
-/// What stops at the crash point.
+/// The tasks that stop at the crash point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopScope {
     /// All tasks of the process.
@@ -78,7 +78,7 @@ pub struct FaultInjector {
     site_reads: SiteReads,
 }
 
-/// How slow the MAAS of a site is, and how often it was read.
+/// The delay of the MAAS of a site, and the number of reads.
 #[derive(Default)]
 pub struct SiteReads {
     pub delay_seconds: AtomicU64,

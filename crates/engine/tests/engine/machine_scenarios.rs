@@ -253,7 +253,7 @@ pub fn params(run_type: RunType) -> Params {
 }
 
 impl MachineFixture {
-    /// Whether the hardware never starts an effect and never reports it.
+    /// True if the hardware never starts an effect and never reports it.
     pub fn hangs(&self) -> bool {
         self.faults.iter().any(|rule| rule.action == sim::Action::Hang)
     }

@@ -1,4 +1,4 @@
-//! When a heartbeat brings a node back: after the operation that has taken it out of service, never
+//! A heartbeat brings a node back after the operation that has taken it out of service, never
 //! during it. In simulated time.
 
 use crate::node_scenarios::MACHINE;

@@ -391,7 +391,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Whether the newest run on the machine takes it down now, or has switched it off.
+/// True if the newest run on the machine takes it down now, or has switched it off.
 async fn is_taken_down(tx: &mut Tx, id: &MachineId) -> Result<bool> {
     let runs = tx.latest_runs(&TargetId::from(id), 1).await?;
     let Some(run) = runs.first() else { return Ok(false) };

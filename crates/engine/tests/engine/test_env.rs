@@ -183,7 +183,7 @@ impl TestEnv {
         (self.clock)()
     }
 
-    /// Whether the store holds an attempt at the step with this key.
+    /// True if the store holds an attempt at the step with this key.
     pub async fn has_intent(&self, key: &EffectKey) -> bool {
         let mut parts = key.as_str().split('/');
         let (Some(run), Some(step), Some(attempt)) = (parts.next(), parts.next(), parts.next())
@@ -200,8 +200,9 @@ impl TestEnv {
         })
     }
 
-    /// What the record says wrongly while the disk is written: the commit with the intent must have
-    /// cleared Provisioned. A call that comes late, after the intent was settled, is not judged.
+    /// The false statement of the record while the disk is written: the commit with the intent must
+    /// have cleared Provisioned. A call that comes late, after the intent was settled, is not
+    /// judged.
     pub async fn false_disk_claim(&self, call: &ProviderCall) -> Option<String> {
         call.effect.facts().disk.filter(|_| call.verb == CallVerb::Perform)?;
         let key = call.key.clone();
@@ -219,7 +220,7 @@ impl TestEnv {
     }
 }
 
-/// Whether this call is the run's open one, and the machine of the run.
+/// True if this call is the run's open one; also the machine of the run.
 async fn intended_and_recorded(tx: &mut Tx, key: &EffectKey) -> Result<(bool, Option<Machine>)> {
     let Some(run) = tx.run(&RunId::trusted(key.run())).await? else { return Ok((false, None)) };
     let intended = run.open_call() == Some((key.clone(), CallVerb::Perform));

@@ -14,7 +14,7 @@ macro_rules! permissions {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// What it allows, in a few words.
+            /// Short description of the calls that the permission allows.
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$variant => $means,)* }
             }
@@ -79,7 +79,7 @@ impl PermissionSet {
         Self(self.0 | other.0)
     }
 
-    /// Whether the sets have a permission in common.
+    /// True if the sets have a permission in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }

@@ -162,11 +162,11 @@ impl Grants {
     }
 
     /// Refuses a change of an object's labels or description without the permission to change the
-    /// inventory. Whoever has it for a part of the fleet may change labels, if the object is in
-    /// that part before and after the change. So a label that a selector uses is a privilege:
-    /// changing it needs the right on the old and on the new value. The description of an object
-    /// names hardware and credentials, which have no labels; changing it needs the right for the
-    /// whole fleet.
+    /// inventory. A caller with that permission for a part of the fleet may change labels, if the
+    /// object is in that part before and after the change: a label that a selector uses grants
+    /// rights, so a change needs the permission on the old and on the new value. The description
+    /// of an object names hardware and credentials, which have no labels; changing it needs the
+    /// permission for the whole fleet.
     pub fn check_relabel(
         &self,
         id: &str,

@@ -28,7 +28,7 @@ impl Default for HysteresisLimits {
 /// The situation before a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeContext {
-    /// Nothing in particular.
+    /// No change of the machine is known.
     Routine,
     /// A deliberate change of the machine, such as the end of a run.
     AfterChange,

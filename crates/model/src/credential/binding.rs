@@ -1,8 +1,9 @@
 //! The peers that a credential may be sent to.
 //!
-//! A credential is bound when it is set. Whoever may edit the address of a machine or a site can
-//! make Farrier log in elsewhere; the binding keeps the secret from being sent there. A host name
-//! is resolved after this decision, so the decision says which addresses may then be connected to.
+//! A credential is bound when it is set. A user who may edit the address of a machine or a site
+//! can make Farrier log in elsewhere; the binding keeps the secret from being sent there. A host
+//! name is resolved after this decision, so the decision says which addresses may then be connected
+//! to.
 
 use crate::fault::{Fault, FaultCode};
 use crate::id::SiteId;
@@ -20,7 +21,7 @@ const MAX_SHOWN: usize = 8;
 const INSTEAD: &str = "write a network (10.1.0.0/24), an address or a host name with or without a port \
      (10.1.0.7, [fd00::7]:443, bmc-7.lan), or site:ID";
 
-/// How a secret would travel to a peer.
+/// Protocol by which a secret would travel to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerProtocol {
     Https,
@@ -238,12 +239,12 @@ fn unreadable(field: &str, text: &str) -> Refusal {
     Refusal::invalid(field, format!("{shown:?} is no peer"), INSTEAD)
 }
 
-/// Where a credential may be sent, and how.
+/// Peers that a credential may be sent to, and over which protocols.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CredentialPolicy {
     /// Empty: to no peer.
     pub peers: Vec<PeerBinding>,
-    /// Whether the secret may travel over plain `http://`.
+    /// True if the secret may travel over plain `http://`.
     #[serde(default)]
     pub plain_http: bool,
 }
@@ -320,7 +321,7 @@ impl AllowedAddresses {
     }
 }
 
-/// Why a credential may not be sent to a peer.
+/// The reason why a credential may not be sent to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerRefusal {
     NotBound,
@@ -345,7 +346,8 @@ impl CredentialPolicy {
         Ok(Self { peers: read, plain_http })
     }
 
-    /// Whether the secret may be sent to this peer, and the addresses that its name may resolve to.
+    /// Checks that the secret may be sent to this peer, and returns the addresses that its name may
+    /// resolve to.
     pub fn allows(&self, peer: &Peer) -> Result<AllowedAddresses, PeerRefusal> {
         let allowed = self.bound_addresses(peer).ok_or(PeerRefusal::NotBound)?;
         match peer.protocol {

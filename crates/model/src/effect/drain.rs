@@ -1,5 +1,5 @@
-//! Which pods a drain takes from a node. Without a choice it is as careful as `kubectl drain`: a
-//! pod that no controller replaces, or whose emptyDir data would be lost, stops it.
+//! The options of a drain. By default it is as careful as `kubectl drain`: a pod that no controller
+//! replaces, or whose emptyDir data would be lost, stops it.
 
 use crate::plan::{
     DRAIN_EMPTYDIR, DRAIN_GRACE_SECONDS, DRAIN_SELECTOR, DRAIN_UNMANAGED_PODS, MAX_TIMEOUT_SECONDS,

@@ -62,7 +62,7 @@ impl fmt::Display for DiskContent<'_> {
     }
 }
 
-/// Which component carries an effect out.
+/// The component that executes an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Executor<'a> {
     /// The provider of the machine or device.
@@ -242,8 +242,8 @@ impl<'a> EffectFacts<'a> {
     }
 }
 
-/// What a stage writes to the disk. Undoing an installation releases the machine; its intent has
-/// cleared the record already.
+/// Content that a stage writes to the disk. Undoing an installation releases the machine; its
+/// intent has cleared the record already.
 const fn stage_disk(stage: NodeStage, site: Option<&SiteId>) -> Option<DiskContent<'_>> {
     match (stage.installs(), stage.releases()) {
         (true, _) => Some(DiskContent::SiteImage(site)),

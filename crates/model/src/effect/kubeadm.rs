@@ -1,5 +1,5 @@
-//! What a plan says about the `kubeadm join` of a machine. It is checked when the plan is created,
-//! not after the machine has booted.
+//! The part of a plan about the `kubeadm join` of a machine. It is checked when the plan is
+//! created, not after the machine has booted.
 
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The number of arguments and of preflight checks that one step may name.
 const MAX_ENTRIES: usize = 32;
 const MAX_ARGUMENT: usize = 1_024;
-/// What the join itself gives to kubeadm.
+/// Arguments that the join itself passes to kubeadm; a plan may not set them.
 const OWN_ARGUMENTS: [&str; 8] = [
     "--config",
     "--discovery-file",

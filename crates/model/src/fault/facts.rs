@@ -20,7 +20,7 @@ pub struct FaultFacts {
     /// The identity that the peer showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// What the user of the credential lacks at a cluster that knows it: `patch nodes`.
+    /// The right that the user of the credential lacks at a cluster that knows it: `patch nodes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_right: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -95,8 +95,8 @@ impl FaultCode {
             Self::EvictionBlocked => &[DrainWithOptions, RETRY, RERUN, Logs],
             Self::ClusterUnreachable | Self::NotInCluster => &[CheckCluster, RETRY, RERUN, Logs],
             Self::CommissioningFailed => &[RERUN, RETRY, Logs],
-            // A peer that cannot be reached may come back. The page tells how a node is removed
-            // without it; that is never offered.
+            // An unreachable MAAS may come back. The fault's page describes how a node is removed
+            // without it; the command is never offered.
             Self::MaasUnreachable => &[ShowSite, RETRY, RERUN],
             Self::AgentSilent => &[ShowNode, RETRY, RERUN],
             Self::SeedFailed => &[ShowSite, RETRY, RESTART_CLEAN],
@@ -323,7 +323,7 @@ impl Incident<'_> {
         repairs.into_iter().filter_map(|repair| Some((repair, repair.command(self)?)))
     }
 
-    /// Whether MAAS holds the machine of an onboarding in Failed deployment. It commissions and
+    /// True if MAAS holds the machine of an onboarding in Failed deployment. It commissions and
     /// installs such a machine only after a release, which is the part of a clean restart; a rerun
     /// would stop at it, and there is nothing to adopt.
     fn must_release(&self) -> bool {
@@ -356,7 +356,7 @@ impl Incident<'_> {
         of_step.or_else(of_machine).filter(|cluster| !cluster.is_empty())
     }
 
-    /// What failed, with the name of the cluster if the fault is about one.
+    /// The message of the fault, with the name of the cluster if the fault is about one.
     pub fn describe(&self) -> String {
         let message = &self.fault.message;
         let about_cluster =

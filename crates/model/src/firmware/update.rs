@@ -17,7 +17,7 @@ pub struct FirmwareUpdate {
     pub mask: Vec<String>,
 }
 
-/// How many characters of an unknown name are shown.
+/// Longest part of an unknown name that a refusal quotes, in characters.
 const MAX_SHOWN: usize = 63;
 
 impl FirmwareUpdate {

@@ -1,4 +1,4 @@
-//! What a host has to do for a firmware.
+//! The work that the upgrade of a host to a firmware needs.
 
 use crate::effect::DeviceFacts;
 use crate::firmware::{Firmware, FirmwareResolution};

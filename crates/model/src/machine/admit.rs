@@ -77,7 +77,7 @@ fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
     }
 }
 
-/// What a run takes from its target, the most severe first; none if it takes nothing. Only a run
+/// Impact of a run on its target, the most severe first; none if it has none. Only a run
 /// of type REBOOT reboots as documented: a reboot in any other run is a restart.
 pub fn impact_of(run_type: RunType, steps: &[RunStep]) -> Option<Impact> {
     let taken = steps.iter().filter_map(|step| step.effect.facts().takes);

@@ -22,13 +22,13 @@ pub struct DiskWrite {
     pub key: EffectKey,
     /// The name of the image, or another description of the content.
     pub content: String,
-    /// How much is written, as far as the provider reported it.
+    /// Part of the image that is written, as far as the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
     /// The operation has ended, and the outcome of its attempt is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
-    /// What was true before the write. None: it was opened by a version that did not keep it.
+    /// State before the write. None: the write was opened by a version that did not store it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Box<DiskBefore>>,
 }
@@ -41,7 +41,7 @@ pub struct DiskBefore {
     open: Option<DiskWrite>,
 }
 
-/// What a call reports about the disk.
+/// Report of a call about the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskReport {
     /// The device has begun to write; this much of it is done, in percent.
@@ -70,12 +70,12 @@ impl DiskWrite {
         self.key.run() == run.spec.id.as_str()
     }
 
-    /// Whether the attempt that writes may still be at work, or its outcome is unknown.
+    /// True if the attempt that writes may still be at work, or its outcome is unknown.
     fn is_open_in(&self, run: &Run) -> bool {
         run.progress.steps.iter().any(|step| step.attempt_open && run.key(step) == self.key)
     }
 
-    /// Whether the device confirmed that it has begun to write.
+    /// True if the device confirmed that it has begun to write.
     pub fn has_begun(&self) -> bool {
         self.percent.is_some_and(|percent| percent > 0)
     }
@@ -100,7 +100,7 @@ impl DiskWrite {
         self.has_begun() && !self.outcome_unknown
     }
 
-    /// Why the machine is not provisioned.
+    /// The reason why the machine is not provisioned.
     fn observation(&self, at_work: bool) -> ConditionObservation {
         let Self { content, percent, key, outcome_unknown, before: _ } = self;
         let run = key.run();
@@ -171,7 +171,7 @@ impl Machine {
                 let end = write.describe_end(&format!(" to the disk of {id}"));
                 let message = format!("{what} is refused: {end}");
                 let flags = overrides.flags_with(Gate::UnfinishedDisk);
-                // Where the outcome is unknown, the device is asked before anything is repeated.
+                // If the outcome is unknown, the device is asked before anything is repeated.
                 let repair = if write.outcome_unknown { "resume" } else { "rerun" };
                 Err(Refusal::new(Reason::UnfinishedDisk, message)
                     .at_gate(Gate::UnfinishedDisk)

@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-/// Whether the run has left a boot from the network armed. None: it did nothing about it.
+/// True if the run has left a boot from the network armed. None: it did nothing about it.
 fn leaves_armed(run: &Run) -> Option<bool> {
     run.progress.steps.iter().fold(None, |armed, step| {
         let done = step.state == StepPhase::Succeeded;

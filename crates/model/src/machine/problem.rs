@@ -1,4 +1,4 @@
-//! What is wrong with a machine at rest that its effective state does not say: IDLE and MAINTENANCE
+//! Problems of a machine at rest that its effective state does not show: IDLE and MAINTENANCE
 //! are what its operator intends, not what is observed.
 
 use super::view::EffectiveState;
@@ -16,14 +16,14 @@ pub enum MachineProblem<'a> {
     Unreachable(&'a Condition),
     /// It is meant to be in service, and its BMC does not answer or refuses the login.
     BmcUnreachable(&'a Condition),
-    /// Its next boot may be from the network, although nothing works on it.
+    /// Its next boot may be from the network, although no operation holds it.
     NetworkBoot(&'a NetworkBoot),
     /// An operation that was to change it failed, and was not repaired since.
     FailedChange(&'a FailedChange),
 }
 
 impl Machine {
-    /// The worst problem of a machine that nothing works on. A state that calls for an operator by
+    /// The worst problem of a machine that no operation holds. A state that asks for an operator by
     /// itself has none.
     pub fn problem(&self) -> Option<MachineProblem<'_>> {
         let lost = |condition| self.conditions.get(condition).filter(|known| !known.status);
@@ -58,7 +58,7 @@ impl Machine {
         observed && self.conditions.get(ConditionType::Provisioned).is_none()
     }
 
-    /// Since when the problem lasts.
+    /// The time since which the problem lasts.
     pub fn problem_since(&self, problem: MachineProblem<'_>) -> Timestamp {
         match problem {
             MachineProblem::UnfinishedDisk(_) => {

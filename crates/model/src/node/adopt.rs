@@ -1,5 +1,5 @@
-//! Which stages have nothing to do: what MAAS has done already is adopted, and an agent gets no
-//! task that it cannot do.
+//! The stages that have nothing to do: work that MAAS has already done is adopted, and an agent
+//! gets no task that it cannot do.
 
 use super::follow::mode;
 use super::{DecommissionMode, MaasState, NodeStage, NodeState};
@@ -7,8 +7,8 @@ use crate::effect::Effect;
 use crate::gate::{Gate, Overrides};
 use crate::run::Run;
 
-/// Why a stage has nothing to do, given the state of the node and the MAAS state of its machine;
-/// none when it has work.
+/// The reason why a stage has nothing to do, given the state of the node and the MAAS state of its
+/// machine; none when it has work.
 pub fn adoption_reason(stage: NodeStage, state: NodeState, upstream: MaasState) -> Option<String> {
     let installed = matches!(upstream, MaasState::Deploying | MaasState::Deployed);
     let known = installed || matches!(upstream, MaasState::Ready | MaasState::Allocated);
@@ -64,8 +64,8 @@ pub struct AgentTaskContext<'a> {
 }
 
 impl AgentTaskContext<'_> {
-    /// Why the agent has nothing to do in a stage; none when it gets the task. The last observed
-    /// MAAS state is no reason: an enrolled agent gets its task.
+    /// The reason why the agent has nothing to do in a stage; none when it gets the task. The last
+    /// observed MAAS state is no reason: an enrolled agent gets its task.
     pub fn skip_reason(&self, stage: NodeStage) -> Option<String> {
         let kind = stage.task()?.as_str();
         let overrides = Overrides::of_params(&self.run.spec.params);
@@ -85,7 +85,7 @@ impl AgentTaskContext<'_> {
         if emptying && self.state == NodeState::Retired {
             return Some("the node is retired, and empty".into());
         }
-        // Stopping a cluster's pods behind its back only makes it reschedule them.
+        // A cluster would only reschedule the pods that the agent stops without it.
         if stage == NodeStage::ForceReleaseAllocations && drained_by_cluster(self.run) {
             return Some("its cluster moves its work away".into());
         }

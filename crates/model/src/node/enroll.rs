@@ -36,7 +36,7 @@ pub struct EnrollingAgent {
     pub version: String,
 }
 
-/// Why an agent is refused.
+/// The reason why an agent is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnrollmentRefusal {
     TokenUnknown,

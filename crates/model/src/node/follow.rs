@@ -1,6 +1,6 @@
 //! Derives the state of a node from each commit of its run, in the same commit.
 //!
-//! So the documents' two tables, of node states beside workflow states, hold at every commit.
+//! So the documented pairs of node state and workflow state hold at every commit.
 
 use super::{DecommissionMode, MODE, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
 use crate::plan::RunType;

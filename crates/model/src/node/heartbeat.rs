@@ -57,10 +57,10 @@ pub struct AgentHeartbeat {
     pub at: Option<Timestamp>,
     /// The problems in its last heartbeat; empty when healthy.
     pub problems: String,
-    /// When it went offline for silence, if it sent no heartbeat since.
+    /// The time when it went offline for silence, if it sent no heartbeat since.
     pub lost_at: Option<Timestamp>,
-    /// When its record last changed. A node that just came into service could not send heartbeats
-    /// before.
+    /// The time when its record last changed. A node that just came into service could not send
+    /// heartbeats before.
     pub changed_at: Timestamp,
 }
 
@@ -96,7 +96,7 @@ pub fn all_sites_silent<'a>(verdicts: impl Iterator<Item = &'a HeartbeatClassifi
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeartbeatTimes {
     pub now: Timestamp,
-    /// Since when heartbeats could arrive at all. Silence before that proves nothing.
+    /// The time from which heartbeats could arrive at all. Silence before it proves nothing.
     pub listening_since: Timestamp,
     /// The start of the current mass outage of this site, if there is one.
     pub outage_since: Option<Timestamp>,

@@ -171,7 +171,7 @@ fn given_up(node: &Node, known: NodeContext<'_>) -> bool {
     !node.served && known.run.is_none_or(|run| !run.progress.workflow.failed())
 }
 
-/// Why the node is not proven healthy.
+/// The reason why the node is not proven healthy.
 fn doubts(node: &Node, known: NodeContext<'_>) -> Option<String> {
     let observed = node.maas.as_ref().filter(|_| node.site.is_some());
     // A heartbeat from before the machine was switched off proves nothing.

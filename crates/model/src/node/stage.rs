@@ -137,7 +137,7 @@ impl NodeStage {
         Self::ALL.iter().copied().find(|stage| stage.as_str() == name)
     }
 
-    /// Whether Farrier executes it in its own record, without a call to anything else.
+    /// True if Farrier executes it in its own record, without a call to anything else.
     pub const fn is_record(self) -> bool {
         matches!(self.executor(), StageExecutor::Record(_))
     }

@@ -158,7 +158,7 @@ impl Task {
         self.state == TaskState::Stopped && self.lease_until.is_some_and(|until| now < until)
     }
 
-    /// The document's rule: a fresh or live task is left alone, a stale one is queued again.
+    /// The rule of a resume: a fresh or live task stays as it is, a stale one is queued again.
     pub fn resumed(&self, now: Timestamp) -> (Self, ResumeResult) {
         match self.status(now) {
             TaskStatus::Fresh => (self.clone(), ResumeResult::Fresh),

@@ -15,7 +15,7 @@ use crate::why::{
     waits_for_agent,
 };
 
-/// What is known about a node beside its record.
+/// Facts about a node that its record does not hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeContext<'a> {
     /// Its newest operation.
@@ -27,7 +27,7 @@ pub struct NodeContext<'a> {
     pub down_by: Option<&'a Run>,
 }
 
-/// What the operations on a node mean for its rank among what needs a person.
+/// Effect of the operations on a node on its rank among the objects that need a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeWork {
     /// An operation works on the node or its machine, and is ranked by itself.
@@ -300,7 +300,7 @@ impl Node {
             && self.state != NodeState::Deleted
     }
 
-    /// Whether MAAS holds its machine in Failed deployment, which only a release ends.
+    /// True if MAAS holds its machine in Failed deployment, which only a release ends.
     pub(crate) fn has_failed_deployment(&self) -> bool {
         self.maas.as_ref().is_some_and(|observed| observed.state == MaasState::FailedDeployment)
     }

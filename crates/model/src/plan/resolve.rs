@@ -106,7 +106,7 @@ fn power_off_policy_of(params: &Params) -> Result<PowerOffPolicy, Refusal> {
     Ok(PowerOffPolicy { graceful_seconds, force: flag_of(params, FORCE)? })
 }
 
-/// What the run's parameters say about the pods that a drain takes.
+/// Reads the drain options from the parameters of a run.
 fn drain_options_of(params: &Params) -> Result<DrainOptions, Refusal> {
     Ok(DrainOptions {
         unmanaged_pods: flag_of(params, DRAIN_UNMANAGED_PODS)?.unwrap_or(false),

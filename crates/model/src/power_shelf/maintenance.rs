@@ -1,7 +1,7 @@
-//! Requested power changes of power shelves: what a request would do, and which gates refuse it. It
-//! is computed before anything is written, so a dry run and the request use the same function.
+//! Requested power changes of power shelves: their impact, and the gates that refuse them. Both are
+//! computed before anything is written, so a dry run and the request use the same function.
 //!
-//! Which machines are affected is decided in `topology`.
+//! The affected machines are found in `topology`.
 
 use super::topology::PowerTopology;
 use super::{PowerShelf, PowerShelfState, ShelfPowerRequest};

@@ -1,6 +1,6 @@
-//! Which machines lose power or the fabric when power shelves are switched off.
+//! Finds the machines that lose power or the fabric when power shelves are switched off.
 //!
-//! Where the feeds of a device are known, they decide. For the other devices it is not known which
+//! If the feeds of a device are known, they decide. For the other devices it is not known which
 //! shelf feeds which: if another shelf of the rack stays on, none of them counts as affected; if
 //! none does, all of them do.
 

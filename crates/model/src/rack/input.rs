@@ -61,7 +61,7 @@ pub struct RackDevice {
     pub affected: Option<AffectedMachine>,
     /// True for a power shelf that is on, if nothing is about to change that.
     pub stays_on: bool,
-    /// Why no operation may touch it.
+    /// The reason why no operation may touch it.
     pub blocked: Option<String>,
     /// The summary of its health reports.
     pub health: HealthSummary,
@@ -185,7 +185,7 @@ pub struct RackOperation {
     pub rerun_of: Option<RunId>,
     /// It installs firmware, as an ingestion does: a machine that was left out is ingested by it.
     pub brings_into_service: bool,
-    /// Why an accepted operation may not begin now; computed only before it has begun.
+    /// The reason why an accepted operation may not begin now; computed only before it has begun.
     pub against: Option<String>,
 }
 
@@ -297,7 +297,7 @@ impl RackTurnInput {
         self.operation(id).is_none_or(RackOperation::is_over)
     }
 
-    /// Why an accepted operation may not begin.
+    /// The reason why an accepted operation may not begin.
     pub(crate) fn against(&self, id: &RunId) -> Option<&str> {
         self.operation(id)?.against.as_deref()
     }

@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// Where a rack stands. An empty text is unknown.
+/// Location of a rack. An empty text is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RackLocation {

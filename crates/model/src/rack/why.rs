@@ -14,10 +14,10 @@ use crate::run::actions::RestartMode;
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
-/// What is known about a rack beside its record.
+/// Facts about a rack that its record does not hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RackContext<'a> {
-    /// What its lifecycle waits for.
+    /// The condition that its lifecycle waits for.
     pub waits_for: &'a str,
     /// The machines that it has not ingested.
     pub left_out: &'a [NotIngested],
@@ -56,7 +56,7 @@ pub fn explain(rack: &Rack, context: RackContext, now: Timestamp) -> Explanation
 }
 
 /// True for a switch or a power shelf that is off. Machines are switched off one by one, and each
-/// says so itself.
+/// one's own explanation says so.
 fn is_off(device: &RackDevice) -> bool {
     device.power == Some(DesiredPower::Off) && device.target.machine().is_none()
 }
@@ -126,7 +126,7 @@ fn explain_state(rack: &Rack, context: RackContext, now: Timestamp) -> Explanati
     }
 }
 
-/// The wait of the operation at work is that of the rack: it names the slowest device.
+/// A rack waits for its active operation, which names the slowest device.
 fn at_work(reported: Explanation, operation: &Explanation) -> Explanation {
     let device =
         operation.next_commands.iter().find(|one| one.starts_with("farrier why ")).cloned();
@@ -151,7 +151,7 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
         (Some(run), true) => format!("{id} is in Error: {run} was canceled during {phase}"),
         (Some(_) | None, _) => format!("{id} is in Error: {phase}{device} failed"),
     };
-    // The command of an older version may have a second one behind it.
+    // An older version stored a second command after `   #`.
     let repair = cause.next_command.split("   #").next().unwrap_or_default().to_string();
     let anew = cause.failure.run.as_ref().map(|run| format!("farrier operation rerun {run}"));
     let anew = anew.filter(|anew| *anew != repair && cause.device.is_none());

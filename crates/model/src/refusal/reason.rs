@@ -5,7 +5,7 @@ use std::fmt;
 
 macro_rules! reasons {
     ($($variant:ident = $word:literal, $kind:ident, $means:literal, $advice:literal;)*) => {
-        /// Why a request was refused.
+        /// The reason why a request was refused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Reason { $($variant,)* }
 
@@ -21,7 +21,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => RefusalKind::$kind,)* }
             }
 
-            /// What it means, and what to do about it, in the words of docs/api-errors.md.
+            /// Meaning and remedy, in the words of docs/api-errors.md.
             pub const fn help(self) -> (&'static str, &'static str) {
                 match self { $(Self::$variant => ($means, $advice),)* }
             }

@@ -312,7 +312,7 @@ fn finished(run: &Run, action: Action) -> Refusal {
     );
     let show = format!("farrier operation get {}", run.spec.id);
     let next = match run.phase() {
-        // Whoever cancels wants less to happen, not more.
+        // A cancel asks for less to happen: the answer offers no action that does more.
         _ if action == Action::Cancel => show,
         RunPhase::Failed => run.command("retry-step"),
         // Further actions are requested on the node, not on its run.

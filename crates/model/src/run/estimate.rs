@@ -1,4 +1,4 @@
-//! How long the steps of a run take, for dry runs.
+//! Estimated duration of the steps of a run, for dry runs.
 
 use super::RemainingStep;
 use crate::effect::{ChildRunGroup, ChildRunSpec};

@@ -1,5 +1,5 @@
-//! What a run would still do, for dry runs: the steps that it would execute, and what a requested
-//! stop does to the effect in progress.
+//! The rest of a run, for dry runs: the steps that it would execute, and the effect of a requested
+//! stop on the call in progress.
 
 use super::next::undo_steps;
 use super::{Run, StepPhase, StepState, StopKind};
@@ -13,7 +13,7 @@ pub struct RemainingStep {
     /// The step with the effect that is executed: that of the plan, or its undo.
     pub step: RunStep,
     pub undo: bool,
-    /// Whether an earlier attempt took effect is not known: that is asked first.
+    /// True if the outcome of an earlier attempt is unknown: its status is read first.
     pub asks_first: bool,
 }
 
@@ -53,8 +53,8 @@ fn asks_first(state: &StepState) -> bool {
     state.attempt_open && state.next_verb == CallVerb::GetStatus
 }
 
-/// What a continued run asks before it executes anything, and what each answer leads to; none if
-/// the outcome of its last attempt is known.
+/// Describes the status call with which a continued run begins, and the step after each answer;
+/// none if the outcome of its last attempt is known.
 pub fn describe_inquiry(run: &Run) -> Option<String> {
     let active = !run.ended() && !run.progress.halting();
     let step = run.progress.current().filter(|step| active && asks_first(step))?;
@@ -77,7 +77,7 @@ pub fn describe_inquiry(run: &Run) -> Option<String> {
     ))
 }
 
-/// What a stop does to the effect that the run has in progress, and the state that it leaves
+/// Describes how a stop ends the effect that the run has in progress, and the state that it leaves
 /// behind; none if no effect is in progress. `report` is the provider's word on a disk that the
 /// effect writes.
 pub fn describe_stop(run: &Run, report: Option<DiskReport>) -> Option<String> {

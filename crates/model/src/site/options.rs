@@ -1,10 +1,10 @@
-//! What a site sets in MAAS beside the image: how disks are erased, tags, and commissioning.
+//! Options of a site in MAAS beside the image: how disks are erased, tags, and commissioning.
 
 use crate::refusal::Refusal;
 use crate::text;
 use serde::{Deserialize, Serialize};
 
-/// How MAAS erases disks.
+/// Method by which MAAS erases disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseMethod {
@@ -47,7 +47,7 @@ impl EraseMethod {
     }
 }
 
-/// How MAAS commissions the machines of a site.
+/// Options with which MAAS commissions the machines of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Commissioning {
@@ -95,7 +95,7 @@ fn check_words(
     Ok(())
 }
 
-/// Whether MAAS takes it for a tag.
+/// True if MAAS accepts the name as a tag.
 fn is_tag(name: &str) -> bool {
     let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     !name.is_empty() && name.chars().all(fit)

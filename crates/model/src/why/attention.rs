@@ -1,4 +1,4 @@
-//! What needs a person, and how urgent it is.
+//! Objects that need a person, and how urgent each is.
 //!
 //! One function for each kind of object ranks it from its record alone, so that a whole fleet can
 //! be ranked before a few objects are explained.

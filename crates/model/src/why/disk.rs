@@ -11,7 +11,7 @@ use crate::run::{Run, RunPhase};
 /// Every command that writes the disk begins with it.
 pub(super) const REIMAGE: &str = "farrier reimage ";
 
-/// Explains a machine whose last disk write did not finish, and that nothing works on.
+/// Explains a machine whose last disk write did not finish, and that no operation holds.
 pub(super) fn half_written(
     machine: &Machine,
     write: &DiskWrite,

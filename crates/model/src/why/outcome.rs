@@ -1,4 +1,4 @@
-//! What became of an operation: who asked, how it ended, what it may have damaged, and which
+//! Outcome of an operation: its requester, its end, the damage that it may have left, and the
 //! request was refused.
 
 use crate::refusal::RefusedRequest;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A refused request that is older than this explains nothing any more.
 const MAX_REFUSED_AGE: Duration = Duration::from_secs(86_400);
 
-/// What a stopped run may have left half done: a destructive effect whose outcome is unknown.
+/// Damage that a stopped run may have left: a destructive effect whose outcome is unknown.
 pub fn possible_damage(run: &Run) -> Option<String> {
     if !matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled) {
         return None;
@@ -24,7 +24,7 @@ fn may_have_happened(run: &Run, step: &StepState) -> bool {
     destructive && step.state == StepPhase::Failed && run.outcome_unknown(step)
 }
 
-/// Who requested a run, and when.
+/// Requester of a run, and the time of the request.
 pub(super) fn requester_words(run: &Run, now: Timestamp) -> String {
     format!("{}, {} ago", run.spec.initiator, format_duration(now.since(run.spec.created_at)))
 }

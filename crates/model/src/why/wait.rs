@@ -1,4 +1,4 @@
-//! What a run waits for: whom, since when, the last word of that peer, and what is normal.
+//! The wait of a run: its peer, since when, the last message of the peer, and the normal duration.
 //!
 //! A wait lasts from the start of a step to its end. The calls, attempts and restarts of the
 //! server in between do not begin it anew.

@@ -69,7 +69,7 @@ fn another_image_on_the_disk_is_written_again_with_all_that_follows() {
     assert_eq!(messages(&driver), ["adopted: it holds", "it holds", "it holds", "it holds"]);
 }
 
-/// Nobody is waiting for the rest of it: the operator wants the work to be done again.
+/// No run waits for the rest of the effect: the operator wants the work to be done again.
 #[test]
 fn what_was_followed_by_another_run_or_succeeded_is_done_again() {
     for (claimed, superseded) in [(3, true), (4, false), (4, true)] {

@@ -1,4 +1,4 @@
-//! What a run changes on its machine: every run type, every end, both values of `OnFailure`.
+//! Changes that a run makes to its machine: every run type, every end, both values of `OnFailure`.
 
 use crate::support::{at, note, spec};
 use model::condition::{ConditionObservation, ConditionType};

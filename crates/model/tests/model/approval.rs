@@ -77,7 +77,7 @@ fn states_are_read_back_and_time_ends_those_that_wait() {
     }
 }
 
-/// Who may decide: every state by every kind of person.
+/// Rights to decide: every state by every kind of person.
 #[test]
 fn another_person_with_the_same_rights_decides() {
     use ApprovalState::{Approved, BreakGlass, Denied, Expired, Pending, Reviewed, Used};

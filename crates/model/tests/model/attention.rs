@@ -1,4 +1,4 @@
-//! What needs a person: the rank of every kind of object in every state.
+//! Objects that need a person: the rank of every kind of object in every state.
 
 use crate::support::at;
 use model::condition::{ConditionObservation, ConditionType};

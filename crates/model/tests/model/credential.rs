@@ -1,4 +1,4 @@
-//! Which writes of credentials and identities are admitted: every write by what is stored.
+//! Admission of writes of credentials and identities: every write in every stored state.
 
 use model::credential::{
     AllowedAddresses, BindingWrite, CredentialPolicy, CredentialWrite, IdentityWrite, Network,

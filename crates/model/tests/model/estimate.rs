@@ -1,5 +1,4 @@
-//! What a dry run shows of a run: its time, and the outcome that is asked for before anything is
-//! executed.
+//! Dry run of a run: its time, and the outcome that is asked for before anything is executed.
 
 use crate::support::{
     RunDriver, TIMEOUT_SECONDS, at, done, drain, fault, netboot, note, power_off, run, spec, who,
@@ -136,7 +135,7 @@ fn a_resume_shows_what_is_asked_in_place_of_what_may_not_be_executed() {
         assert_eq!(describe_inquiry(&executed), None, "{action:?}");
         assert!(remaining_steps(&executed).iter().all(|one| !one.asks_first), "{action:?}");
     }
-    // What can be repeated is repeated. Each effect is asked for where it was executed.
+    // A step that can be repeated is repeated. Each effect is asked for where it was executed.
     for (step, peer) in [(note(0), "m-1"), (drain(0), "the cluster of m-1")] {
         let mut run = RunDriver::of(vec![step]).run;
         run.progress.steps[0].next_verb = CallVerb::GetStatus;

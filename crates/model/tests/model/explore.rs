@@ -46,7 +46,7 @@ pub trait Explore: Lifecycle + fmt::Debug {
     /// All events in the current state: requests, other objects and its own run. The first is
     /// always the empty event.
     fn events(&self) -> Vec<LifecycleEvent<Self>>;
-    /// What an operator can do in this state.
+    /// Advice to an operator in this state.
     fn advice(&self) -> &'static str;
     /// The history message of the last transition, if it was not made in the record's own turn.
     fn last_message(&self) -> String {
@@ -70,7 +70,7 @@ pub struct Edge {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateEntry {
     pub state: String,
-    /// What the record waits for in this state.
+    /// Texts that say what the record waits for in this state.
     pub waits: BTreeSet<String>,
     pub advice: String,
 }

@@ -174,7 +174,7 @@ fn what_a_device_has_already_is_not_missing() {
     assert!(one.missing_on(TargetKind::Switch, &BTreeMap::new()).is_empty());
 }
 
-/// Which updates are refused, and what the others write: (default, available) of the record.
+/// Updates that are refused, and the flags (default, available) that the others write.
 #[test]
 fn only_the_flags_of_a_record_change() {
     let stored = firmware("f", true);

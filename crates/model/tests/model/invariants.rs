@@ -15,7 +15,7 @@ use std::time::Duration;
 
 type Describe<'a> = &'a dyn Fn() -> String;
 
-/// What an outside observer remembers of a run.
+/// State of a run that an outside observer has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RunObserver {
     /// The number of steps at the start; later ones are undo steps of a cancel.
@@ -84,7 +84,7 @@ impl RunObserver {
         self.by_step.entry(current_step_name(run)).or_default()
     }
 
-    /// What an answer settles, by the contract of the verbs alone.
+    /// Applies an answer, by the contract of the verbs alone.
     pub fn answered(&mut self, run: &Run, verb: CallVerb, result: &Result<ProviderAnswer, Fault>) {
         let destructive = run
             .progress

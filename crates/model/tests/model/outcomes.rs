@@ -1,4 +1,4 @@
-//! What became of an operation, in explanations.
+//! Outcomes of operations, in explanations.
 
 use crate::support::{RunDriver, at, done, fault, netboot, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType, imaged};

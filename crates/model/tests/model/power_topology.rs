@@ -1,4 +1,4 @@
-//! Which machines lose power or the fabric when shelves are switched off, and by which rule.
+//! The machines that lose power or the fabric when shelves are switched off, by each rule.
 
 use crate::support::at;
 use model::blast_radius::{AffectedMachine, ImpactObjection, PoweredDevice};

@@ -147,7 +147,7 @@ fn the_host() {
 #[test]
 fn the_node() {
     let chart = drawn::<Node>();
-    // Section 3.2 of the document, line by line.
+    // Section 3.2 of maas-node-states.md, line by line.
     let expected = [
         ("bootstrap_issued", "enrolling"),
         ("enrolling", "active"),

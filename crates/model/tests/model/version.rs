@@ -1,4 +1,4 @@
-//! Which requests are refused because of the version that they were made from.
+//! Requests that are refused because of the version that they were made from.
 
 use model::version::check_version;
 

@@ -198,7 +198,7 @@ fn the_wait_begins_again_only_with_an_action() {
     assert_eq!(explained(&again, &PeerContacts::default(), 701).since, Some(at(1)));
 }
 
-/// What is normal is learned: from ten durations on, their median and 95th percentile count.
+/// The normal duration is learned: from ten durations on, their median and 95th percentile count.
 #[test]
 fn the_normal_duration_is_learned() {
     let of = |count: u64| UsualDuration::of((1..=count).map(seconds).collect(), "DGX");

@@ -19,7 +19,7 @@ use model::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// How many status calls may fail in a row; the walk skips those in the middle.
+/// Most status calls that may fail in a row; the walk skips those in the middle.
 const MAX_STATUS_CALLS: u32 = 8;
 
 const SOON: Duration = Duration::from_millis(1);
@@ -78,8 +78,8 @@ struct Node {
     epoch: i64,
 }
 
-/// What distinguishes two states: everything that decisions depend on. The fault that ended a run,
-/// and whether a step was adopted, do not count; the rules about them are checked at every
+/// Fields that distinguish two states: everything that decisions depend on. The fault that ended a
+/// run, and whether a step was adopted, do not count; the rules about them are checked at every
 /// transition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Shape {
@@ -188,7 +188,7 @@ pub type WorkflowTransition = (&'static str, &'static str, &'static str, Option<
 /// All states of the runs of one plan.
 struct Walk {
     nodes: Vec<Node>,
-    /// How each state was first reached.
+    /// For each state, the transition by which it was first reached.
     from: Vec<Option<(usize, String)>>,
     edges: Vec<Vec<usize>>,
     /// The successor of each state in each worst-case world.

@@ -134,7 +134,7 @@ fn every_fault_has_a_command_of_its_own() {
         let reported = explain_run(&run, context, at(5));
         assert_eq!((reported.fault, reported.failed.as_str()), (Some(*code), "the device said no"));
         assert_eq!(reported.since, Some(at(4)), "{code:?}");
-        // Whom it waits for: the operator decides, or a retry is safe.
+        // The operation waits for the operator to decide, or a retry is safe.
         let by_person = run.progress.workflow == Workflow::FailedManualIntervention;
         let whom = if by_person { "waits for a person" } else { "trying again is safe" };
         assert!(reported.headline.contains(whom), "{}", reported.headline);

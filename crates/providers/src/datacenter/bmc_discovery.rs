@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an address may take to accept a connection. A BMC takes milliseconds.
+/// The time that an address has to accept a connection. A BMC takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[async_trait]
@@ -149,7 +149,7 @@ const fn power_state(power: redfish::Power) -> PowerState {
     }
 }
 
-/// Whether a TCP connection is accepted. The error text says why not.
+/// Checks that the address accepts a TCP connection. The error text says why not.
 pub(super) async fn check_port(position: &Endpoint, limit: Duration) -> Result<()> {
     let address = (position.host(), position.port());
     let message = match timeout(limit, TcpStream::connect(address)).await {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 /// For name resolution and for the TCP connection.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many addresses, and how many unhealthy components, are named.
+/// The most addresses, and the most unhealthy components, that are named.
 const MAX_NAMED: usize = 5;
 
 impl Datacenter {
@@ -332,7 +332,7 @@ async fn resolve_name(endpoint: &Endpoint) -> Result<String> {
     Ok(format!("{} is {}", endpoint.host(), all.join(", ")))
 }
 
-/// Why a certificate is trusted.
+/// The reason why a certificate is trusted.
 fn trust_reason(trust: &Trust, known: Option<Fingerprint>) -> &'static str {
     match (trust, known) {
         (Trust::Ca(_), _) => "signed by an authority that is trusted",

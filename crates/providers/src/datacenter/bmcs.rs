@@ -182,7 +182,7 @@ impl Bmcs {
     }
 }
 
-/// Whether the next call must log in again: the BMC did not answer, or it is another one.
+/// True if the next call must log in again: the BMC did not answer, or it is another one.
 fn invalidates_session(code: FaultCode) -> bool {
     let stranger = matches!(
         code,

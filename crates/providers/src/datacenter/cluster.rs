@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The lifetime of a token that is not deleted.
 const TOKEN_TTL: Duration = Duration::from_secs(3_600);
-/// Between two reads while a new node is not listed yet.
+/// The interval between two reads while a new node is not listed yet.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// `kubeadm reset` does not delete the Node object; that needs the cluster's credential.
 const RESET: &str = "$SUDO env \"PATH=$PATH\" kubeadm reset --force";
@@ -337,7 +337,7 @@ impl Datacenter {
         }
     }
 
-    /// Whether the join that this call undoes was called and never started kubeadm: its host is as
+    /// True if the join that this call undoes was called and never started kubeadm: its host is as
     /// it was before. False without a checkpoint: what became of the join is not known.
     async fn joined_nothing(&self, call: &ProviderCall) -> Result<bool> {
         let undo = &call.key;
@@ -351,7 +351,7 @@ impl Datacenter {
         Ok(self.join_changed_host(original.as_str(), step).await? == Some(false))
     }
 
-    /// Whether an attempt of the run's join started kubeadm. None: none was called.
+    /// True if an attempt of the run's join started kubeadm. None: none was called.
     async fn join_changed_host(&self, run: &str, step: &str) -> Result<Option<bool>> {
         let (mut called, mut gap) = (false, 0);
         for attempt in 1.. {

@@ -108,7 +108,7 @@ fn describe_refused_login(fault: &Fault) -> String {
     format!("the cluster answers and refuses the login: {}", fault.message)
 }
 
-/// Whether the server knows our user. False: it does not, and has nothing more to say.
+/// True if the server knows our user. False: it does not, and has nothing more to say.
 async fn check_user(api: &Cluster, report: &mut ClusterReport) -> bool {
     match api.user().await {
         Ok(Some(user)) => {

@@ -54,7 +54,7 @@ impl Controller {
         }
     }
 
-    /// Whether it supports a graceful shutdown.
+    /// True if it supports a graceful shutdown.
     pub async fn can_shut_down(&self) -> Result<bool> {
         match self {
             Self::Redfish(system) => {
@@ -101,7 +101,7 @@ impl Controller {
         }
     }
 
-    /// Whether the next boot uses this target, and the target that was read.
+    /// True if the next boot uses this target; also the target that was read.
     pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String)> {
         match self {
             Self::Redfish(system) => {

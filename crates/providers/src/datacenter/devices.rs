@@ -18,7 +18,7 @@ use model::effect::{
 use model::fault::{Fault, FaultCode, Result};
 use std::collections::BTreeMap;
 
-/// How many components of one device are recorded.
+/// The most components of one device that are recorded.
 const MAX_COMPONENTS: usize = 200;
 /// Reading a whole device takes many requests; its timeout is this multiple of one call's.
 const READ_TIMEOUT_FACTOR: u32 = 4;

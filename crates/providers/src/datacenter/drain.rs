@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two passes over the pods.
+/// The interval between two passes over the pods.
 const PASS_INTERVAL: Duration = Duration::from_secs(2);
 /// For a call without a deadline; the calls of runs have one.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);

@@ -14,12 +14,12 @@ use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCal
 use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
-/// How long a command may take to end after it is told to stop.
+/// The time that a command has to end after it is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 const ENDED: &str = "the command had ended well before";
-/// How many days a host keeps the output of a command.
+/// The days for which a host keeps the output of a command.
 const JOB_RETENTION_DAYS: u32 = 7;
-/// Between two checks whether a host is back.
+/// The interval between two checks whether a host is back.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Delayed, so that the answer is sent before the host goes down.
 const REBOOT: &str = "sleep 1; PATH=$PATH:/sbin:/usr/sbin; reboot || shutdown -r now";

@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricTimeouts {
-    /// Between two observations.
+    /// The interval between two observations.
     pub poll_interval: Duration,
     /// A command without effect is repeated after this time.
     pub repeat_after: Duration,
-    /// How long a switch may take to reach the goal.
+    /// The time that a switch has to reach the goal.
     pub limit: Duration,
 }
 
@@ -160,7 +160,7 @@ impl FabricWork<'_> {
         }
     }
 
-    /// If `matters`, stores that the switch is told to go off, or is observed, now.
+    /// If `matters`, stores now as the time when the switch was told to go off, or was observed.
     async fn record_watch(
         &self,
         before: Option<Timestamp>,

@@ -30,9 +30,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many existing tasks are stored. With more, the new task could not be recognized.
+/// The most existing tasks that are stored. With more, the new task could not be recognized.
 const MAX_STORED_TASKS: usize = 200;
-/// How long a stop waits for the update to end. Less than the timeout of a call.
+/// The time that a stop waits for the update to end. Less than the timeout of a call.
 const STOP_WAIT: Duration = Duration::from_secs(20);
 
 /// The desired version of a component, and its file.
@@ -169,7 +169,7 @@ impl UpdateWork<'_> {
         )
     }
 
-    /// Whether the component has the version, regardless of who installed it.
+    /// Checks that the component has the version, regardless of who installed it.
     async fn observe(&self) -> CallResult {
         let observed = self.version().await?;
         Ok(match observed == self.request.version {

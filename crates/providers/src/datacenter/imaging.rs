@@ -28,7 +28,7 @@ use model::image::{Image, ImageContent};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
-/// Between two reads of the deployment.
+/// The interval between two reads of the deployment.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The timeout of a command on the new system.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,9 +40,9 @@ pub struct Imaging {
     pub url: String,
     /// The lifetime of a token.
     pub token_ttl: Duration,
-    /// How long a machine may take from power on to its first request.
+    /// The time that a machine has from power on to its first request.
     pub boot_timeout: Duration,
-    /// How long the deploy environment may send nothing.
+    /// The longest time that the deploy environment may send nothing.
     pub silence_timeout: Duration,
 }
 
@@ -147,7 +147,7 @@ impl ImagingWork<'_> {
         })
     }
 
-    /// Whether the machine runs this image, regardless of who installed it.
+    /// Checks that the machine runs this image, regardless of who installed it.
     async fn observe(&self) -> CallResult {
         let image = self.datacenter.store.image(self.image).await?;
         let message = self.read_stamp().await?;
@@ -387,8 +387,8 @@ impl ImagingWork<'_> {
     }
 }
 
-/// Whether a closed deployment was never claimed by the deploy environment, which alone writes the
-/// disk. Not known of a foreign installer: it claims nothing.
+/// True if a closed deployment was never claimed by the deploy environment, which alone writes the
+/// disk. False for a foreign installer: it claims no deployment, so nothing is known.
 fn never_claimed(closed: &Deployment) -> bool {
     closed.image.body.reports_progress() && closed.session.is_none()
 }

@@ -15,9 +15,9 @@ use model::fault::{Fault, FaultCode, Result};
 use model::retry::fnv1a;
 use std::time::Duration;
 
-/// Between two attempts to reconnect.
+/// The interval between two attempts to reconnect.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a revert may take after a stop.
+/// The time that a revert has after a stop.
 const STOP_GRACE: Duration = Duration::from_secs(60);
 const RUN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sorts after the files of the distribution and of cloud-init, so that ours takes precedence.
@@ -33,7 +33,7 @@ const NO_NETPLAN: u8 = 68;
 pub struct Netplan {
     /// The folder of the documents.
     pub folder: String,
-    /// How long a host waits for the confirmation before it reverts.
+    /// The time that a host waits for the confirmation before it reverts.
     pub confirm_seconds: u32,
 }
 

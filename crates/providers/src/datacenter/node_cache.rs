@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// How many clusters are cached.
+/// The most clusters that are cached.
 const MAX_CLUSTERS: usize = 1_024;
 
 pub type Nodes = BTreeMap<String, Node>;
@@ -77,7 +77,7 @@ impl NodeCaches {
         nodes
     }
 
-    /// Why the nodes of a cluster are unknown.
+    /// The reason why the nodes of a cluster are unknown.
     pub fn last_error(&self, cluster: &str) -> Option<String> {
         let matcher = Arc::clone(self.clusters().get(cluster)?);
         matcher.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()

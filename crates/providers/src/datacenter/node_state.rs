@@ -1,4 +1,4 @@
-//! The Kubernetes node of a machine: which one it is, and what its state says about the machine.
+//! Finds the Kubernetes node of a machine, and derives the machine's conditions from its state.
 
 use crate::kubernetes::{Cluster, Node, TerminatingPod};
 use crate::port::Target;

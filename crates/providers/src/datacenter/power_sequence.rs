@@ -22,7 +22,7 @@ pub(super) struct PowerSequence {
     pub power_off: PowerOffPolicy,
     /// The host must answer at the end.
     pub await_host: bool,
-    /// When the power state was last read.
+    /// The time when the power state was last read.
     pub watched: Option<Timestamp>,
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Reading the hardware takes several requests; its timeout is this multiple of a probe's.
 const HARDWARE_TIMEOUT_FACTOR: u32 = 2;
-/// How many unhealthy components are named.
+/// The most unhealthy components that are named.
 const MAX_NAMED: usize = 3;
 
 impl Datacenter {
@@ -38,7 +38,7 @@ impl Datacenter {
         Ok(DeviceFacts { power: power_to(power), ..DeviceFacts::default() })
     }
 
-    /// Whether the next boot is from disk. None: the machine has no BMC, or the probe was not
+    /// True if the next boot is from disk. None: the machine has no BMC, or the probe was not
     /// admitted.
     pub(super) async fn poll_next_boot(&self, target: &Target) -> Result<Option<bool>> {
         if target.spec.bmc_endpoint.is_empty() {
@@ -73,7 +73,7 @@ impl Datacenter {
         observed.map(|ailments| Some(degraded_evidence(&ailments))).ok_or_else(busy)
     }
 
-    /// Whether the machine is a node of its target cluster.
+    /// Reads the conditions of the machine's node in its target cluster.
     async fn probe_node(&self, target: &Target) -> Vec<ConditionObservation> {
         if target.id.kind != TargetKind::Machine {
             return Vec::new();

@@ -33,7 +33,7 @@ pub(super) enum CallCheckpoint {
         /// The host answered before, so it must answer again afterwards.
         #[serde(rename = "back", default, skip_serializing_if = "std::ops::Not::not")]
         await_host: bool,
-        /// When the power state was last read.
+        /// The time when the power state was last read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         watched: Option<Timestamp>,
     },
@@ -67,7 +67,7 @@ pub(super) enum CallCheckpoint {
         from: Option<String>,
     },
     Fabric {
-        /// When the switch was told to switch the fabric off, or was last observed since.
+        /// The time when the switch was told to switch the fabric off, or was last observed since.
         #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
         watched: Option<Timestamp>,
     },

@@ -13,7 +13,7 @@ use model::effect::{CallResult, CallVerb, ProviderAnswer};
 use model::fault::Result;
 use model::time::Timestamp;
 
-/// How many entries of the event log are recorded.
+/// The most entries of the event log that are recorded.
 const MAX_LOG_ENTRIES: usize = 20;
 const BYTES_PER_GB: u64 = 1_000_000_000;
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// One for each machine of a large fleet.
 const MAX_SESSIONS: usize = 32_768;
-/// How long a session is used before a new login.
+/// The time that a session is used before a new login.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
 struct Entry<T> {

@@ -16,6 +16,8 @@ impl CircuitBreaker {
         *self = Self::default();
     }
 
+    /// The circuit opens at the `break_after`th failure in a row. Each further failure doubles the
+    /// period, up to the maximum.
     pub fn fail(&mut self, message: &str, settings: &Settings, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.last_error = message.to_string();
@@ -25,7 +27,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// How long the circuit stays open from now on.
+    /// The time that the circuit stays open from now on.
     pub fn open_for(&self, now: Instant) -> Option<Duration> {
         let left = self.open_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)

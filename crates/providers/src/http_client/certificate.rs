@@ -27,7 +27,7 @@ pub struct Certificate {
     pub fingerprint: Fingerprint,
     pub issuer: Option<String>,
     pub subject: Option<String>,
-    /// Whether issuer and subject are equal; the signature is not checked.
+    /// True if issuer and subject are equal; the signature is not checked.
     pub self_signed: bool,
     pub expires_at: Option<Timestamp>,
 }

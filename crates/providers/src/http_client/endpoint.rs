@@ -17,7 +17,7 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// Why a text is not an address.
+/// The reason why a text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointError {
     /// It contains a user or a password and must not be shown.
@@ -66,7 +66,7 @@ impl Endpoint {
         Peer { protocol, host: self.host.clone(), port: self.port }
     }
 
-    /// Whether the authority of a URL is this host and port.
+    /// True if the authority of a URL is this host and port.
     pub(crate) fn is_at(&self, authority: &str) -> bool {
         let default_port = if self.tls { HTTPS_PORT } else { HTTP_PORT };
         host_and_port(authority).is_some_and(|(host, port)| {

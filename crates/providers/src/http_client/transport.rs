@@ -47,7 +47,7 @@ pub(crate) struct HttpRequest {
 }
 
 impl HttpRequest {
-    /// Whether the request changes nothing.
+    /// True if the request changes nothing.
     pub fn only_reads(&self) -> bool {
         self.method == Method::GET
     }
@@ -61,7 +61,7 @@ pub(crate) struct HttpResponse {
     pub body: Result<Bytes, String>,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// The request was not sent.
@@ -75,7 +75,7 @@ struct Idle {
     since: Instant,
 }
 
-/// How requests to one kind of server are sent.
+/// The settings of requests to one kind of server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HttpClientSettings {
     pub timeouts: Timeouts,
@@ -83,7 +83,7 @@ pub(crate) struct HttpClientSettings {
     pub headers: &'static [(&'static str, &'static str)],
     /// The largest response that is read.
     pub max_answer_bytes: usize,
-    /// Whether a connection is kept for the next read. A read on a closed connection is sent again,
+    /// True if a connection is kept for the next read. A read on a closed connection is sent again,
     /// so this must be false where a request must not be sent twice.
     pub keeps_connection: bool,
 }

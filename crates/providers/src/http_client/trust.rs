@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
-/// For the next two connections.
+/// TLS session tickets that are kept, for the next two connections.
 const MAX_SESSION_TICKETS: usize = 2;
 
 /// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much of a file is read at once.
+/// The bytes of a file that are read at once.
 const PIECE_BYTES: u64 = 128 * 1024;
 /// The slowest upload; a controller that reads less counts as hung.
 const LEAST_BYTES_PER_SECOND: u64 = 128 * 1024;

@@ -5,7 +5,7 @@ use super::tool::ToolResult;
 use crate::fault::LocalShortage;
 use model::fault::{Fault, FaultCode};
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpmiError {
     /// The address may not be contacted, or is unknown.
@@ -86,7 +86,7 @@ fn no_session(err: &str) -> IpmiError {
     IpmiError::NoSession(last_message(err))
 }
 
-/// Whether the BMC itself refused the cipher suite. A missing response does not count: an attacker
+/// True if the BMC itself refused the cipher suite. A missing response does not count: an attacker
 /// that drops packets must not be able to force the weaker suite.
 pub fn lacks_suite(ending: &ToolResult) -> bool {
     match ending {
@@ -97,7 +97,7 @@ pub fn lacks_suite(ending: &ToolResult) -> bool {
     }
 }
 
-/// Whether the BMC responded within a session, even with a refusal.
+/// True if the BMC responded within a session, even with a refusal.
 pub fn had_session(ending: &ToolResult) -> bool {
     match ending {
         ToolResult::Exited { ok, err, .. } => {

@@ -7,9 +7,9 @@ use model::fault::Result;
 
 /// The most entries that one call reads.
 pub const MAX_EVENTS: usize = 256;
-/// How many consecutive numbers without an entry end the reading.
+/// The number of consecutive numbers without an entry that end the reading.
 const MAX_GAP: u16 = 64;
-/// How many entries are read in one session.
+/// The number of entries that are read in one session.
 const BATCH: u16 = 32;
 /// The number of the next entry, then the entry.
 const ANSWER_BYTES: usize = 18;

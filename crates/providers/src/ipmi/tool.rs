@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// How often a read is sent before it counts as unanswered.
+/// The number of times that a read is sent before it counts as unanswered.
 pub const READ_ATTEMPTS: u8 = 2;
 /// The wait for the response to one packet, in seconds; longer with each repetition.
 const ANSWER_WITHIN_S: &str = "1";

@@ -1,4 +1,4 @@
-//! What our user may do, and whether a refusal counts.
+//! The rights of our user, and the rule by which a refusal counts.
 //!
 //! An API server that has just started answers 401 or 403 to everyone until its caches are filled,
 //! and behind one address there may be several servers. So a refusal counts only once `/readyz` is
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Between two repetitions of a refused request.
+/// The interval between two repetitions of a refused request.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
 /// One right of RBAC. An empty namespace means all of them.
@@ -90,7 +90,7 @@ impl Cluster {
         Err(fault::not_ready(&self.address, call, refused, &readiness))
     }
 
-    /// Whether our user has a right.
+    /// True if our user has a right.
     pub async fn may(&self, right: Right<'_>) -> Result<bool> {
         let call = ApiCall::new("create", "selfsubjectaccessreviews", "");
         let review: Review = self.send(&call, &review_request(right)).await?;

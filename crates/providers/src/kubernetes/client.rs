@@ -79,7 +79,7 @@ impl ApiRequest {
     }
 }
 
-/// Why a request has no usable answer.
+/// The reason why a request has no usable answer.
 #[derive(Debug)]
 pub enum RequestError {
     Refused(Status),

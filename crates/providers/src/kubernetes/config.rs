@@ -1,10 +1,10 @@
 //! Reads a kubeconfig: the address of a cluster, its certificate authority, and our user there.
 //!
 //! Only data in the text itself is used, with one exception: a token that is renewed by other means
-//! may be in a file of the folder that the configuration of the server names for them. Whoever may
-//! set a credential must not be able to read other files of the server, nor to start a program on
-//! it. A kubeconfig that disables certificate checks is refused as well. Errors never quote the
-//! text: it holds keys.
+//! may be in a file of the folder that the configuration of the server names for them. A user
+//! who may set a credential must not be able to read other files of the server, nor to start a
+//! program on it. A kubeconfig that disables certificate checks is refused as well. Errors never
+//! quote the text: it holds keys.
 
 use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use crate::fault::LocalShortage;
@@ -34,7 +34,7 @@ pub struct Access {
     pub server_name: Option<String>,
     pub token: Option<Token>,
     pub identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-    /// When the token or the client certificate expires, whichever is first.
+    /// The time when the token or the client certificate expires, whichever is first.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -52,7 +52,7 @@ pub enum Token {
 /// More than any token needs.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
-/// Why a token cannot be read.
+/// The reason why a token cannot be read.
 #[derive(Debug)]
 pub enum TokenError {
     Unusable(String),
@@ -132,7 +132,7 @@ pub fn server(text: &SecretString) -> Option<Peer> {
     Endpoint::parse(address).ok().map(|(endpoint, _)| endpoint.peer())
 }
 
-/// When a kubeconfig expires. None: it does not say, or cannot be read.
+/// The time when a kubeconfig expires. None: it does not say, or cannot be read.
 pub fn expiry(text: &SecretString) -> Option<Timestamp> {
     let config = parse(text.expose_secret()).ok()?;
     expiry_of(current_user(&config).ok()?)
@@ -162,7 +162,7 @@ fn token_of(user: &UserEntry, folder: Option<&Path>) -> Result<Option<Token>> {
     Ok(Some(token))
 }
 
-/// When a token says that it expires. Those of service accounts are JSON Web Tokens.
+/// The time when a token says that it expires. Those of service accounts are JSON Web Tokens.
 fn token_expiry(token: &str) -> Option<Timestamp> {
     #[derive(Deserialize)]
     struct Claims {
@@ -202,7 +202,7 @@ fn current_user(config: &Kubeconfig) -> Result<&UserEntry> {
     config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
-/// What to do instead of a program that fetches a token.
+/// The advice in place of a program that fetches a token.
 const INSTEAD_OF_PROGRAM: &str = "Farrier starts no programs for a login. Give it a user of its own: \
     kubectl apply -f deploy/kubernetes-rbac.yaml, then put the token of \
     `kubectl create token farrier -n farrier` or a client certificate into the kubeconfig";

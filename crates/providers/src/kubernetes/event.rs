@@ -15,7 +15,7 @@ const COMPONENT: &str = "farrier";
 const MAX_MESSAGE: usize = 1_000;
 const MAX_NODE_CHARS: usize = 180;
 
-/// What happened to a node.
+/// A change to a node that Farrier reports as a Kubernetes event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEvent {
     Cordoned,

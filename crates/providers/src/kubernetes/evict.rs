@@ -21,7 +21,7 @@ const PAGE_SIZE: u32 = 200;
 /// A kubelet runs a few hundred pods at most.
 const MAX_PAGES: usize = 20;
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// How many pods a fault names.
+/// The most pods that a fault names.
 const NAMED: usize = 5;
 const BUDGET: &str = "DisruptionBudget";
 
@@ -74,12 +74,12 @@ pub struct EvictionPass {
 }
 
 impl EvictionPass {
-    /// Whether no pod is left that must go.
+    /// True if no pod is left that must go.
     pub fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.blocked.is_empty() && self.refused.is_empty()
     }
 
-    /// Why the node is not empty. `None` when it is.
+    /// The reason why the node is not empty. `None` when it is.
     pub fn fault(&self, node: &str) -> Option<Fault> {
         if self.is_done() {
             return None;
@@ -141,7 +141,7 @@ impl EvictionPass {
     }
 }
 
-/// What a drain does with a pod.
+/// The treatment of a pod by a drain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PodClass {
     LeftAlone,
@@ -237,7 +237,7 @@ impl Cluster {
         self.send_eviction(pod, delete_options(pod, options)).await
     }
 
-    /// What the server would answer to the eviction now. Changes nothing.
+    /// Asks the server for its answer to the eviction now, as a dry run: nothing is changed.
     pub(super) async fn try_evict(
         &self,
         pod: &PodObject,

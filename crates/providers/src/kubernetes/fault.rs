@@ -102,7 +102,7 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
 /// and with it the client certificate.
 const ANONYMOUS: &str = "\"system:anonymous\"";
 
-/// Whether the server knows our user and refuses this request. Otherwise it refuses the login.
+/// True if the server knows our user and refuses this request. Otherwise it refuses the login.
 fn is_missing_right(status: &Status) -> bool {
     status.code == 403 && !status.message.contains(ANONYMOUS)
 }

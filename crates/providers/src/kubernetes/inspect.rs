@@ -1,4 +1,4 @@
-//! What an API server says about itself and about us, for `farrier cluster check`.
+//! The facts that an API server reports about itself and about us, for `farrier cluster check`.
 
 use super::Cluster;
 use super::client::ApiRequest;

@@ -1,5 +1,5 @@
-//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires,
-//! and the fingerprint of the cluster's certificate authority.
+//! The means by which a machine joins a kubeadm cluster: the address of the API, a token that
+//! expires, and the fingerprint of the cluster's certificate authority.
 //!
 //! The token is a secret in `kube-system` that the cluster removes when it expires. It is generated
 //! first, so that the caller can store its id, and created last, after everything else that can
@@ -62,7 +62,7 @@ pub struct Token {
     secret: SecretString,
 }
 
-/// What the cluster publishes in `cluster-info`.
+/// The content of the ConfigMap `cluster-info`.
 struct Info {
     server: String,
     ca_hashes: Vec<String>,

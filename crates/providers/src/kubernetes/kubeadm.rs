@@ -63,7 +63,7 @@ fn discovery_file(material: &JoinMaterial) -> String {
     .to_string()
 }
 
-/// What is wrong with the config of a plan, as in "is not YAML".
+/// The problem of the config of a plan, as in "is not YAML".
 pub fn find_config_problem(config: &str) -> Option<String> {
     match config.is_empty() {
         true => None,

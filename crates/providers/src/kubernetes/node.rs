@@ -14,7 +14,7 @@ const NODES: &str = "/api/v1/nodes";
 const PAGE_SIZE: u32 = 500;
 /// More pages than any cluster needs.
 const MAX_PAGES: usize = 40;
-/// How often a node is read again after a version conflict.
+/// The number of times that a node is read again after a version conflict.
 const MAX_RACES: usize = 4;
 /// The annotation with the run that cordoned the node.
 const CORDONED_BY: &str = "farrier/cordoned-by";
@@ -52,7 +52,7 @@ pub struct Taint {
     pub effect: NodeTaintEffect,
 }
 
-/// What a taint does to pods.
+/// The effect of a taint on pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeTaintEffect {
     NoSchedule,
@@ -83,7 +83,7 @@ impl NodeTaintEffect {
 }
 
 impl Node {
-    /// Whether an uncordon for `whose` must leave the cordon, because another owner set it.
+    /// True if an uncordon for `whose` must leave the cordon, because another owner set it.
     pub fn is_left_alone(&self, owner: Option<&str>) -> bool {
         owner.is_some() && self.cordoned_by.as_deref() != owner
     }

@@ -196,7 +196,7 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// Whether the API server itself reports that the object does not exist.
+    /// True if the API server itself reports that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == 404 && self.reason == "NotFound"
     }
@@ -205,7 +205,7 @@ impl Status {
         self.reason == "AlreadyExists"
     }
 
-    /// Whether the server refused our user, and not what the request was about: an authorizer
+    /// True if the server refused our user, and not what the request was about: an authorizer
     /// names no cause. Admission rules without a cause look the same.
     pub fn is_access_refused(&self) -> bool {
         matches!(self.code, 401 | 403) && self.causes().next().is_none()

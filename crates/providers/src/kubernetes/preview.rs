@@ -1,4 +1,4 @@
-//! What a drain would do: each pod of a node, and the disruption budgets beside them. The API
+//! The preview of a drain: each pod of a node, and the disruption budgets beside them. The API
 //! server is asked about each eviction as a dry run, so that budgets and admission rules are its
 //! own.
 
@@ -15,7 +15,7 @@ const PAGE_SIZE: u32 = 500;
 /// More pages than any cluster needs.
 const MAX_PAGES: usize = 40;
 
-/// What a drain would do with a pod.
+/// The action of a drain on a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodDecision {
     Evict,

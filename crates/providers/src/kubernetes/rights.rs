@@ -13,7 +13,7 @@ pub struct RightsRule {
     /// The one object that is meant; empty: all of them.
     pub name: &'static str,
     pub verbs: &'static [&'static str],
-    /// What does not work without it.
+    /// The function that does not work without it.
     pub purpose: &'static str,
 }
 

@@ -12,7 +12,7 @@ const INSTEAD: &str =
     "write http://HOST:5240/MAAS, or https://HOST:5443/MAAS where MAAS speaks TLS";
 const ROOT: &str = "/MAAS";
 const API: &str = "/api/2.0";
-/// How much of an invalid address a refusal quotes.
+/// The most characters of an invalid address that a refusal quotes.
 const MAX_SHOWN: usize = 80;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

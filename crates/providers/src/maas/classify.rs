@@ -17,7 +17,7 @@ use model::retry::Backoff;
 use serde_json::Value;
 use std::time::Duration;
 
-/// What a request is about. A 404 is classified by it.
+/// The object of a request. A 404 is classified by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallTarget {
     /// One machine, by a system id from MAAS.
@@ -28,7 +28,7 @@ pub(super) enum CallTarget {
     Region,
 }
 
-/// Whether a request may be repeated without harm.
+/// An idempotent request may be repeated without harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotency {
     Idempotent,
@@ -138,7 +138,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Whether to retry: nothing was changed, or the request is idempotent.
+    /// True if the request is to be sent again: nothing was changed, or it is idempotent.
     pub fn may_repeat(&self, answer: ApiAnswer<'_>) -> bool {
         let words = ErrorText::of(answer.body);
         match answer.status.as_u16() {
@@ -150,19 +150,19 @@ impl RequestContext<'_> {
     }
 }
 
-/// How MAAS refuses an unknown operation.
+/// The answer of MAAS to an unknown operation.
 const UNKNOWN_CALL: &str = "Unrecognised signature";
-/// How its forms report a wrong state, where other requests answer 409.
+/// The words with which its forms report a wrong state, where other requests answer 409.
 const WRONG_STATE: &str = "because of the current state";
-/// How MAAS refuses to start a machine while it cannot use an image: in front and behind (in the
+/// The refusal of MAAS to start a machine while it cannot use an image: in front and behind (in the
 /// middle from 3.5 on).
 const UNAVAILABLE: (&str, &str) = (" operating system ", " is unavailable");
-/// How MAAS reports that it cannot switch a machine's power, before the machine's name.
+/// The answer of MAAS when it cannot switch a machine's power, before the machine's name.
 const BMC_UNREACHABLE: &str = "No rack controllers can access the BMC";
-/// How MAAS reports absence, around the name of the kind.
+/// The answer of MAAS about an absent object, around the name of the kind.
 const ABSENT: (&str, &str) = ("No ", " matches the given query.");
 const ABSENT_SHORT: &str = "Not Found";
-/// How many fields of a refusal a fault quotes.
+/// The most fields of a refusal that a fault quotes.
 const MAX_FIELDS: usize = 8;
 /// The longest message that a fault quotes.
 const MAX_SAID_CHARS: usize = 400;

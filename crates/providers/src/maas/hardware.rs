@@ -81,7 +81,7 @@ pub struct Subnet {
     pub managed: bool,
 }
 
-/// How an interface gets its address.
+/// The method by which an interface gets its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkMode {
     /// MAAS chooses an address when the machine is deployed.

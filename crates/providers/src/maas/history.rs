@@ -14,11 +14,11 @@ use serde::{Deserialize, Deserializer};
 
 /// Events per page. MAAS allows at most a thousand.
 const PAGE: usize = 200;
-/// How many pages one query reads.
+/// The most pages that one query reads.
 pub const MAX_EVENT_PAGES: usize = 10;
 /// MAAS's name for the installer's own log. The other result is an archive of everything.
 const INSTALL_LOG: &str = "/tmp/install.log";
-/// How much of the end of a script's output is kept.
+/// The bytes at the end of a script's output that are kept.
 const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -94,9 +94,9 @@ pub struct ScriptResult {
     #[serde(default, deserialize_with = "nullable")]
     pub status_name: String,
     pub exit_status: Option<i64>,
-    /// When it began, as MAAS writes it. `None`: it never did.
+    /// The time when it began, as MAAS writes it. `None`: it never did.
     pub started: Option<String>,
-    /// MAAS ignores how it ended.
+    /// An operator has told MAAS to ignore a failure of it.
     #[serde(default, deserialize_with = "nullable")]
     pub suppressed: bool,
     /// The end of its output.
@@ -105,7 +105,7 @@ pub struct ScriptResult {
 }
 
 impl ScriptResult {
-    /// Whether it ran and failed: by its exit status, by its time limit, or in its preparation.
+    /// True if it ran and failed: by its exit status, by its time limit, or in its preparation.
     /// MAAS also shows scripts as failed that never began, because the machine failed before them.
     pub fn failed(&self) -> bool {
         let name = &self.status_name;

@@ -124,7 +124,7 @@ impl Maas {
         self.read(op(system_id, "mark_fixed").form(Form::default().with("comment", comment))).await
     }
 
-    /// Nobody can release or delete a locked machine. Locking it a second time is refused.
+    /// No user can release or delete a locked machine. Locking it a second time is refused.
     pub async fn lock(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "lock").form(Form::default().with("comment", comment))).await
     }

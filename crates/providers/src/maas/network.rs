@@ -1,4 +1,5 @@
-//! Interfaces and their links to subnets. They can be changed while Ready, Allocated or Broken.
+//! Interfaces and their links to subnets. MAAS changes those of machines that are Ready, Allocated
+//! or Broken.
 
 use super::Maas;
 use super::call::Call;

@@ -68,7 +68,7 @@ pub struct Settings {
     pub farrier_url: String,
     /// The agent binary for new nodes. Empty: none.
     pub agent_binary: PathBuf,
-    /// How a region with TLS is trusted.
+    /// The trust in a region with TLS.
     pub trust: TrustPolicy,
     /// The BMC credential of machines that name none.
     pub bmc_credential: String,
@@ -76,12 +76,12 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// The longest wait of one call, if the stage allows more.
     pub max_wait: Duration,
-    /// How old a list of a region may be that a poll of another of its sites shares.
+    /// The age up to which a poll of another site of the same region shares a list.
     pub list_max_age: Duration,
-    /// How long a request whose answer was lost may still reach MAAS.
+    /// The time that a request whose answer was lost may still take to reach MAAS.
     pub in_flight_window: Duration,
     pub power_timeouts: PowerTimeouts,
-    /// How long a new system may take to answer over SSH before the next step is tried.
+    /// The time that a new system has to answer over SSH before the next step is tried.
     pub host_wait: Duration,
     /// Defaults of the client; the settings of a site override them.
     pub client: ClientSettings,
@@ -252,7 +252,7 @@ fn not_at_maas(stage: NodeStage, what: &str) -> Fault {
 }
 
 impl MaasProvider {
-    /// Whether a disk write has failed before MAAS got a request that cannot be recalled.
+    /// True if a disk write has failed before MAAS got a request that cannot be recalled.
     async fn has_written_nothing(&self, request: &ProviderCall, answer: &CallResult) -> bool {
         let writes = request.verb == CallVerb::Perform && request.effect.facts().disk.is_some();
         let Err(fault) = answer else { return false };

@@ -26,7 +26,7 @@ impl RateLimiter {
         }
     }
 
-    /// Waits for a slot and a start time. Dropping the pass releases the slot.
+    /// Waits for a slot and a start time. Dropping the permit releases the slot.
     pub async fn acquire(&self, priority: Priority) -> Permit {
         let pass = self.gate.acquire(priority).await;
         sleep_until(self.reserve_start(Instant::now())).await;

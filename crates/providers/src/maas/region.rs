@@ -28,7 +28,7 @@ pub struct Whoami {
 }
 
 impl Whoami {
-    /// What is wrong with the site's key, unless it is an administrator's.
+    /// The problem with the site's key, unless it is an administrator's.
     pub fn administrator_problem(&self) -> Option<String> {
         let user = &self.username;
         (!self.is_superuser).then(|| {

@@ -25,7 +25,7 @@ impl MachineFilter {
     }
 }
 
-/// How MAAS controls the power of a machine.
+/// The power driver of a machine in MAAS, with its parameters.
 #[derive(Debug, Clone)]
 pub enum PowerConfig {
     /// Not at all: a person does it.
@@ -130,7 +130,7 @@ impl MachineChange {
     }
 }
 
-/// What to install. MAAS allocates a Ready machine first.
+/// The image to install, with its options. MAAS allocates a Ready machine first.
 #[derive(Clone, Default)]
 pub struct DeployRequest {
     /// `OS/RELEASE`, `custom/NAME` for an uploaded image. Unset: the region's default.
@@ -168,7 +168,7 @@ impl DeployRequest {
     }
 }
 
-/// How to commission a machine.
+/// The options with which a machine is commissioned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommissionRequest {
     /// MAAS makes no account of its own in the BMC.
@@ -188,7 +188,7 @@ impl CommissionRequest {
     }
 }
 
-/// How to release a machine, and whether its disks are erased.
+/// The options with which a machine is released, and whether its disks are erased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleaseRequest {
     pub comment: Option<String>,

@@ -9,7 +9,7 @@ use super::machines::op;
 use crate::http_client::form::{Form, encode};
 use model::fault::Result;
 
-/// How MAAS partitions the boot disk.
+/// The layout in which MAAS partitions the boot disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorageLayout {
     Flat,

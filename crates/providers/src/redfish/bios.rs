@@ -51,7 +51,8 @@ impl Attribute {
 /// The two resources from which settings are read.
 struct BiosResources {
     current: Resource,
-    /// Where new settings are written; `current` on devices without a settings resource.
+    /// The resource to which new settings are written; `current` on devices without a settings
+    /// resource.
     pending: Resource,
 }
 

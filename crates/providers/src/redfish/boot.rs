@@ -10,7 +10,7 @@ use super::system::System;
 use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Map, Value, json};
 
-/// How often the override is read back.
+/// The number of times that the override is read back.
 const MAX_READS: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,7 +66,7 @@ impl BootSpan {
 }
 
 impl BootOverride {
-    /// Whether the machine would boot from this source, once or always.
+    /// True if the machine would boot from this source, once or always.
     pub fn boots_from(&self, source: BootSource) -> bool {
         let off = self.span == Some(BootSpan::Disabled);
         match source {

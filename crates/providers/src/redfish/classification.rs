@@ -25,7 +25,7 @@ const PERMANENT_REFUSALS: [&str; 9] = [
     "NotSupportedOnSystem",
 ];
 
-/// How many of the messages in one response are passed on.
+/// The most messages of one response that are passed on.
 const MAX_MESSAGES: usize = 3;
 
 /// Returns a successful response and makes a fault of any other.

@@ -30,7 +30,7 @@ const MAX_REDIRECTS: usize = 5;
 const MAX_PAGES: usize = 64;
 /// The most members of one collection that are read.
 pub(super) const MAX_MEMBERS: usize = 2_000;
-/// How often a change is tried when the resource changed in between.
+/// The number of times that a change is tried when the resource changed in between.
 const MAX_PATCH_ATTEMPTS: usize = 3;
 
 pub(super) struct RedfishClient {
@@ -464,7 +464,7 @@ impl From<Refused> for Fault {
     }
 }
 
-/// Whether a fault concerns one resource and not the whole BMC.
+/// True if a fault concerns one resource and not the whole BMC.
 const fn concerns_one_resource(code: FaultCode) -> bool {
     matches!(code, FaultCode::NotSupported | FaultCode::EffectFailed | FaultCode::AnswerGarbled)
 }

@@ -114,7 +114,7 @@ impl<'a> JsonNode<'a> {
         local_path(target)
     }
 
-    /// Whether a member of a collection is the resource itself and not only a link to it.
+    /// True if a member of a collection is the resource itself and not only a link to it.
     pub fn is_expanded(self) -> bool {
         self.0.as_object().is_some_and(|fields| fields.keys().any(|key| !key.starts_with("@odata")))
     }

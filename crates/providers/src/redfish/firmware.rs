@@ -13,7 +13,7 @@ use model::fault::{Fault, FaultCode, Result};
 
 /// The most managers of one device whose version is read.
 const MAX_MANAGERS: usize = 8;
-/// How many components a fault lists.
+/// The most components that a fault lists.
 const MAX_NAMED: usize = 40;
 pub const BIOS: &str = "BIOS";
 pub const BMC: &str = "BMC";

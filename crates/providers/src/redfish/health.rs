@@ -41,7 +41,7 @@ pub struct HealthReport {
     pub overall: Health,
     pub unhealthy: Vec<UnhealthyComponent>,
     pub redundancy: Vec<Redundancy>,
-    /// How many sensors, fans and supplies were read.
+    /// The number of sensors, fans and supplies that were read.
     pub components_read: usize,
     /// The resources that could not be read, each with the reason.
     pub skipped: Vec<String>,

@@ -189,7 +189,7 @@ pub(super) fn name(doc: &Resource) -> String {
     doc.root().text("Id").unwrap_or_else(|| doc.name().to_owned())
 }
 
-/// Whether a processor is of this type. Without a type it is a CPU; an empty socket is none.
+/// True if a processor is of this type. Without a type it is a CPU; an empty socket is none.
 fn is_kind(doc: &Resource, kind: &str) -> bool {
     let part = doc.root();
     let absent = part.get("Status").text("State").as_deref() == Some("Absent");

@@ -33,7 +33,7 @@ pub(super) enum AuthMethod {
 #[derive(Clone)]
 pub(super) struct Session {
     token: HeaderValue,
-    /// Where the session is deleted; some devices do not tell.
+    /// The path at which the session is deleted; some devices do not report it.
     path: Option<String>,
 }
 
@@ -152,7 +152,7 @@ fn session(response: &HttpResponse) -> Option<Session> {
     Some(Session { token, path })
 }
 
-/// Which authentication method to try first.
+/// The authentication method to try first.
 pub(super) const fn first_method(auth: Auth, offers_sessions: bool) -> AuthMethod {
     match auth {
         Auth::Basic => AuthMethod::Basic,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const INSERT: &str = "#VirtualMedia.InsertMedia";
 const EJECT: &str = "#VirtualMedia.EjectMedia";
-/// How often a drive is read after a change. Some devices fetch the image first.
+/// The number of times that a drive is read after a change. Some devices fetch the image first.
 const MAX_READS: usize = 30;
 /// The most managers of one System whose drives are read.
 const MAX_MANAGERS: usize = 8;

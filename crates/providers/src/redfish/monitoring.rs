@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The privilege that switching power and updating firmware needs.
 const NEEDED: &str = "ConfigureComponents";
 
-/// What the login may do.
+/// The privilege of the login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginPrivilege {
     /// It may change the device; with its role.
@@ -22,7 +22,7 @@ pub enum LoginPrivilege {
     Unknown,
 }
 
-/// Whether a device collects telemetry.
+/// The state of the telemetry service of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Telemetry {
     Absent,
@@ -86,7 +86,7 @@ impl Services {
         }
     }
 
-    /// Whether the device collects telemetry. With `change` it is switched on where possible.
+    /// Reads the state of the telemetry service. With `change` it is switched on where possible.
     pub async fn telemetry(&self, change: bool) -> Result<Telemetry> {
         let Some(path) = &self.telemetry else { return Ok(Telemetry::Absent) };
         let Some(service) = self.link.find_or_skip(path, &mut Skipped::new()).await? else {

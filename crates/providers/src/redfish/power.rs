@@ -169,7 +169,7 @@ pub(super) async fn resets_of(
     Ok(Reset::ALL.into_iter().filter(offered).collect())
 }
 
-/// Whether a failed read may succeed when it is repeated.
+/// True if a failed read may succeed when it is repeated.
 const fn is_transient(code: FaultCode) -> bool {
     code.peer_unreachable() || matches!(code, FaultCode::AnswerGarbled | FaultCode::EffectFailed)
 }

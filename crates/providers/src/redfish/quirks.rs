@@ -28,7 +28,7 @@ struct Row {
     /// The prefix of the model's name, in lower case; empty for all.
     model: &'static str,
     quirk: Quirk,
-    /// How it is known, so that a later reader can tell whether the row is still needed.
+    /// The evidence, so that a later reader can tell whether the row is still needed.
     reason: &'static str,
 }
 
@@ -154,7 +154,7 @@ impl Quirks {
         })
     }
 
-    /// How the quirks are known, as sentences, without the rows that apply to all vendors.
+    /// The evidence of the quirks, as sentences, without the rows that apply to all vendors.
     pub fn reasons(&self) -> Vec<&'static str> {
         let holds = |row: &&Row| !row.vendor.is_empty() && self.0.contains(&row.quirk);
         TABLE.iter().filter(holds).map(|row| row.reason).collect()

@@ -21,7 +21,7 @@ const SUPPLY_RESET: &str = "#PowerSupply.Reset";
 const OUTLET_CONTROL: &str = "#Outlet.PowerControl";
 const NO_RESETS: [Reset; 0] = [];
 
-/// Where power is shown and switched.
+/// The resources at which power is shown and switched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PowerControlPoint {
     /// At one resource, with the name of its action.
@@ -201,7 +201,7 @@ async fn supplies_of(
     }
 }
 
-/// Whether a resource can be switched on and off.
+/// True if a resource can be switched on and off.
 async fn can_switch(position: &System, doc: &Resource, action: &str) -> Result<bool> {
     if doc.root().get("Actions").get(action).link("target").is_none() {
         return Ok(false);

@@ -49,7 +49,7 @@ pub struct System {
     pub(super) poll_interval: Duration,
     /// Boards of the same machine that the BMC shows as Systems; one of them has the GPUs.
     pub(super) boards: Vec<String>,
-    /// Whether the device can expand a collection in one response.
+    /// True if the device can expand a collection in one response.
     pub(super) expands: bool,
     pub(super) updates: UpdateService,
     pub(super) services: Services,

@@ -15,7 +15,7 @@ use model::fault::{Fault, FaultCode, Result};
 use serde_json::Value;
 use std::fmt;
 
-/// How many of a task's messages are passed on, the newest.
+/// The number of a task's newest messages that are passed on.
 const MAX_MESSAGES: usize = 5;
 
 /// The path of a task or task monitor.

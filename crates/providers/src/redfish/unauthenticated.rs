@@ -30,7 +30,7 @@ impl UnauthenticatedBmc {
         self.0.certificate()
     }
 
-    /// What the service root says. None if it requires a login.
+    /// The facts in the service root. None if it requires a login.
     pub async fn about(&self) -> Result<Option<About>> {
         Ok(self.0.open_root().await?.map(|root| About::of(root.root())))
     }

@@ -21,7 +21,7 @@ const ACTION: &str = "#UpdateService.SimpleUpdate";
 const NOW: &str = "Immediate";
 const OCTETS: &str = "application/octet-stream";
 
-/// How a device takes an image.
+/// The method by which a device takes an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpdateMethod {
     /// A multipart form with the targets and the file.
@@ -194,7 +194,7 @@ impl UpdateService {
         Ok(entries.iter().filter_map(|entry| TaskRef::parse(entry.path())).collect())
     }
 
-    /// Whether a task may be an update: its payload names the update service, or it has no payload.
+    /// True if a task may be an update: its payload names the update service, or it has no payload.
     pub async fn is_update(&self, task: &TaskRef) -> Result<bool> {
         let doc = self.link.find(&task.to_string()).await?;
         let requested = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));

@@ -89,7 +89,7 @@ impl Hardware {
         }
     }
 
-    /// Whether the goal of the work holds now; otherwise what is observed.
+    /// Checks that the goal of the work holds now; the error says what is observed.
     pub fn observe_device(&self, work: &DeviceWork) -> Result<CallOutcome, String> {
         match work {
             DeviceWork::Read => Err("a reading taken earlier cannot be observed".into()),

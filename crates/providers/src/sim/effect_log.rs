@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-/// How many keys are counted in memory. Keys sort by creation, so the oldest are dropped.
+/// The most keys that are counted in memory. Keys sort by creation, so the oldest are dropped.
 const MAX_COUNTED: usize = 1_000_000;
 
-/// How often one attempt of one step was requested and applied.
+/// The number of times that one attempt of one step was requested and applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectCount {
     pub key: String,
@@ -23,7 +23,8 @@ pub struct EffectCount {
     /// The number of `perform` calls.
     #[serde(rename = "asked")]
     pub requested: u32,
-    /// How often it changed the hardware. More than once is a bug of the engine or the simulator.
+    /// The number of times that it changed the hardware. More than one is a bug of the engine or
+    /// the simulator.
     pub applied: u32,
 }
 

@@ -78,7 +78,7 @@ pub struct FaultRule {
     #[serde(default = "perform")]
     pub verb: CallVerb,
     pub action: Action,
-    /// How often the rule applies. Zero: always.
+    /// The number of times that the rule applies. Zero: always.
     #[serde(default)]
     pub times: u32,
     /// For `slow`: the delay of the response.
@@ -94,7 +94,7 @@ pub struct FaultRule {
     /// before it begins.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub at_percent: u8,
-    /// How often the rule has applied.
+    /// The number of times that the rule has applied.
     #[serde(default, rename = "struck")]
     pub applied_count: u32,
 }
@@ -293,7 +293,7 @@ impl FaultRule {
         by_order && left && (self.machine.is_empty() || glob(&self.machine, machine))
     }
 
-    /// Whether both are the same apart from their counters.
+    /// True if both are the same apart from their counters.
     fn same_rule(&self, other: &Self) -> bool {
         *self == Self { applied_count: self.applied_count, ..other.clone() }
     }
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(third.id, "fault-3");
     }
 
-    /// Where a cluster drains a node, the stage has the effect `drain`.
+    /// If a cluster drains a node, the stage has the effect `drain`.
     #[test]
     fn a_rule_matches_by_effect_or_by_step() {
         let verb = CallVerb::Perform;

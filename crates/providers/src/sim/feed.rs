@@ -46,8 +46,8 @@ impl Sim {
     }
 }
 
-/// What a probe observes of a machine that no power shelf feeds: neither its system nor its BMC
-/// answers.
+/// The observations of a probe of a machine that no power shelf feeds: neither its system nor its
+/// BMC answers.
 pub fn probe_unfed() -> Vec<ConditionObservation> {
     let lost =
         |condition, code: FaultCode| ConditionObservation::new(condition, false, code.as_str());

@@ -19,7 +19,7 @@ use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How many ended jobs a machine keeps.
+/// The most ended jobs that a machine keeps.
 pub const MAX_ENDED_JOBS: usize = 64;
 /// The image before the first repave.
 pub const FACTORY_IMAGE: &str = "factory";
@@ -54,7 +54,7 @@ pub struct Hardware {
     #[serde(default)]
     pub managed: SimulatedMaas,
     pub network: String,
-    /// Whether it was marked for return to the vendor.
+    /// True if it was marked for return to the vendor.
     pub marked: bool,
     /// The number of effects applied, which distinguishes effects in the effect log.
     pub acts: u64,
@@ -240,7 +240,7 @@ impl Hardware {
         }
     }
 
-    /// Why the effect cannot start.
+    /// The reason why the effect cannot start.
     fn refusal(&self, effect: &Effect) -> Option<Fault> {
         match effect {
             Effect::Repave { .. } => match (self.netboot, self.booted_from) {
@@ -269,7 +269,7 @@ impl Hardware {
         }
     }
 
-    /// Why the operating system is unreachable.
+    /// The reason why the operating system is unreachable.
     fn host_unreachable(&self) -> Option<Fault> {
         let message = match self.power {
             Power::Off => "no route to host: the machine is powered off",
@@ -392,7 +392,7 @@ impl Hardware {
         }
     }
 
-    /// Whether the goal of an effect holds now; otherwise what is observed.
+    /// Checks that the goal of an effect holds now; the error says what is observed.
     pub fn observe(&self, key: &EffectKey, effect: &Effect) -> Result<CallOutcome, String> {
         match effect {
             Effect::Ssh { .. } => Err("what a command did cannot be observed".into()),

@@ -144,9 +144,9 @@ pub struct Job {
     pub effect: Effect,
     pub started_at: Timestamp,
     pub takes_ms: u64,
-    /// Whether it has changed the hardware, which happens at most once.
+    /// True if it has changed the hardware, which happens at most once.
     pub applied: bool,
-    /// Whether its goal held before it started.
+    /// True if its goal held before it started.
     #[serde(default)]
     pub already: bool,
     /// A fault rule lets it fail before it is done.
@@ -159,7 +159,7 @@ pub struct Job {
 /// The failure of a job that has done a part of its work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailsAt {
-    /// How much of the work is done by then.
+    /// The part of the work that is done by then.
     pub percent: u8,
     pub fault: Fault,
 }
@@ -214,22 +214,22 @@ impl Job {
         Self { ending: Some(ending), ..Self::begun(effect, at, 0) }
     }
 
-    /// When it ends unless it is stopped.
+    /// The time when it ends unless it is stopped.
     pub fn due(&self) -> Timestamp {
         self.started_at + Duration::from_millis(self.runs_ms())
     }
 
-    /// How long it runs unless it is stopped.
+    /// The time that it runs unless it is stopped.
     fn runs_ms(&self) -> u64 {
         self.takes_ms.saturating_mul(self.max_percent()) / 100
     }
 
-    /// How much of its work it does unless it is stopped.
+    /// The part of its work that it does unless it is stopped.
     pub fn max_percent(&self) -> u64 {
         self.fails.as_ref().map_or(100, |fails| u64::from(fails.percent))
     }
 
-    /// How long it has run; constant after a stop.
+    /// The time that it has run; constant after a stop.
     pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
         let until = match &self.ending {
             Some(JobEnd::Stopped { at }) => *at,
@@ -244,7 +244,7 @@ impl Job {
         u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether it was ever at work.
+    /// True if it was ever at work.
     pub const fn has_begun(&self) -> bool {
         match &self.ending {
             None | Some(JobEnd::Done { .. } | JobEnd::Failed { .. } | JobEnd::Stopped { .. }) => {
@@ -254,7 +254,7 @@ impl Job {
         }
     }
 
-    /// How much of an image is on the disk. None for other work, and after its end.
+    /// The part of an image that is on the disk. None for other work, and after its end.
     pub fn written_percent(&self, now: Timestamp) -> Option<u64> {
         if let (Some(fails), Some(JobEnd::Failed { .. })) = (&self.fails, &self.ending) {
             return Some(u64::from(fails.percent));

@@ -56,7 +56,7 @@ impl Hardware {
         self.node.pods = PODS;
     }
 
-    /// Whether this run cordoned the node, so that an undo has to uncordon it.
+    /// True if this run cordoned the node, so that an undo has to uncordon it.
     fn cordoned_by(&self, key: &EffectKey) -> bool {
         self.node.cordoned_by.as_deref() == Some(key.run())
     }
@@ -73,7 +73,7 @@ impl Hardware {
         self.node.pods = self.node.pods.min(PODS - gone);
     }
 
-    /// What a drain would do: it evicts every pod, and no budget is in its way.
+    /// The preview of a drain: it evicts every pod, and no budget is in its way.
     pub(super) fn preview_drain(&self, cluster_ref: &str, node: String) -> DrainPreview {
         let Some(cluster) = self.cluster.clone().filter(|_| self.member_of(cluster_ref)) else {
             return DrainPreview { cluster: cluster_ref.into(), ..DrainPreview::default() };
@@ -86,7 +86,7 @@ impl Hardware {
         DrainPreview { cluster, node, pods, budgets: Vec::new() }
     }
 
-    /// Whether the join that this key undoes found the machine as a member: it is left as it is.
+    /// True if the join that this key undoes found the machine as a member: it is left as it is.
     pub(super) fn joined_nothing(&self, undo: &EffectKey, original: Option<&RunId>) -> bool {
         let Some(step) = undo.step().strip_prefix(UNDO_PREFIX) else { return false };
         let joins = |run: &str| {
@@ -121,7 +121,7 @@ impl Hardware {
         Ok(self.membership())
     }
 
-    /// Whether no pods are left for a drain.
+    /// Checks that no pods are left for a drain.
     pub(super) fn observe_drained_pods(&self, cluster_ref: &str) -> Result<CallOutcome, String> {
         if !self.member_of(cluster_ref) {
             return Ok(self.observe_drained(cluster_ref).1);

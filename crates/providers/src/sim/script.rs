@@ -15,7 +15,7 @@ use model::retry::fnv1a;
 use model::time::Timestamp;
 use std::time::Duration;
 
-/// How many characters of a command are echoed.
+/// The most characters of a command that are echoed.
 const MAX_ECHO: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn log_so_far(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<LogText
     spoken.chain(last_words).collect()
 }
 
-/// When the next line appears, or the job is due.
+/// The time at which the next line appears, or the end of the job if that is earlier.
 pub fn next_log_at(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp {
     let elapsed_ms = job.elapsed_ms(now);
     lines(machine, &job.effect)

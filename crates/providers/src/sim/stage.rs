@@ -26,7 +26,7 @@ pub struct SimulatedMaas {
     pub configured: bool,
     pub hardware_sync: bool,
     pub enrolled: bool,
-    /// Whether data of its users is on it.
+    /// True if data of its users is on it.
     pub used: bool,
 }
 
@@ -49,7 +49,7 @@ impl SimulatedMaas {
         matches!(self.state, MaasState::Deploying | MaasState::Deployed)
     }
 
-    /// Whether it is commissioned.
+    /// True if it is commissioned.
     const fn known(&self) -> bool {
         matches!(self.state, MaasState::Ready | MaasState::Allocated) || self.installed()
     }
@@ -69,7 +69,7 @@ pub fn system_id(machine: &MachineId) -> String {
 }
 
 impl Hardware {
-    /// Why a stage cannot start in the current state.
+    /// The reason why a stage cannot start in the current state.
     pub(super) fn stage_refusal(&self, stage: NodeStage, undo: bool) -> Option<Fault> {
         let state = self.managed.state;
         let fits = match stage {
@@ -182,7 +182,7 @@ impl Hardware {
         }
     }
 
-    /// Whether the goal of a stage holds now; otherwise what is observed.
+    /// Checks that the goal of a stage holds now; the error says what is observed.
     pub(super) fn observe_stage(
         &self,
         node: &NodeId,
@@ -290,7 +290,7 @@ impl Hardware {
         MaasObservation { state, message: String::new(), powered_on, at }
     }
 
-    /// Whether its agent sends heartbeats.
+    /// True if its agent sends heartbeats.
     pub(super) fn has_heartbeat(&self) -> bool {
         self.managed.enrolled && self.power == Power::On
     }

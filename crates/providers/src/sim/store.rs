@@ -1,4 +1,4 @@
-//! Where the state of the simulated hardware is stored: in this process or in a directory.
+//! The storage of the state of the simulated hardware: in this process or in a directory.
 //!
 //! A directory survives the process and may be shared by several processes on one host. Every
 //! access is a short read, change and write under the machine's own lock.

@@ -19,7 +19,7 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-/// Why a call failed. The caller maps it to a fault.
+/// The reason why a call failed. The caller maps it to a fault.
 pub(super) enum CallError {
     /// The command was not sent.
     Unsent(String),

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 /// The most rounds of a keyboard-interactive login.
 const MAX_QUESTIONS: usize = 4;
-/// How many messages a channel buffers.
+/// The number of messages that a channel buffers.
 const CHANNEL_MESSAGES: usize = 16;
 const WINDOW_BYTES: u32 = 1 << 20;
 
@@ -215,7 +215,7 @@ fn handshake_fault(hop: &Hop, notes: &ServerMessages, error: &russh::Error) -> F
     unreachable(hop, error)
 }
 
-/// What a server sent outside of channels.
+/// The messages that a server sent outside of channels.
 #[derive(Default)]
 struct ServerMessages {
     key: OnceLock<HostKey>,

@@ -12,9 +12,9 @@ use crate::port::{Journal, Stream};
 use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
-/// How much of the samples is read at once.
+/// The bytes of the samples that are read at once.
 const SAMPLE_PAGE: usize = 64 << 10;
-/// How long the host waits for new output before it responds.
+/// The time that the host waits for new output before it responds.
 const POLL_WAIT: Duration = Duration::from_secs(5);
 /// Output is read in pages of this many blocks and passed on in smaller chunks.
 const BLOCK: u64 = 4096;

@@ -15,7 +15,7 @@ const MARK: &str = "@farrier ";
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest grace period before KILL.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How many characters of a host's output a fault repeats.
+/// The most characters of a host's output that a fault repeats.
 const MAX_REPEATED: usize = 200;
 const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 
@@ -44,7 +44,7 @@ pub enum JobStatus {
     Lost(LostReason),
 }
 
-/// Why the exit of a job is unknown.
+/// The reason why the exit of a job is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
     /// The host was rebooted.

@@ -175,7 +175,7 @@ async fn a_refused_login_counts_and_is_not_retried() {
     assert!(datacenter.test_bmc(&to(&peer.url())).await.usable());
 }
 
-/// How often a password was sent.
+/// The number of times that a password was sent.
 fn login_attempts(peer: &Peer) -> usize {
     peer.calls().iter().filter(|call| call.header("authorization").is_some()).count()
 }

@@ -245,7 +245,7 @@ impl CrashFixture {
         calls
     }
 
-    /// How often this line is in the records of the host's programs.
+    /// The number of times that this line is in the records of the host's programs.
     pub fn count_recorded(&self, line: &str) -> usize {
         let Some(host) = &self.host else { return 0 };
         let log = fs::read_to_string(home(host).join("happened")).unwrap_or_default();

@@ -62,7 +62,7 @@ impl CrashInjector {
         Arc::new(Self { at, ..Self::default() })
     }
 
-    /// How often each component was called.
+    /// The number of calls of each component.
     pub fn calls(&self) -> BTreeMap<CallTarget, usize> {
         self.calls.lock().unwrap().clone()
     }

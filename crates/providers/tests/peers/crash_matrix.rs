@@ -253,7 +253,7 @@ impl Scenario {
     }
 }
 
-/// How a scenario ended.
+/// The end of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Done,

@@ -21,7 +21,7 @@ pub const FILE: &str = "the firmware of a controller, version 2.0\n";
 /// The number of polls until its task ends.
 const POLLS_UNTIL_END: usize = 3;
 
-/// How it accepts a file.
+/// The method by which it accepts a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UploadMethod {
     Form,

@@ -439,7 +439,7 @@ async fn a_stop_during_a_start_takes_effect() {
             Some(0),
             "{userland:?}"
         );
-        // Where the process group is shared, the starter is stopped with it and cannot answer.
+        // If the process group is shared, the starter is stopped with it and cannot answer.
         drop(start.await.unwrap());
         let status = other.status("slow").await.unwrap();
         assert!(matches!(status, JobStatus::Ended(JobExit::Signal(_))), "{userland:?}: {status:?}");

@@ -1,6 +1,5 @@
-//! Who may do what at the fake API server, and what it answers to those who may not: the
-//! attributes of a request as RBAC sees them, refusals of authorization and admission, access
-//! reviews, and `/readyz`.
+//! The rights of users at the fake API server, and its refusals: the attributes of a request as
+//! RBAC sees them, refusals of authorization and admission, access reviews, and `/readyz`.
 //!
 //! Each behaviour names the version of Kubernetes that it was seen in. "Run" is a kube-apiserver
 //! that was run by hand, "read" is its source.
@@ -77,7 +76,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What denies the eviction of the pods of one application.
+/// The admission rule that denies the eviction of the pods of one application.
 #[derive(Debug, Clone, Copy)]
 pub enum Admission {
     /// A ValidatingAdmissionPolicy: 422 unless its validation has a reason. Read in 1.35, and run.
@@ -160,15 +159,15 @@ impl ClusterState {
         HeaderValue::try_from(now.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()).unwrap()
     }
 
-    /// Who the user is. Read in 1.35; it exists since 1.28.
+    /// Answers with the user's name and groups. Read in 1.35; it exists since 1.28.
     pub fn review_user(&self, mut review: Value) -> Response {
         review["status"] =
             json!({ "userInfo": { "username": USER, "groups": ["system:authenticated"] } });
         json_response(StatusCode::CREATED, &review)
     }
 
-    /// What may be done, as `SelfSubjectAccessReview` says it: 201 with the status, also when it is
-    /// not allowed. Read in 1.35.
+    /// Answers a `SelfSubjectAccessReview`: 201 with the status, also when the request is not
+    /// allowed. Read in 1.35.
     pub fn review_access(&self, mut review: Value) -> Response {
         let asked = review["spec"]["resourceAttributes"].clone();
         let text = |field: &str| asked[field].as_str().unwrap_or_default().to_owned();

@@ -32,7 +32,7 @@ use tokio_rustls::server::TlsStream;
 pub const TOKEN: &str = "letmein";
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// How a request fails.
+/// The way in which a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     Status(u16),
@@ -52,7 +52,7 @@ pub enum Trouble {
     Forbidden,
 }
 
-/// How many pods of an application may be evicted.
+/// The number of pods of an application that may be evicted.
 #[derive(Debug, Clone)]
 pub struct Budget {
     pub name: &'static str,

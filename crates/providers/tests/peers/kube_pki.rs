@@ -21,7 +21,7 @@ pub struct Pki {
     pub authority_key: Vec<u8>,
 }
 
-/// Whether a certificate is valid or expired.
+/// The validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Holds,

@@ -122,7 +122,7 @@ async fn the_password_of_a_bmc_is_not_shown() {
     let fault = answer.unwrap_err();
     assert!(log.contains("ipmipower -p ***") && !log.contains("calvin"), "{log}");
     assert!(fault.message.contains("-p ***") && !fault.message.contains("calvin"), "{fault}");
-    // What cannot be masked is not read.
+    // Texts whose secrets are unknown cannot be masked, so they are not read.
     fixture.crash_injector.fail_store_for("bmc");
     let (answer, log) =
         fixture.call_effect(CallVerb::Perform, &effect(NodeStage::WaitForReady, false), 2).await;

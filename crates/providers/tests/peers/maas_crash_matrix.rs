@@ -62,7 +62,7 @@ impl Scenario {
         }
     }
 
-    /// How often each change must have been requested, with any crash.
+    /// The number of requests that each change must have had, with any crash.
     fn expected_changes(&self) -> &'static [(&'static str, usize)] {
         match self {
             Self::Stage(NodeStage::DeployViaMaas) => {
@@ -311,7 +311,7 @@ async fn crash_points(scenario: &Scenario) -> Vec<CrashPoint> {
         .collect()
 }
 
-/// What follows a crash.
+/// The continuation after a crash.
 #[derive(Clone, Copy)]
 enum AfterCrash {
     Resume,

@@ -318,7 +318,7 @@ async fn a_node_that_failed_tests_is_not_free() {
             .await;
         assert_eq!(fixture.api.state().changes(&id), 0, "{stage}");
     }
-    // One that failed during commissioning stops for the operator, too: MAAS would refuse.
+    // A machine that failed during commissioning stops for the operator, too: MAAS would refuse.
     let fixture = MaasFixture::new().await;
     let id = fixture.add(NodeStatus::FailedTesting);
     fixture.api.state().machines.get_mut(&id).unwrap().owner = None;
@@ -401,7 +401,7 @@ async fn busy_answers_are_retried() {
         assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
         assert_eq!(fixture.count(&id, "deploy"), 1);
     }
-    // One that never began is requested again.
+    // A deployment that never began is requested again.
     let fixture = MaasFixture::new().await;
     let id = fixture.add(NodeStatus::Ready);
     fixture.api.state().trouble("deploy", Trouble::Busy { retry_after: None }, 1);

@@ -88,7 +88,7 @@ async fn power_follows_and_is_read_back() {
     }
 }
 
-/// Where MAAS cannot switch the power, the operator does it, and only the operator can confirm it.
+/// If MAAS cannot switch the power, the operator does it, and only the operator can confirm it.
 #[tokio::test]
 async fn manual_power_needs_the_operator() {
     let power_off = PowerOffPolicy::PROVIDER_DEFAULT;

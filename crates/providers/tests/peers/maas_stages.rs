@@ -135,8 +135,8 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     assert_eq!((links.len(), &links[0]["subnet"]["cidr"]), (1, &json!(SUBNET)));
 }
 
-/// What operators set in MAAS beside the image: kernel, tags, commissioning, and how disks are
-/// erased.
+/// The options of operators in MAAS beside the image: kernel, tags, commissioning, and how disks
+/// are erased.
 #[tokio::test]
 async fn the_options_of_a_site_reach_maas() {
     use model::site::{Commissioning, EraseMethod};
@@ -564,7 +564,7 @@ async fn sites_of_one_region_share_one_list() {
     assert!(fault.message.contains("the key of admin, who is no administrator"), "{fault}");
 }
 
-/// Where the nodes are few, MAAS is asked for them alone.
+/// If the nodes are few, MAAS is asked for them alone.
 #[tokio::test]
 async fn a_large_region_is_polled_for_its_nodes_alone() {
     use model::id::{MachineId, NodeId, SiteId};

@@ -120,7 +120,7 @@ impl Sshd {
         panic!("sshd did not start")
     }
 
-    /// Whether it listens, according to its own log: another process on the port would answer as
+    /// True if it listens, according to its own log: another process on the port would answer as
     /// well.
     fn listens(&mut self) -> bool {
         let started = Instant::now();

@@ -72,7 +72,7 @@ async fn a_machine_needs_a_power_shelf_that_is_on() {
     let (journal, _lines) = Journal::new();
     let fault = sim.call(&fed, &off("last"), &journal).await.unwrap_err();
     assert_eq!(fault.code, FaultCode::BmcUnreachable);
-    // Where the feeds are not known, nothing follows.
+    // If the feeds are not known, nothing follows.
     assert!(sim.probe(&target("m-1")).await.unwrap()[0].status);
 }
 

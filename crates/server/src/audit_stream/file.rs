@@ -53,7 +53,7 @@ fn append(path: &Path, open: Option<File>, text: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the path still names this file. After a rotation it does not.
+/// True if the path still names this file. After a rotation it does not.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     Ok(path.metadata().is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())))

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const FACILITY: u8 = 13;
 const NOTICE: u8 = 5;
 const INFORMATIONAL: u8 = 6;
-/// How long a connection, or a message in it, may take.
+/// The time limit of a connection, and of a message in it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address of a receiver.
@@ -76,7 +76,7 @@ enum Connection {
 }
 
 impl Connection {
-    /// Fails when the receiver has closed the connection: what is written then is lost.
+    /// Fails when the receiver has closed the connection: a message written then is lost.
     fn check(&self) -> Result<(), SinkError> {
         let Self::Tcp(stream) = self else { return Ok(()) };
         match stream.try_read(&mut [0; 64]) {
@@ -133,7 +133,7 @@ impl SyslogSink {
         Ok(())
     }
 
-    /// Whether the receiver still reads what was sent. A connection that has ended is closed.
+    /// Checks that the receiver still reads. A connection that has ended is closed.
     pub fn check(&mut self) -> Result<(), SinkError> {
         let Some(connection) = &self.connection else { return Ok(()) };
         connection.check().inspect_err(|_| self.connection = None)

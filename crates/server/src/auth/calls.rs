@@ -1,4 +1,4 @@
-//! What each call of the API needs. A call without a row is denied, and fails the tests.
+//! The permissions of each call of the API. A call without a row is denied, and fails the tests.
 
 use super::reach::{Reach, reach_of};
 use engine::access::Caller;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Not even a caller.
+    /// The call needs no caller.
     Nothing,
     /// Any authenticated caller.
     Caller,
@@ -57,7 +57,7 @@ impl Needs {
         }
     }
 
-    /// Whether a caller with these permissions may make the call, as far as this layer decides.
+    /// True if a caller with these permissions may make the call, as far as this layer decides.
     #[cfg(test)]
     fn allows(self, granted: PermissionSet) -> bool {
         match self {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use store::StoreError;
 
 pub(super) const PATH: &str = "/sign-in/oidc";
-/// How long a person may take at the provider.
+/// The time that a person has to sign in at the provider.
 const FLOW_LIFE: Duration = Duration::from_secs(10 * 60);
 /// The hexadecimal digits of the secret.
 const SECRET_DIGITS: usize = 64;

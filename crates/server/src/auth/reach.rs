@@ -9,7 +9,7 @@ use model::refusal::Refusal;
 use serde_json::Value;
 use store::StoreError;
 
-/// What a call can reach with a right that holds for a part of the fleet.
+/// The objects that a call can reach with a right that holds for a part of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Nothing: the right must hold for the whole fleet.
@@ -44,7 +44,7 @@ pub(crate) struct ObjectRule {
 }
 
 impl ObjectRule {
-    /// Whether the call makes Farrier log in to a peer that the caller names.
+    /// True if the call makes Farrier log in to a peer that the caller names.
     pub fn uses_credential(self) -> bool {
         self.needs == Needs::One(Permission::CredentialUse)
     }

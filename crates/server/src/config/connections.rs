@@ -85,7 +85,7 @@ impl Connections {
         }
     }
 
-    /// How many connections a listener wants.
+    /// The number of connections that a listener wants.
     pub(crate) fn wanted(&self, name: ListenerName) -> usize {
         match name {
             ListenerName::Api => self.max_api,

@@ -106,7 +106,7 @@ mod tests {
             let url = DatabaseUrl::from(url);
             let given = url.with_password(Some(word.into()), Path::new("")).unwrap();
             assert_eq!(given.expose_secret(), expected);
-            // What is shown of the result is what is shown without a password, with a mask.
+            // The masked result shows no more than the URL without its password.
             assert!(!mask_passwords(expected).contains("p%20w"), "{expected}");
             assert!(!mask_passwords(expected).contains("p w"), "{expected}");
         }

@@ -38,7 +38,8 @@ impl Config {
         }
     }
 
-    /// What everybody in a network can do to this server, one line for each listener.
+    /// The warnings at the start of the server: one line for each listener without TLS that other
+    /// hosts can reach.
     pub fn exposure_warnings(&self) -> Vec<String> {
         self.plain_listeners().into_iter().map(PlainListener::warning).collect()
     }

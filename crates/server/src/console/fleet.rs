@@ -209,7 +209,7 @@ fn object_link(kind: &str, id: &str) -> Markup {
     html! { a href=(format!("/{folder}/{id}")) { (id) } }
 }
 
-/// What may be damaged, else the failure, else the headline.
+/// The headline if it warns of damage or there is no failure, else the failure.
 fn reason(why: &Explained) -> &str {
     let explanation = &why.explanation;
     match explanation.failed.is_empty() || explanation.may_be_damaged {
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(title(Some(&Attention::default())), "Fleet");
         assert_eq!(title(None), "Fleet");
         assert_eq!(of(&[Urgency::Stopped], &[], false), "! 1 needs a person: 1 stopped");
-        // Those that are not shown are counted too.
+        // Problems that are not shown are counted too.
         assert_eq!(
             of(&[Urgency::MayBeDamaged, Urgency::Overdue], &[Urgency::Overdue], true),
             "! 3+ need a person: 1 may be damaged, 2 overdue"

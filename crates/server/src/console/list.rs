@@ -1,5 +1,6 @@
-//! Shared by the lists: the filter box, the answer to an invalid filter, and the link to the next
-//! page. A page begins after an id, so nothing is skipped or repeated while the list changes.
+//! The common parts of the list pages: the filter box, the answer to an invalid filter, and the
+//! link to the next page. A page begins after an id, so nothing is skipped or repeated while the
+//! list changes.
 
 use super::QueryParams;
 use super::error_page::draw_message;
@@ -75,7 +76,7 @@ impl List {
         }
     }
 
-    /// The list's page with the error in its filter.
+    /// The page of a list whose filter has an error.
     pub fn not_understood(&self, requested: &QueryParams, refusal: &Refusal) -> Response {
         let text = requested.get("filter").map_or("", String::as_str);
         let body = html! {

@@ -44,7 +44,7 @@ pub(crate) struct Call {
     pub agents_url: String,
     /// The folder of tokens that kubeconfigs may name; None: they may name no file.
     pub token_folder: Option<PathBuf>,
-    /// Whether a credential must name the peers that it may be sent to.
+    /// True if a credential must name the peers that it may be sent to.
     pub binding_required: bool,
 }
 
@@ -73,7 +73,7 @@ impl GrpcServices {
         Self(services)
     }
 
-    /// Whether this server has simulated hardware.
+    /// True if this server has simulated hardware.
     pub(super) fn simulates(&self) -> bool {
         self.0.sim.is_some()
     }

@@ -75,7 +75,7 @@ pub(super) fn unreadable_rows(left_out: &[UnreadableRow]) -> i32 {
     i32::try_from(left_out.len()).unwrap_or(i32::MAX)
 }
 
-/// What a page token belongs to: a filter, and an order that is not the usual one.
+/// The list that a page token belongs to: its filter, and an order that is not the usual one.
 pub(super) fn scope(filter: &str, order: Option<ListOrder>) -> String {
     match order.map(ListOrder::as_str) {
         None => filter.to_string(),

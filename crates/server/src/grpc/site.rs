@@ -178,7 +178,7 @@ fn site(site: &Site) -> v1::Site {
     }
 }
 
-/// An update with the result changes nothing.
+/// The inverse of `spec_from`: an update with the result changes nothing.
 fn spec(spec: &SiteSpec) -> v1::SiteSpec {
     let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     v1::SiteSpec {

@@ -1,4 +1,4 @@
-//! What a connection does: the requests in progress, and since when it waits for its peer.
+//! The activity of a connection: its requests in progress, and the start of its wait for the peer.
 //!
 //! The stream and the bodies are wrapped, because the HTTP library has no limit for the bytes
 //! before a request, for a kept connection without one, or for a peer that stops in the middle.
@@ -23,11 +23,11 @@ struct ActivityState {
     in_flight: usize,
     has_requested: bool,
     is_http2: bool,
-    /// When the peer last became quiet: at the start, or at the end of its last request.
+    /// The time when the peer last became quiet: at the start, or at the end of its last request.
     quiet_since: Instant,
     /// The first byte since then.
     first_byte: Option<Instant>,
-    /// Since when the peer takes none of the bytes that are waiting for it.
+    /// The time since which the peer has read none of the bytes that wait for it.
     blocked_since: Option<Instant>,
 }
 
@@ -126,7 +126,8 @@ impl Drop for RequestInFlight {
 pub(super) struct ObservedStream<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// How many bytes of the preface of HTTP/2 have come; None: it is something else.
+    /// The number of bytes of the preface of HTTP/2 that have arrived; None: the protocol is
+    /// another one.
     preface: Option<usize>,
 }
 

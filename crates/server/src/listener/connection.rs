@@ -25,7 +25,7 @@ use tower::ServiceExt;
 /// A peer of an HTTP/2 connection is dead when it leaves a ping unanswered for `PING_TIMEOUT`.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long an idle connection may take to close after it was asked to.
+/// The time that an idle connection has to close after it was asked to.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of every TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;

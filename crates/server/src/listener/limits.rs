@@ -1,4 +1,4 @@
-//! How many connections each listener keeps, derived from the descriptors of this process.
+//! The limits of connections of each listener, derived from the descriptors of this process.
 //!
 //! Connections of strangers must not take the descriptors that the store and the providers need:
 //! a reserve is set aside first, and the listeners share the rest.

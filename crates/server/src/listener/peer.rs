@@ -1,4 +1,5 @@
-//! What a listener knows about the sender of a request. Both are extensions of every request.
+//! The address and the certificates of the sender of a request. Both are extensions of every
+//! request.
 
 use crate::auth::read_identity;
 use engine::access::ForeignIdentity;

@@ -1,8 +1,8 @@
 //! The open connections of a listener, by peer.
 //!
 //! A connection that waits for its peer is closed when a new one needs its place, first those that
-//! have never sent a request. So peers that open many connections and send nothing keep nobody out.
-//! Only a listener whose connections are all in use refuses new ones.
+//! have never sent a request. So peers that open many connections and send nothing keep no other
+//! peer out. Only a listener whose connections are all in use refuses new ones.
 
 use super::activity::Activity;
 use super::limits::ListenerLimits;
@@ -177,7 +177,8 @@ impl OpenConnections {
         quiet.min().map(|(_, id)| id)
     }
 
-    /// The same among the connections of the peer with the most of them, or else of any peer.
+    /// The quietest connection of the peer with the most connections. If all of those have a
+    /// request, the quietest of any peer.
     fn quietest_of_the_largest(&self) -> Option<u64> {
         let largest =
             self.by_peer.iter().max_by_key(|(_, count)| **count).map(|(peer, _)| *peer)?;

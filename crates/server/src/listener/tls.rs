@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
-/// How often the files are compared with those that were read.
+/// The interval at which the files are compared with those that were read.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// The authority that `farrier tls init` makes, beside the server's certificate.
 const CA_FILE: &str = "ca.pem";
@@ -64,7 +64,7 @@ impl ServerTls {
         updates
     }
 
-    /// Whether the present files accept a client certificate that was accepted before.
+    /// True if the present files accept a client certificate that was accepted before.
     pub fn accepts(&self, shown: &[CertificateDer<'_>]) -> bool {
         let clients = self.0.borrow().clients.clone();
         let (Some(clients), Some((own, others))) = (clients, shown.split_first()) else {
@@ -89,7 +89,7 @@ async fn watch_files(
         seen = now;
         match TlsState::load(section, &files) {
             Ok(state) => {
-                tracing::info!(section, "certificates read again");
+                tracing::info!(section, "certificates reloaded");
                 sender.send_replace(Arc::new(state));
             }
             Err(error) => {

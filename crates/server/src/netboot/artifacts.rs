@@ -39,7 +39,7 @@ pub struct Upload {
     limits: Option<SpaceLimits>,
 }
 
-/// Why a file was not stored.
+/// The reason why a file was not stored.
 #[derive(Debug)]
 pub enum UploadError<E> {
     Refused(Refusal),

@@ -1,4 +1,4 @@
-//! What the claims of a token must say, and the user that they name.
+//! The check of the claims of a token, and the user that they name.
 
 use super::OidcError;
 use super::jws::UniqueObject;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The most groups of a user that are read.
 const MAX_GROUPS: usize = 500;
 
-/// What tokens of the provider must say, and how their users are named here.
+/// The rules for tokens of the provider, and for the names of its users on this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClaimRules {
     pub issuer: String,
@@ -22,7 +22,7 @@ pub(super) struct ClaimRules {
     pub clock_skew: Duration,
 }
 
-/// What this one token is for.
+/// The expected purpose of one token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected<'a> {
     pub audience: &'a str,
@@ -71,7 +71,7 @@ impl ClaimRules {
 
     fn user(&self, claims: &UniqueObject) -> Result<String, OidcError> {
         let name = text(claims, &self.user_claim)?;
-        // Anybody can write another's address into a profile until the provider has checked it.
+        // A user can put another user's address into a profile until the provider has checked it.
         let unchecked =
             claims.get("email_verified").is_some_and(|value| *value != Value::Bool(true));
         if self.user_claim == "email" && unchecked {

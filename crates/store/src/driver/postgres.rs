@@ -115,7 +115,8 @@ const RESET_FOREIGN_EVENTS: &str = "UPDATE events SET tx = 0 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 /// A connection without an answer for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(4);
-/// Then the connection of a write is dropped. Shorter than a lease: a renewal can be retried.
+/// The time after which the connection of a write is dropped. Shorter than a lease, so that a
+/// renewal can be retried.
 const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
 /// The limit of the rollback of an abandoned transaction.

@@ -60,7 +60,7 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 const FENCED_SINCE: i64 = 14;
 pub(super) const READ_OLDEST_WRITER: &str = "SELECT version FROM oldest_writer";
 
-/// What to do with a database of an older schema.
+/// The treatment of a database of an older schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchemaPolicy {
     Migrate,

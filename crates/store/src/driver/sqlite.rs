@@ -340,8 +340,8 @@ fn value(cell: ValueRef<'_>) -> Value {
     match cell {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(value) => Value::Int(value),
-        // Text that is not UTF-8 and numbers with a fraction are in no column of ours. They become
-        // values of another type, so that only the row that has them cannot be decoded.
+        // Farrier writes neither text that is not UTF-8 nor numbers with a fraction. They become
+        // values of another type, so that only their own row cannot be decoded.
         ValueRef::Text(text) => match std::str::from_utf8(text) {
             Ok(text) => Value::Text(text.to_string()),
             Err(_) => Value::Bytes(text.to_vec()),

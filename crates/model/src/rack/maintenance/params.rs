@@ -18,7 +18,7 @@ const FIRMWARE: &str = "firmware";
 /// The firmware that is applied.
 pub const FIRMWARE_USED: &str = "firmware_used";
 const POWER: &str = "power";
-/// Why no firmware is applied.
+/// The reason why no firmware is applied.
 pub const FIRMWARE_SKIPPED: &str = "firmware_skipped";
 pub const REFERENCE: &str = "reference";
 /// `on-demand`, `ingestion` or `reprovision`.

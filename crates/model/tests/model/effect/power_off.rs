@@ -1,4 +1,4 @@
-//! How power is switched off.
+//! Decisions of a graceful power-off, a forced one, and their timeouts.
 
 use model::effect::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 

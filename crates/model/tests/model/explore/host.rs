@@ -37,7 +37,7 @@ fn run(id: &str, workflow: Workflow) -> Option<Run> {
     Some(run_in(&RunId::trusted(id), RunType::Firmware, workflow))
 }
 
-/// What the exploration needs of a host beside its lifecycle.
+/// Functions of a host that the exploration needs beside its lifecycle.
 trait HostWalk: Sized {
     fn current_context(&self) -> HostTurnInput;
     fn requests(&self) -> Vec<(&'static str, Self)>;

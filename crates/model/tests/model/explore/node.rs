@@ -79,7 +79,7 @@ fn commits() -> Vec<(&'static str, Run)> {
     all
 }
 
-/// What the exploration needs of a node beside its lifecycle.
+/// Functions of a node that the exploration needs beside its lifecycle.
 trait NodeWalk: Sized {
     fn current_context(&self) -> NodeTurnInput;
     fn run_events(&self) -> Vec<(&'static str, Self)>;
@@ -112,7 +112,7 @@ impl NodeWalk for Node {
         commits().into_iter().filter_map(one).collect()
     }
 
-    /// What heartbeats and the reconciler change.
+    /// Changes by heartbeats and by the reconciler.
     fn supervision_events(&self) -> Vec<(&'static str, Self)> {
         let now = Timestamp::default() + HeartbeatLimits::default().silence * 2;
         let when =

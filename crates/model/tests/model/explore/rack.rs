@@ -15,7 +15,7 @@ use model::run::RunPhase;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 
-/// How many operations may be active at once in the walk: one, and one that joins it.
+/// Most operations that are active at once in the walk: one, and one that joins it.
 const MAX_AT_WORK: usize = 2;
 
 fn device(holder: Option<&str>) -> RackDevice {
@@ -62,7 +62,7 @@ fn operation(id: &RunId, phase: RunPhase, rack_step: Option<RackStep>) -> RackOp
     }
 }
 
-/// What the exploration needs of a rack beside its lifecycle.
+/// Functions of a rack that the exploration needs beside its lifecycle.
 trait RackWalk: Sized {
     fn context(
         &self,

@@ -1,4 +1,4 @@
-//! What the record says of a disk: from the intent of a write to the observation of its end.
+//! The disk in the record, from the intent of a write to the observation of its end.
 
 use super::admit::{admit, admit_with_override};
 use crate::support::{at, join, netboot, note, power_off, spec, who, wipe};

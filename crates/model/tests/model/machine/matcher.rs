@@ -1,4 +1,4 @@
-//! Which registered machine a discovered one is.
+//! The match of a discovered machine with a registered one.
 
 use model::id::MachineId;
 use model::machine::matcher::{

@@ -1,4 +1,4 @@
-//! What the record says of the next boot after an operation that armed a boot from the network.
+//! The next boot in the record, after an operation that armed a boot from the network.
 
 use crate::support::{RunDriver, at, done, fault, netboot, note, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType};

@@ -161,7 +161,7 @@ fn failed_at(work: Work, workflow: Workflow, step: &str) -> Run {
     run
 }
 
-/// What a failed stage waited for may happen without Farrier. A machine that is gone from MAAS
+/// MAAS may reach the goal of a failed stage without Farrier. A machine that is gone from MAAS
 /// needs an operator.
 #[test]
 fn a_failed_onboarding_goes_by_what_maas_says() {

@@ -68,7 +68,7 @@ fn a_token_is_for_one_machine() {
         (applicant("", other), machine("SN1", macs), differs),
         (applicant("SN1", other), machine("SN1", macs), differs),
         (applicant("", &[other[0], macs[0]]), machine("", macs), Ok(())),
-        // Where they are known, leaving them out is no way around the comparison.
+        // If they are known, an agent cannot leave them out to avoid the comparison.
         (applicant("", &[]), machine("SN1", macs), missing),
         (applicant(" ", &[]), machine("SN1", &[]), missing),
         (applicant("", &[]), machine("", macs), missing),

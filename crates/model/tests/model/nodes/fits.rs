@@ -1,4 +1,5 @@
-//! Which node state fits which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
+//! The pairs of node state and workflow state that are consistent (4.3, 5.3), and the MAAS states
+//! that are expected (6.2). Numbers are sections of maas-node-states.md.
 
 use super::node_runs::NodeRunDriver;
 use super::{Work, run, state};

@@ -34,7 +34,7 @@ pub fn followed(node: &Node, run: &Run) -> Vec<Node> {
     }
 }
 
-/// What holds of a node and its newest run after every commit.
+/// Checks the invariants of a node and its newest run; they hold after every commit.
 #[track_caller]
 pub fn check(node: &Node, run: &Run) {
     let (state, workflow) = (node.state, run.progress.workflow);

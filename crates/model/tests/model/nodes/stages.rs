@@ -10,7 +10,7 @@ use model::node::{
 };
 use std::collections::BTreeSet;
 
-/// Section 4.2.
+/// The stages of an onboarding: maas-node-states.md, section 4.2.
 const ONBOARDING: [&str; 16] = [
     "load_site_config",
     "resolve_power_credentials",
@@ -30,7 +30,7 @@ const ONBOARDING: [&str; 16] = [
     "wait_for_agent_enrollment",
 ];
 
-/// Section 5.2.
+/// The stages of a decommission: maas-node-states.md, section 5.2.
 const DECOMMISSION: [&str; 13] = [
     "disable_node",
     "force_release_allocations",

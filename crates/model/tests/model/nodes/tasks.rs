@@ -135,7 +135,8 @@ fn what_is_stopped_stays_as_it_ended() {
     }
 }
 
-/// Section 8: fresh and live succeed without duplication; stale is queued again.
+/// Section 8 of maas-node-states.md: fresh and live succeed without duplication; stale is queued
+/// again.
 #[test]
 fn resuming_is_idempotent() {
     for (task, status) in all() {

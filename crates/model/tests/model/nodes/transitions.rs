@@ -7,9 +7,9 @@ use model::node::{Node, NodeState, NodeTurnInput, Quarantine, TransitionOwner};
 use model::refusal::RefusalKind;
 use model::run::{Run, Workflow};
 
-/// Section 3.3, row by row, with the operator of "operator recovery" and "operator rollback" in
-/// 3.2. The validation of a cleanup is a stage of a decommission, and so is the reset that returns
-/// an identity to service.
+/// Section 3.3 of maas-node-states.md, row by row, with the operator of "operator recovery" and
+/// "operator rollback" in 3.2. The validation of a cleanup is a stage of a decommission, and so is
+/// the reset that returns an identity to service.
 const DOCUMENT: [(&str, &str, &[&str]); 17] = [
     ("bootstrap_issued", "enrolling", &["admin", "onboarding"]),
     ("enrolling", "active", &["onboarding"]),

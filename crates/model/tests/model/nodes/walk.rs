@@ -47,7 +47,7 @@ struct Combination {
     served: bool,
 }
 
-/// What distinguishes two combinations.
+/// Fields that distinguish two combinations.
 #[derive(PartialEq, Eq, Hash)]
 struct Shape {
     node: (NodeState, Option<Quarantine>, bool),

@@ -130,7 +130,7 @@ fn why_names_the_command_that_ingests() {
     }
 }
 
-/// What a dry run says of a rack in every state.
+/// Texts of a dry run about a rack in every state.
 #[test]
 fn a_dry_run_names_the_rediscovery() {
     let stage = MaintenanceStage::PowerSequence;

@@ -198,7 +198,8 @@ fn a_machine_without_a_system_is_not_ready_for_work() {
         assert_eq!(told.next_commands[0], first, "{told:#?}");
     }
 
-    // One that was taken out of use, or is in maintenance, is no problem; what it has is told.
+    // A machine that is out of use or in maintenance is no problem; the explanation still says that
+    // it has no system.
     for (phase, words, first) in [
         (Phase::FactoryReady, "it has no system any more", "farrier enter-maintenance m-1"),
         (Phase::Maintenance, "it has no system;", "farrier reimage m-1"),

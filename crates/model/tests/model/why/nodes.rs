@@ -148,8 +148,8 @@ fn a_node_says_what_became_of_the_operation_that_took_it_down() {
     }
 }
 
-/// Rows: the step of the operation, the last heartbeat, when the session was revoked. Then the words
-/// of the headline, and the first command; none: the agent is not to blame.
+/// Rows: the step of the operation, the last heartbeat, when the session was revoked. Then the
+/// words of the headline, and the first command; none: the agent is not to blame.
 #[test]
 fn a_lost_agent_is_named_with_its_last_word() {
     let inspect = "farrier machine inspect m-1";

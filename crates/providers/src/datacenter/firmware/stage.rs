@@ -9,11 +9,11 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirmwareTimeouts {
-    /// Between two reads.
+    /// The interval between two reads.
     pub poll_interval: Duration,
-    /// How long the new version may take to appear after the task has ended or is gone.
+    /// The time that the new version has to appear after the task has ended or is gone.
     pub settle: Duration,
-    /// How long a device may be unreachable during the update: many restart.
+    /// The longest time that a device may be unreachable during the update: many restart.
     pub max_unreachable: Duration,
 }
 

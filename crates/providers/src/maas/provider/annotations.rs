@@ -1,5 +1,6 @@
-//! What Farrier writes on machines in MAAS to recognise its own. MAAS removes workload annotations
-//! on release, which tells one deployment from the next; the description stays and names the maker.
+//! The marks that Farrier writes on machines in MAAS to recognise its own. MAAS removes workload
+//! annotations on release, which tells one deployment from the next; the description stays and
+//! names the maker.
 
 use crate::maas::Machine;
 use model::effect::EffectKey;
@@ -65,7 +66,7 @@ pub(super) fn release_annotations(key: &EffectKey) -> BTreeMap<String, String> {
     BTreeMap::from([(RELEASE.to_owned(), key.to_string())])
 }
 
-/// Whether a release was prepared under this key and has not happened.
+/// True if a release was prepared under this key and has not happened.
 pub(super) fn is_marked_for_release(machine: &Machine, key: &EffectKey) -> bool {
     machine.workload_annotations.get(RELEASE).is_some_and(|marked| marked == key.as_str())
 }

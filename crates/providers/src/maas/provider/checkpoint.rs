@@ -24,7 +24,7 @@ pub(super) enum OrderCheckpoint {
         #[serde(rename = "asked")]
         requested_at: Option<Timestamp>,
     },
-    /// When MAAS was requested to install.
+    /// The time when MAAS was requested to install.
     Deploy {
         #[serde(rename = "asked")]
         requested_at: Option<Timestamp>,
@@ -60,7 +60,7 @@ pub(super) enum OrderCheckpoint {
 pub(super) enum ReinstallPhase {
     #[serde(rename = "letting")]
     Releasing(ReleaseProgress),
-    /// When MAAS was requested to install.
+    /// The time when MAAS was requested to install.
     Installing {
         #[serde(rename = "asked")]
         requested_at: Option<Timestamp>,
@@ -68,7 +68,8 @@ pub(super) enum ReinstallPhase {
 }
 
 impl OrderCheckpoint {
-    /// When MAAS got a request that cannot be recalled. A power sequence is completed instead.
+    /// The time when MAAS got a request that cannot be recalled. A power sequence is completed
+    /// instead.
     pub fn requested_at(&self) -> Option<Timestamp> {
         let let_go = |letting: &ReleaseProgress| match letting {
             ReleaseProgress::Begun => None,

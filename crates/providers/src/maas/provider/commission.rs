@@ -15,7 +15,7 @@ use model::fault::{Fault, FaultCode, Result};
 use model::node::{MaasState, adoption_reason};
 use model::site::Commissioning;
 
-/// How many of the last lines of a failed script are copied.
+/// The number of the last lines of a failed script that are copied.
 const LAST_LINES: usize = 20;
 
 /// The next step for a status.
@@ -155,7 +155,7 @@ impl StageExecutor<'_> {
         Ok(ProviderAnswer::Stopped)
     }
 
-    /// Whether MAAS commissions it for us. Tests of an installed machine are not ours.
+    /// True if MAAS commissions it for us. Tests of an installed machine are not ours.
     pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool> {
         Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
             && machine.osystem.is_empty()

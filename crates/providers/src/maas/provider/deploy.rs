@@ -230,7 +230,7 @@ impl StageExecutor<'_> {
     }
 }
 
-/// Whether an installation has begun; it may have ended since.
+/// True if an installation has begun; it may have ended since.
 pub(super) fn has_begun(machine: &Machine) -> bool {
     matches!(machine.status, Status::Deploying | Status::Deployed | Status::FailedDeployment)
 }

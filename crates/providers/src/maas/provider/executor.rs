@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 
 /// A wait ends this long before the step's deadline, so that it can report what MAAS says.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How many of the last events are copied into the log of a failure.
+/// The number of the last events that are copied into the log of a failure.
 const LAST_EVENTS: usize = 20;
 
 /// One provider call at one region.
@@ -137,7 +137,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// Which MAAS user owns the machine.
+    /// The MAAS user that owns the machine.
     pub async fn maas_owner(&self, machine: &Machine) -> Result<MaasOwner> {
         let user = self.site_client.user().await?;
         Ok(match machine.owner.as_deref() {
@@ -365,7 +365,7 @@ impl StageExecutor<'_> {
     }
 }
 
-/// What is configured on a machine before it is installed.
+/// The part of a machine that is configured before it is installed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MachineSetting {
     Disks,
@@ -384,7 +384,7 @@ impl CallContext<'_> {
         Ok(ProviderAnswer::Stopped)
     }
 
-    /// Whether a request may still reach MAAS, so that the present state proves nothing. A stop
+    /// True if a request may still reach MAAS, so that the present state proves nothing. A stop
     /// does not recall a request.
     pub fn is_in_flight(&self, checkpoint: &OrderCheckpoint) -> bool {
         checkpoint
@@ -429,8 +429,9 @@ pub(super) fn describe_state(machine: &Machine) -> String {
     }
 }
 
-/// What is stored of a read. MAAS's message changes often and every change is stored, so it is kept
-/// only during work and failures. Otherwise the annotated node is named, which may be another.
+/// The part of a read that is stored. MAAS's message changes often and every change is stored, so
+/// it is kept only during work and failures. Otherwise the annotated node is named, which may be
+/// another.
 pub(super) fn observe_upstream(machine: &Machine, at: Timestamp) -> MaasObservation {
     let speaks = machine.status.failed() || machine.status.in_progress();
     let text = match (speaks, annotations::annotated_node(machine)) {

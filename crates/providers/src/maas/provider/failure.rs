@@ -8,7 +8,7 @@ use crate::secret_mask::SecretMask;
 use model::effect::CallResult;
 use model::fault::{Fault, FaultCode, Result};
 
-/// How many of the last lines of an installer's log are copied.
+/// The number of the last lines of an installer's log that are copied.
 const LAST_LINES: usize = 60;
 /// The longest quoted line.
 const MAX_LINE_CHARS: usize = 300;
@@ -80,7 +80,7 @@ fn is_datasource(line: &str) -> bool {
         && (ALONE.iter().any(has) || TOGETHER.iter().any(|row| row.iter().all(has)))
 }
 
-/// Whether the installer succeeded, so that the failure came later.
+/// True if the installer succeeded, so that the failure came later.
 fn is_installer_finished(log: &str) -> bool {
     let log = log.to_lowercase();
     log.contains(FINISHED) && !log.contains(FAILED)

@@ -9,10 +9,10 @@ use model::id::NodeId;
 use model::machine::MachineSpec;
 use model::node::MaasObservation;
 
-/// How many candidates a conflict names.
+/// The most candidates that a conflict names.
 const MAX_NAMED: usize = 8;
 
-/// What is kept of a machine in the list of a site.
+/// The fields of a machine in the list of a site that are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListedMachine {
     pub system_id: String,

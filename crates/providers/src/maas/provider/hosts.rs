@@ -12,7 +12,7 @@ use model::fault::{Fault, FaultCode, Result};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// How an effect reaches the machine.
+/// The way in which an effect reaches the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Maas,

@@ -58,7 +58,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    /// Whether the interfaces are as desired.
+    /// Checks that the interfaces are as desired.
     pub async fn observe_interfaces(&self, machine: &Machine, cards: InterfaceGroup) -> CallResult {
         Ok(match self.fixes(machine, cards).await {
             Ok(fixes) if fixes.is_empty() => done(machine, "its network cards are as wanted"),

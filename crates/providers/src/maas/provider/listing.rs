@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-/// How many machines one request names, so that its URL stays short enough.
+/// The most machines that one request names, so that its URL stays short enough.
 const MAX_NAMED: usize = 200;
-/// How often a poll reads the whole region although its nodes are few.
+/// The interval at which a poll reads the whole region although its nodes are few.
 const WHOLE_INTERVAL: Duration = Duration::from_secs(3_600);
 /// A poll asks for the nodes alone where the region has more than this many times as many machines.
 const WORTH_NAMING: usize = 2;

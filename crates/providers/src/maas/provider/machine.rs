@@ -40,7 +40,7 @@ pub(super) struct MaasEndpoint {
     system_id: String,
 }
 
-/// Whether the machine is reached through MAAS instead of a BMC.
+/// True if the machine is reached through MAAS instead of a BMC.
 pub(super) fn is_maas_endpoint(spec: &MachineSpec) -> bool {
     spec.bmc_endpoint.starts_with(SCHEME)
 }

@@ -8,7 +8,7 @@ use crate::secret_mask::SecretMask;
 use model::effect::{CallResult, ProviderAnswer};
 use model::fault::{FaultCode, Result};
 
-/// How the names of secrets begin.
+/// The prefixes of the names of secrets.
 const NAMES: [&str; 4] = ["oauth_", "consumer_key", "token_key", "token_secret"];
 const COVER: &str = "***";
 

@@ -56,7 +56,7 @@ impl StageExecutor<'_> {
         .await
     }
 
-    /// What keeps a node of the site from being installed.
+    /// The problems that keep a node of the site from being installed.
     async fn install_problems(&self) -> Result<Vec<String>> {
         let offers = self.read_catalog().await?;
         let mut problems =
@@ -67,7 +67,7 @@ impl StageExecutor<'_> {
         Ok(problems)
     }
 
-    /// What the region offers. Lists that the site does not use are not read.
+    /// Reads the offers of the region. Lists that the site does not use are not read.
     async fn read_catalog(&self) -> Result<RegionCatalog> {
         let (maas, spec) = (self.call.maas(), &self.site.spec);
         let whoami = maas.whoami().await?;
@@ -195,7 +195,7 @@ impl StageExecutor<'_> {
     }
 }
 
-/// What a region offers, as far as the site uses it.
+/// The offers of a region, as far as the site uses them.
 #[derive(Debug, Clone, Default)]
 struct RegionCatalog {
     whoami: Option<Whoami>,

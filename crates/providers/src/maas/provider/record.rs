@@ -14,7 +14,7 @@ use model::node::MaasState;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// Until commissioning, when MAAS detects it. A label of the site overrides it.
+/// The architecture until commissioning, when MAAS detects it. A label of the site overrides it.
 const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 
@@ -295,7 +295,7 @@ fn architecture(labels: &Labels) -> String {
     format!("{name}/generic")
 }
 
-/// Whether MAAS has other power settings than desired.
+/// True if MAAS has other power settings than desired.
 fn power_differs(desired: &PowerConfig, now: &BTreeMap<String, SecretString>) -> bool {
     let (PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) = desired else { return false };
     let is = |name: &str| now.get(name).map_or("", |value| value.expose_secret());

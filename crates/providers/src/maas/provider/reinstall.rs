@@ -32,7 +32,7 @@ pub(super) struct ReinstallRequest<'a> {
     pub source: InstallSource<'a>,
 }
 
-/// How a round ended.
+/// The result of a round.
 pub(super) struct RoundResult {
     pub machine: Machine,
     /// The last checkpoint.
@@ -40,7 +40,7 @@ pub(super) struct RoundResult {
     pub installed: bool,
 }
 
-/// What to install.
+/// The image to install.
 pub(super) enum InstallSource<'a> {
     /// The image of the node's site.
     Node(&'a StageExecutor<'a>),

@@ -156,7 +156,7 @@ impl StageExecutor<'_> {
         Ok(ProviderAnswer::Stopped)
     }
 
-    /// Whether the attempt's time limit has passed.
+    /// True if the attempt's time limit has passed.
     fn is_past_deadline(&self, checkpoint: &OrderCheckpoint) -> bool {
         checkpoint
             .requested_at()

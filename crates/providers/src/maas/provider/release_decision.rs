@@ -92,8 +92,8 @@ pub(super) fn next_release_step(
     }
 }
 
-/// Why a machine must not be powered off or deleted; `None` if it is unused. Another MAAS user's
-/// machine is in use in every status, and MAAS is not interrupted.
+/// The reason why a machine must not be powered off or deleted; `None` if it is unused. Another
+/// MAAS user's machine is in use in every status, and MAAS is not interrupted.
 fn in_use_reason(machine: &Machine, whose: &AnnotationOwner, owner: &MaasOwner) -> Option<String> {
     if let Some(why) = other_owner_reason(whose, owner) {
         return Some(why);
@@ -126,7 +126,8 @@ fn in_use_reason(machine: &Machine, whose: &AnnotationOwner, owner: &MaasOwner) 
     }
 }
 
-/// Why another owner's machine must not be released, powered off or deleted; `None` otherwise.
+/// The reason why another owner's machine must not be released, powered off or deleted; `None`
+/// otherwise.
 fn other_owner_reason(whose: &AnnotationOwner, owner: &MaasOwner) -> Option<String> {
     match (whose, owner) {
         (AnnotationOwner::OtherNode(node), _) => {
@@ -208,7 +209,7 @@ impl CallContext<'_> {
     }
 }
 
-/// Whether disks erase themselves, and whether only their ends are written.
+/// The flags of MAAS: disks erase themselves, and only their ends are written.
 const fn erase_flags(how: EraseMethod) -> (Option<bool>, Option<bool>) {
     match how {
         EraseMethod::Default => (None, None),

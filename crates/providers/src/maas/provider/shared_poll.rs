@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-/// How many machines one request names, so that its URL stays short enough.
+/// The most machines that one request names, so that its URL stays short enough.
 const MAX_NAMED: usize = 200;
 
 /// The waits at one region.
@@ -23,7 +23,7 @@ pub(super) struct SharedPoll {
 type PollResult = Result<Arc<BTreeMap<String, Arc<Machine>>>>;
 
 struct Poll {
-    /// When it started: its result is not older.
+    /// The time when it started: its result is not older.
     started_at: Instant,
     result: PollResult,
 }

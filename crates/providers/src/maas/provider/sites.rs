@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OnceCell;
 
-/// How many sites are remembered. When there are more, all are forgotten.
+/// The number of sites that are remembered. When there are more, all are forgotten.
 const MAX_OPEN: usize = 1_024;
 
 pub(super) struct SiteClients {

@@ -16,7 +16,7 @@ impl StageExecutor<'_> {
         self.configure(MachineSetting::Disks).await
     }
 
-    /// Whether it boots from the desired disk. MAAS does not report the layout.
+    /// Checks that it boots from the desired disk. MAAS does not report the layout.
     pub fn observe_layout(&self, machine: &Machine) -> ProviderAnswer {
         let chosen = choose(machine, &self.site.spec.boot_disk_model);
         let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
@@ -65,7 +65,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    /// What makes the machine Ready again: MAAS changes disks only then.
+    /// The advice that makes the machine Ready again: MAAS changes disks only then.
     async fn ready_hint(&self, machine: &Machine) -> Result<&'static str> {
         let ours = match self.call.annotation_owner(machine, Some(&self.node.id())).await? {
             AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {

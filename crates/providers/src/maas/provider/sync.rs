@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The interval if MAAS reports none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// One report may be lost.
+/// The number of intervals without a report after which a machine is silent: one may be lost.
 const MAX_MISSED_INTERVALS: u32 = 2;
 /// The stage ends this long before its time limit, so that it can report what it read.
 const REPORT_MARGIN: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const UNCONFIGURED: &str = "the new system may not have set itself up: look at i
 const NOT_KNOWN_YET: &str =
     "it is not known yet whether it has told MAAS of its hardware since it was Deployed";
 
-/// Whether this version has hardware sync. An unknown MAAS version is treated as the newest.
+/// True if this version has hardware sync. An unknown MAAS version is treated as the newest.
 fn has_hardware_sync(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -35,14 +35,14 @@ fn has_hardware_sync(version: &str) -> bool {
     }
 }
 
-/// How long a machine may stay silent, within the stage's time limit.
+/// The time that a machine may stay silent, within the stage's time limit.
 fn sync_timeout(machine: &Machine, limit: Duration) -> Duration {
     let usual = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * MAX_MISSED_INTERVALS;
     usual.min(limit.saturating_sub(REPORT_MARGIN))
 }
 
-/// Whether the machine has reported since it was first read as Deployed; or what is missing. MAAS
-/// itself stamps the end of a deployment, so the time that was read first proves nothing.
+/// Checks that the machine has reported since it was first read as Deployed. MAAS itself stamps the
+/// end of a deployment, so the time that was read first proves nothing.
 fn sync_health(machine: &Machine, first: Option<&str>) -> Result<String, String> {
     match machine.last_sync.as_deref() {
         None => Err("it has not told MAAS of its hardware yet".into()),

@@ -1,4 +1,5 @@
-//! How the client classifies refusals, overloads, lost answers and a region that is not there.
+//! The classification by the client of refusals, overloads, lost answers and a region that is not
+//! there.
 
 use super::*;
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// The user that the valid key belongs to.
 pub const USER: &str = "admin";
-/// How far the local time of the region is ahead of UTC.
+/// The seconds by which the local time of the region is ahead of UTC.
 const LOCAL_AHEAD_S: i64 = 2 * 3_600;
 /// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
 
-/// How long an operation of MAAS takes.
+/// The duration of an operation of MAAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationTime {
     /// This many reads of the machine, alone or in a list.
@@ -24,7 +24,7 @@ pub enum OperationTime {
     UntilAdvanced,
 }
 
-/// How an operation ends.
+/// The end of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum End {
     #[default]
@@ -61,7 +61,7 @@ pub struct PlannedOutcomes {
     pub reports_hardware: bool,
 }
 
-/// How a request fails.
+/// The way in which a request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// 503, without an effect.
@@ -129,7 +129,7 @@ pub struct Machine {
     pub(super) before: NodeStatus,
 }
 
-/// How a request loses its answer.
+/// The way in which the answer to a request is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerLoss {
     /// It arrives and is not executed.
@@ -169,7 +169,7 @@ pub struct MaasState {
     pub requests: VecDeque<String>,
     pub under_way: usize,
     pub most_under_way: usize,
-    /// How often a change was requested, by machine and name. Refused requests count too.
+    /// The number of requests of each change, by machine and name. Refused requests count too.
     counts: BTreeMap<(String, String), usize>,
     troubles: Vec<(String, Trouble)>,
     nonces: BTreeSet<String>,
@@ -229,12 +229,12 @@ impl MaasState {
         self.troubles.clear();
     }
 
-    /// How often this change was requested on this machine.
+    /// The number of requests of this change on this machine.
     pub fn count(&self, system_id: &str, name: &str) -> usize {
         self.counts.get(&(system_id.to_owned(), name.to_owned())).copied().unwrap_or_default()
     }
 
-    /// How often any change was requested on this machine.
+    /// The number of requests of any change on this machine.
     pub fn changes(&self, system_id: &str) -> usize {
         self.counts.iter().filter(|((id, _), _)| id == system_id).map(|(_, times)| times).sum()
     }

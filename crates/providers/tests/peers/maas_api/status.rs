@@ -88,7 +88,7 @@ impl NodeStatus {
         }
     }
 
-    /// Whether it ends by itself.
+    /// True if it ends by itself.
     pub fn transient(self) -> bool {
         matches!(
             self,

@@ -12,7 +12,7 @@ use proto::v1;
 use std::time::Duration;
 use tonic::{Response, Status};
 
-/// How a request has dealt with a run.
+/// The relation of a request to the run in its answer.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::grpc) struct AnsweredRun {
     /// The request has created the run.

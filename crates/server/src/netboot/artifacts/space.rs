@@ -37,12 +37,12 @@ impl SpaceLimits {
     }
 }
 
-/// What the files in the folder take.
+/// The space that the files in the folder take.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Usage {
     /// The lengths of all files, with the full lengths of incomplete ones.
     bytes: u64,
-    /// How much of the incomplete files is not on the disk yet.
+    /// The part of the incomplete files that is not on the disk yet.
     unwritten_bytes: u64,
 }
 
@@ -159,7 +159,7 @@ fn remove_if_abandoned(path: &Path) -> io::Result<bool> {
 }
 
 /// The name must be unique across replicas, which may all have the same process id in containers.
-/// The caller has the folder's lock, so that nobody takes the new file for abandoned.
+/// The caller holds the folder's lock, so that no other process removes the new file as abandoned.
 fn create_part(dir: &Path, size: u64) -> io::Result<(IncompleteFile, File)> {
     loop {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();

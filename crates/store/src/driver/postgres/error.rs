@@ -1,4 +1,4 @@
-//! What an error of PostgreSQL means.
+//! The classification of errors of PostgreSQL.
 
 use super::tls::advice;
 use crate::StoreError;

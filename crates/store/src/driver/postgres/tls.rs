@@ -30,7 +30,7 @@ const SYSTEM: &str = "system";
 /// Parameters of libpq that begin with `ssl` and are for the library that we use.
 const PASSED_ON: [&str; 1] = ["sslnegotiation"];
 
-/// How the server is verified, from weak to strong.
+/// The verification of the server's certificate, from weak to strong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verification {
     /// No TLS.
