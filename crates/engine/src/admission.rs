@@ -4,8 +4,8 @@
 //! recognised, the devices are held, the creation time is set, and the run is inserted with its
 //! event and its queue row. After the commit every new run is counted once, and a run that this
 //! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
-//! makes them hold under concurrency. The gates `budget` and `approval` are asked last, for all runs
-//! of a request.
+//! makes them hold under concurrency. The gates `budget` and `approval` are asked last, for all
+//! runs of a request.
 
 mod approval;
 mod budget;

@@ -102,6 +102,13 @@ impl Budgets {
         found.await
     }
 
+    /// The number of budgets, and of those with a domain in which nothing is left.
+    pub async fn tally(&self) -> Result<(usize, usize)> {
+        let all = self.list(Filter::default(), "", MAX_BUDGETS as i64).await?.items;
+        let exhausted = |one: &&BudgetView| one.domains.first().is_some_and(|one| one.left() == 0);
+        Ok((all.len(), all.iter().filter(exhausted).count()))
+    }
+
     /// Changes a budget, at this version if one is named. Idempotent.
     pub async fn update(
         &self,
