@@ -27,6 +27,7 @@ mod audit;
 mod audit_log;
 mod audit_streams;
 mod bodies;
+mod budgets;
 mod client_certificates;
 mod cluster;
 mod connection_limits;
