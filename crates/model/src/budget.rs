@@ -182,9 +182,10 @@ impl Budget {
             Refusal { message, field: Some(FIELD.into()), ..refusal }
         })?;
         if let Some(term) = filter.terms.iter().find(|term| !is_lasting(term)) {
-            let word = match &term.field {
-                FilterField::Condition(condition) => format!("condition.{}", condition.as_str()),
-                _ => "a phase or state".into(),
+            let word = if let FilterField::Condition(condition) = &term.field {
+                format!("condition.{}", condition.as_str())
+            } else {
+                "a phase or state".into()
             };
             let problem = format!("names {word}, which changes when a machine stops serving");
             let instead = "select by labels.KEY, rack_id, provider or machine_id";
@@ -221,9 +222,9 @@ impl Budget {
 
     /// The settings in words, for the history.
     pub fn describe(&self) -> String {
-        let per = match &self.per {
-            FailureDomain::All => String::new(),
-            per => format!(" per {per}"),
+        let per = match self.per == FailureDomain::All {
+            true => String::new(),
+            false => format!(" per {}", self.per),
         };
         let of = if self.filter.is_empty() { "all machines" } else { &self.filter };
         format!("at most {}{per} of {of}", self.max_unavailable)

@@ -457,9 +457,9 @@ pub fn answer(refusals: &[Refusal]) -> Option<Refusal> {
 }
 
 fn join<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
-    let word = |gate: &Gate| match gate {
-        Gate::Budget => "budget:NAME",
-        other => other.as_str(),
+    let word = |gate: &Gate| match *gate == Gate::Budget {
+        true => "budget:NAME",
+        false => gate.as_str(),
     };
     gates.map(word).collect::<Vec<_>>().join(", ")
 }

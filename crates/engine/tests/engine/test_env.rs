@@ -234,8 +234,8 @@ impl TestEnv {
     }
 }
 
-/// The domains of budgets in which more machines are unavailable than allowed, and the machines that
-/// an ended run still takes.
+/// The domains of budgets in which more machines are unavailable than allowed, and the machines
+/// that an ended run still takes.
 async fn check_budgets(tx: &mut Tx) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for budget in tx.budgets(&Filter::default(), "", 1_000).await?.items {
