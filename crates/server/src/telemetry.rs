@@ -101,12 +101,6 @@ fn describe() {
     describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
     describe_counter!("farrier_device_probes_total", "Probes of switches and power shelves.");
     metrics::counter!("farrier_device_probes_total").increment(0);
-    describe_gauge!("farrier_machines", "Machines in the inventory.");
-    describe_gauge!("farrier_budgets", "Disruption budgets.");
-    describe_gauge!(
-        "farrier_budgets_exhausted",
-        "Disruption budgets with a failure domain in which no more machine may become unavailable."
-    );
     describe_gauge!("farrier_health_alerts", "Active alerts, by kind and by classification.");
     describe_gauge!(
         "farrier_health_alerts_suppressed",
@@ -121,12 +115,6 @@ fn describe() {
         "1 if a newer farrier has migrated the database and this replica must not write."
     );
     describe_gauge!("farrier_watchers", "Open watches.");
-    describe_gauge!(
-        "farrier_bmc_circuit_open",
-        "BMCs whose circuit breaker is open: probes do not call them."
-    );
-    describe_gauge!("farrier_bmc_calls", "Calls to BMCs in progress.");
-    describe_gauge!("farrier_bmc_calls_limit", "The limit of concurrent calls to BMCs.");
     describe_histogram!(
         "farrier_provider_call_seconds",
         "Duration of a provider call, by verb and effect."
@@ -136,10 +124,32 @@ fn describe() {
         "Time from the acceptance of a run to its start."
     );
     describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
+    describe_inventory();
+    describe_bmcs();
     describe_connections();
     describe_audit_streams();
     describe_nodes();
     describe_approvals();
+}
+
+fn describe_inventory() {
+    use metrics::describe_gauge;
+    describe_gauge!("farrier_machines", "Machines in the inventory.");
+    describe_gauge!("farrier_budgets", "Disruption budgets.");
+    describe_gauge!(
+        "farrier_budgets_exhausted",
+        "Disruption budgets with a failure domain in which no more machine may become unavailable."
+    );
+}
+
+fn describe_bmcs() {
+    use metrics::describe_gauge;
+    describe_gauge!(
+        "farrier_bmc_circuit_open",
+        "BMCs whose circuit breaker is open: probes do not call them."
+    );
+    describe_gauge!("farrier_bmc_calls", "Calls to BMCs in progress.");
+    describe_gauge!("farrier_bmc_calls_limit", "The limit of concurrent calls to BMCs.");
 }
 
 fn describe_approvals() {
