@@ -57,6 +57,9 @@ fn refused(credential: &str) -> CauseLinks {
 
 type Row = (&'static str, &'static str, Urgency, CauseLinks);
 
+/// The head of a group, and the ids that it explains.
+type Group = (&'static str, &'static [&'static str]);
+
 fn grouped(rows: &[Row]) -> Vec<CauseGroup> {
     let suspect = |(kind, id, urgency, links): &Row| Suspect {
         object: ListedObject::new(kind, *id),
@@ -72,7 +75,7 @@ fn one_cause_is_one_row() {
     use Urgency::{Degraded, OutOfService, Stopped};
     let alone = CauseLinks::default;
     let cut_off = || CauseLinks { is_cut_off: true, ..CauseLinks::default() };
-    let table: [(&str, Vec<Row>, &[(&str, &[&str])]); 16] = [
+    let table: [(&str, Vec<Row>, &[Group]); 16] = [
         (
             "both shelves off: machines, a switch, the rack that failed on it, and the nodes",
             vec![
