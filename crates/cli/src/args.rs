@@ -17,7 +17,6 @@ mod agent;
 mod approval;
 mod audit;
 mod bmc;
-mod budget;
 mod cluster;
 mod component;
 mod credential;
@@ -52,7 +51,6 @@ pub use agent::*;
 pub use approval::*;
 pub use audit::*;
 pub use bmc::*;
-pub use budget::*;
 pub use cluster::*;
 pub use component::*;
 pub use credential::*;
@@ -293,9 +291,6 @@ pub enum ClientCommand {
     /// Update the firmware of several devices at once
     #[command(subcommand)]
     Component(ComponentCommand),
-    /// Limit how many machines may be out of service at once
-    #[command(subcommand)]
-    Budget(BudgetCommand),
     /// Manage the firmware catalogue, and show the firmware that was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),

@@ -10,7 +10,6 @@ pub mod access;
 pub mod admission;
 mod approval;
 pub mod audit;
-pub mod budget;
 mod change;
 pub mod clock;
 pub mod cluster;

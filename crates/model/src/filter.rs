@@ -47,7 +47,6 @@ pub enum FilterSubject {
     SimFault,
     SimEffect,
     ComponentFirmware,
-    Budget,
     /// The labels that limit a role binding.
     Selector,
 }

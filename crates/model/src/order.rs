@@ -143,7 +143,6 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
-        | FilterSubject::Budget
         | FilterSubject::Selector => &[],
     }
 }
@@ -173,7 +172,6 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
-        | FilterSubject::Budget
         | FilterSubject::Selector => None,
     }
 }

@@ -11,7 +11,6 @@ use transaction::{AuditedJob, Job, ReadConsistency, Transaction, TransactionEnd}
 pub use transaction::{TxBody, TxFuture, TxInput, TxOutput};
 
 use crate::audit::AuditDraft;
-use crate::budget::ServiceChanges;
 use crate::hook::{TransactionHook, TransactionPoint};
 use crate::signal::{Signal, SignalBus};
 use crate::unreadable::UnreadableRows;
@@ -305,8 +304,6 @@ pub struct Tx {
     pending: Vec<(Statement, ExpectedRows)>,
     /// The first run that the transaction has created, for the audit log.
     pub(crate) created_run: Option<String>,
-    /// What the transaction has changed about whether machines serve.
-    pub(crate) service: ServiceChanges,
 }
 
 /// The number of rows that a statement must change.
@@ -331,13 +328,7 @@ pub(crate) enum Dialect {
 
 impl Tx {
     fn new(conn: Conn) -> Self {
-        Self {
-            conn,
-            signals: Vec::new(),
-            pending: Vec::new(),
-            created_run: None,
-            service: ServiceChanges::default(),
-        }
+        Self { conn, signals: Vec::new(), pending: Vec::new(), created_run: None }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {

@@ -46,9 +46,7 @@ impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        let found = named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose());
-        self.service.note_read(&found);
-        found
+        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
     }
 
     /// Reads several machines. One that cannot be decoded does not hide the others.
@@ -67,9 +65,7 @@ impl Tx {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
         let sql = self.dialect().fill_placeholders(&sql);
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        let found = named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose());
-        self.service.note_read(&found);
-        found
+        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
     }
 
     /// The machines that a run holds, ordered by id.
@@ -124,7 +120,6 @@ impl Tx {
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
-        self.service.change_membership(&machine.id);
         self.signal(Signal::Event);
         Ok(())
     }
@@ -154,7 +149,6 @@ impl Tx {
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
-        self.service.change_machine(machine, read_at);
         self.signal(Signal::Event);
         Ok(())
     }
@@ -169,7 +163,6 @@ impl Tx {
         self.delete_reports(&target)?;
         self.delete_feeds_of(&target.key())?;
         self.delete_node_name(&machine.id)?;
-        self.service.change_membership(&machine.id);
         // The clocks of replicas differ; the times in a history never go back.
         let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
         self.queue_write(self.machine_deletion(machine, event)?, ExpectedRows::One)?;

@@ -29,7 +29,6 @@ mod audit_cut;
 mod audit_log;
 mod audit_streams;
 mod bodies;
-mod budgets;
 mod client_certificates;
 mod cluster;
 mod connection_limits;

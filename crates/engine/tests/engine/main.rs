@@ -17,7 +17,6 @@ mod agent_scenarios;
 mod approvals;
 mod attention;
 mod audit;
-mod budgets;
 mod chaos;
 mod child_runs;
 mod clients;

@@ -255,8 +255,7 @@ impl<'a> Parser<'a> {
                 | FilterSubject::Replica
                 | FilterSubject::SimFault
                 | FilterSubject::SimEffect
-                | FilterSubject::ComponentFirmware
-                | FilterSubject::Budget,
+                | FilterSubject::ComponentFirmware,
                 name,
             ) => {
                 let mut fields = self.subject.named_fields().iter();
@@ -359,8 +358,7 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware
-        | FilterSubject::Budget => &[],
+        | FilterSubject::ComponentFirmware => &[],
     };
     fields.iter().copied().chain(subject.named_fields().iter().map(|one| one.name)).collect()
 }
@@ -403,8 +401,7 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware
-        | FilterSubject::Budget => &[],
+        | FilterSubject::ComponentFirmware => &[],
     }
 }
 

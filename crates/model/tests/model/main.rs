@@ -15,7 +15,6 @@ mod aftermath;
 mod approval;
 mod attention;
 mod blast_radius;
-mod budget;
 mod busy;
 mod component;
 mod condition;

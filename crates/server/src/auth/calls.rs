@@ -172,16 +172,6 @@ const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     ("AuditService", &[("ListAuditEntries", ADMIN), ("GetAuditStatus", ADMIN)]),
-    (
-        "BudgetService",
-        &[
-            ("CreateBudget", ADMIN),
-            ("GetBudget", VIEW),
-            ("ListBudgets", VIEW),
-            ("UpdateBudget", ADMIN),
-            ("DeleteBudget", ADMIN),
-        ],
-    ),
     ("ClusterService", &[("CheckCluster", OPERATE), ("PreviewDrain", VIEW)]),
     (
         "ComponentService",

@@ -36,7 +36,6 @@ pub(super) enum List {
     Tokens,
     Audit,
     Approvals,
-    Budgets,
     ComponentFirmware,
 }
 
@@ -65,7 +64,6 @@ impl List {
             Self::SimEffects => "sim-effects",
             Self::Tokens => "tokens",
             Self::Audit => "audit",
-            Self::Budgets => "budgets",
             Self::Approvals => "approvals",
             Self::ComponentFirmware => "component-firmware",
         }

@@ -12,7 +12,6 @@
 mod harness;
 
 mod approvals;
-mod budgets;
 mod bus;
 mod claims;
 mod dry_run;
