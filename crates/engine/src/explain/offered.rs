@@ -3,6 +3,8 @@
 use crate::Engine;
 use crate::admission::StartRequest;
 use crate::rack::MaintenanceStart;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use model::blast_radius::AffectedMachine;
 use model::effect::Capability;
 use model::fault::Repair;
@@ -222,16 +224,17 @@ impl Engine {
         alone.then(|| affected.collect())
     }
 
-    async fn ask(&self, question: Question<'_>) -> Trial {
+    /// Each trial is a request of its own, and deep: on the heap, it does not add to the stack of
+    /// the explanation around it.
+    fn ask<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Trial> {
         let accepted = |accepted| if accepted { Trial::Accepted } else { Trial::Refused };
         match question {
-            Question::Act(run, action) => accepted(self.would_act(run, action).await),
-            Question::Restart(run, mode) => self.try_restart(run, mode).await,
-            Question::PowerOn(on) => accepted(self.would_power_on(&on).await),
-            Question::Start(start) => match self.would_start(&start).await {
-                Some(refusal) => refused(&refusal, Some(start.machine_id)),
-                None => Trial::Accepted,
-            },
+            Question::Act(run, action) => Box::pin(self.would_act(run, action).map(accepted)),
+            Question::Restart(run, mode) => Box::pin(self.try_restart(run, mode)),
+            Question::PowerOn(on) => {
+                Box::pin(async move { accepted(self.would_power_on(&on).await) })
+            }
+            Question::Start(start) => Box::pin(self.try_start(start)),
         }
     }
 
@@ -286,11 +289,10 @@ impl Engine {
         }
     }
 
-    /// The refusal of a start. None: it would be accepted, or the gates could not be asked.
-    async fn would_start(&self, start: &ParsedStart) -> Option<Refusal> {
-        let ParsedStart { machine_id, run_type, plan_id, params } = start.clone();
+    async fn try_start(&self, start: ParsedStart) -> Trial {
+        let ParsedStart { machine_id, run_type, plan_id, params } = start;
         let start = StartRequest {
-            machine_id,
+            machine_id: machine_id.clone(),
             request_id: RunId::new(self.now(), self.random()).to_string(),
             run_type,
             plan_id,
@@ -299,8 +301,9 @@ impl Engine {
             initiator: asker().by,
         };
         match self.with_dry_run(true).runs().start(start).await {
-            Err(StoreError::Refused(refusal)) => Some(refusal),
-            Ok(_) | Err(_) => None,
+            Err(StoreError::Refused(refusal)) => refused(&refusal, Some(machine_id)),
+            // The gates could not be asked: the command stays.
+            Ok(_) | Err(_) => Trial::Accepted,
         }
     }
 
