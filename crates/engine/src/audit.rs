@@ -256,6 +256,12 @@ impl AuditLog {
         found.await
     }
 
+    /// The number of entries up to a position of the chain that are gone.
+    pub async fn count_missing(&self, position: i64) -> Result<i64> {
+        let found = self.store.scan(position, |at, tx| Box::pin(tx.count_sealed_audit(*at)));
+        Ok(position - found.await?)
+    }
+
     /// A chain that ends before this position is not sealed on: it was longer when the process
     /// before this one ended.
     pub fn require_position(&self, position: i64) {

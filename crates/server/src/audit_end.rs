@@ -67,7 +67,10 @@ impl RecordedEnd {
 impl RecordState {
     /// The seal in the file; None: there is no file.
     async fn load(&self) -> Result<Option<AuditSeal>, String> {
-        let Some(AuditSeal { position, seal }) = self.file.load().await? else { return Ok(None) };
+        let loaded = self.file.load().await.map_err(|error| {
+            format!("{error}: the audit log may have been cut; {}", self.advice())
+        });
+        let Some(AuditSeal { position, seal }) = loaded? else { return Ok(None) };
         let (seal, signature) = seal.split_once(SIGNED).unwrap_or((&seal, ""));
         let known = AuditSeal { position, seal: seal.to_string() };
         if self.audit.sign_record(&known) != signature {
@@ -87,6 +90,11 @@ impl RecordState {
                 self.audit.require_position(known.position);
                 if end.is_none() {
                     self.raise(self.missing(Some(known)));
+                    return Ok(());
+                }
+                let missing = self.audit.count_missing(known.position).await?;
+                if missing > 0 {
+                    self.raise(self.incomplete(known, missing));
                 }
             }
             // A new replica, or one of an older farrier.
@@ -107,9 +115,23 @@ impl RecordState {
         let path = self.file.path().display();
         format!(
             "entry {position}, which this server has recorded in {path}, is missing or another \
-             one: the log was cut, or the database is an older copy or another one; compare it \
-             with a copy of the log, remove {path}, and restart this server"
+             one: the log was cut, or the database is an older copy or another one; {}",
+            self.advice()
         )
+    }
+
+    fn incomplete(&self, known: &AuditSeal, missing: i64) -> String {
+        format!(
+            "{missing} entries before entry {} are missing, and `farrier audit verify` names them: \
+             the log was cut; {}",
+            known.position,
+            self.advice()
+        )
+    }
+
+    fn advice(&self) -> String {
+        let path = self.file.path().display();
+        format!("compare it with a copy of the log, remove {path}, and restart this server")
     }
 
     fn raise(&self, problem: String) {

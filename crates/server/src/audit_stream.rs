@@ -203,7 +203,9 @@ impl Stream {
     /// The position that was saved. A chain without its seal is another one, such as that of a
     /// restored backup: it is sent from its beginning.
     async fn resume(&mut self) -> Result<i64, String> {
-        let Some(saved) = self.position.load().await? else { return Ok(0) };
+        let saved = self.position.load().await;
+        let saved = saved.map_err(|error| format!("{error}; remove it to send the whole log"));
+        let Some(saved) = saved? else { return Ok(0) };
         let known = self.audit.contains(&saved).await.map_err(|error| error.to_string())?;
         let AuditSeal { position, .. } = saved;
         if !known {

@@ -151,6 +151,13 @@ impl Tx {
         row.map(|row| row.text(0).map(String::from)).transpose()
     }
 
+    /// The number of sealed entries up to a position. Positions have no gaps: fewer entries than the
+    /// position says that some were removed.
+    pub async fn count_sealed_audit(&mut self, up_to: i64) -> Result<i64> {
+        let sql = "SELECT COUNT(*) FROM audit_entries WHERE position <= $1";
+        self.query_one(sql, values![up_to]).await?.map_or(Ok(0), |row| row.int(0))
+    }
+
     pub async fn has_unsealed_audit(&mut self) -> Result<bool> {
         let sql = "SELECT seq FROM audit_entries WHERE position IS NULL LIMIT 1";
         Ok(self.query_one(sql, values![]).await?.is_some())

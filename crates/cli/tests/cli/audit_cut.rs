@@ -8,6 +8,7 @@ use std::time::Instant;
 
 /// SQL belongs to the store crate, even for a test that attacks the database.
 const CUT: &str = include_str!("../../../store/tests/cut_audit.sql");
+const THIN: &str = include_str!("../../../store/tests/thin_audit.sql");
 const INTACT: &str = "all as they were written";
 
 fn record(setup: &Setup) -> PathBuf {
@@ -109,5 +110,11 @@ async fn forged(server: Server) {
     alarm(&server, &["was changed, or belongs to another database"]);
     let setup = server.terminate();
     std::fs::write(record(&setup), whole).unwrap();
-    quiet(&Server::start(setup));
+    let server = Server::start(setup);
+    quiet(&server);
+
+    // The last entry, whose seal is recorded, is left in place.
+    let setup = server.terminate();
+    run_sql(&setup, THIN).await;
+    alarm(&Server::start(setup), &["1 entries before entry", "are missing"]);
 }

@@ -30,9 +30,9 @@ impl PositionFile {
         let parsed = text.trim_end().split_once(':').and_then(|(position, seal)| {
             Some(AuditSeal { position: position.parse().ok()?, seal: seal.to_string() })
         });
-        parsed.map(Some).ok_or_else(|| {
-            format!("{} holds no position; remove it to send the whole log", self.0.display())
-        })
+        parsed
+            .map(Some)
+            .ok_or_else(|| format!("{} holds no position of the audit log", self.0.display()))
     }
 
     /// Replaces the file.
@@ -72,6 +72,6 @@ mod tests {
             assert_eq!(file.load().await, Ok(Some(seal)));
         }
         std::fs::write(dir.path().join("audit-file.position"), "x").unwrap();
-        assert!(file.load().await.unwrap_err().contains("remove it"));
+        assert!(file.load().await.unwrap_err().contains("no position"));
     }
 }
