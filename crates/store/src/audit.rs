@@ -151,8 +151,8 @@ impl Tx {
         row.map(|row| row.text(0).map(String::from)).transpose()
     }
 
-    /// The number of sealed entries up to a position. Positions have no gaps: fewer entries than the
-    /// position says that some were removed.
+    /// The number of sealed entries up to a position. Positions have no gaps, so a smaller number
+    /// means that entries were removed.
     pub async fn count_sealed_audit(&mut self, up_to: i64) -> Result<i64> {
         let sql = "SELECT COUNT(*) FROM audit_entries WHERE position <= $1";
         self.query_one(sql, values![up_to]).await?.map_or(Ok(0), |row| row.int(0))
