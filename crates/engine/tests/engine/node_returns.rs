@@ -178,8 +178,9 @@ fn a_node_stays_offline_after_its_failed_drain() {
         let drain = FailedDrain::new().await;
         drain.stays(NodeState::Offline).await;
         let (node, run) = (drain.node().await, &drain.run);
-        let words = format!("operation {run} failed to drain it; it takes no new work");
+        let words = format!("operation {run} failed to drain it");
         assert_eq!(drain.fixture.node().await.reason, words);
+        let words = format!("{words}; it takes no new work");
         let told = drain.engine().explain(node.as_str()).await.expect("explained").explanation;
         assert!(told.headline.contains(&words), "{}", told.headline);
         assert!(!told.waiting_for.contains("heartbeat"), "{}", told.waiting_for);
@@ -236,6 +237,9 @@ fn a_node_returns_after_the_cancel_of_its_failed_drain() {
         drain.engine().runs().act(run, cancel, somebody()).await.expect("accepted");
         let ended = drain.answer_tasks(&drain.run, true).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
+        let node = drain.node().await;
+        let told = drain.engine().explain(node.as_str()).await.expect("explained").explanation;
+        assert!(!told.headline.contains("no new work"), "{}", told.headline);
         for _ in 0..60 {
             assert_eq!(drain.fixture.node().await.state, NodeState::Offline);
             sleep(Duration::from_secs(1)).await;

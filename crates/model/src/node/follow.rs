@@ -230,7 +230,7 @@ fn stopped(node: &Node, run: &Run) -> Option<NodeTransition> {
         NodeState::Draining if has_done(run, NodeStage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
             let why = match run.progress.workflow.failed() {
-                true => format!("operation {id} failed to drain it; it takes no new work"),
+                true => format!("operation {id} failed to drain it"),
                 false => format!("{id} {how} before it was empty"),
             };
             Some(NodeTransition::new(NodeState::Offline, TransitionOwner::Decommission, why))

@@ -153,6 +153,8 @@ impl Node {
             true => format!("; its machine {} is switched off", self.machine),
             false => String::new(),
         };
+        let disabled = self.state == NodeState::Offline && context.run.is_some_and(leaves_disabled);
+        let idle = if disabled { "; it takes no new work" } else { "" };
         let lost = self.lost_onboarding(context).map_or_else(String::new, |run| {
             format!("; its onboarding {run} cannot be read, and nothing works on it")
         });
@@ -160,7 +162,7 @@ impl Node {
         let maas = self.maas.as_ref().filter(differs).map_or_else(String::new, |observed| {
             format!("; MAAS has its machine as {}", observed.state)
         });
-        format!("{state}{off}{lost}{maas}")
+        format!("{state}{idle}{off}{lost}{maas}")
     }
 
     /// The agent that the node or its operation waits for, if nothing can be expected of it. A
