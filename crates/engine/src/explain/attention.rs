@@ -17,7 +17,7 @@ use model::health::AlertClass;
 use model::host::{Host, HostState};
 use model::id::{MachineId, RackId};
 use model::lifecycle::Lifecycle;
-use model::node::{Node, NodeState};
+use model::node::{Node, NodeState, NodeWork};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Reason;
@@ -314,7 +314,10 @@ impl Engine {
                 .scan(input, |(nodes, times), tx| Box::pin(work_on_nodes(tx, nodes, *times)));
             let WorkOnNodes { work, machines } = read.await?;
             let rank = |node: &Node| rank_node(node, *work.get(&node.head.id)?, now);
-            let links = |node: &Node| CauseLinks::of_node(node, machines.get(&node.machine));
+            let links = |node: &Node| {
+                let work = work.get(&node.head.id).copied().unwrap_or(NodeWork::Idle);
+                CauseLinks::of_node(node, machines.get(&node.machine), work)
+            };
             candidates.add_records(&nodes, rank, links);
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::lifecycle::Lifecycle;
 use crate::list_format::join_limited;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, MachineProblem};
-use crate::node::{Node, NodeState};
+use crate::node::{Node, NodeState, NodeWork};
 use crate::power_shelf::PowerShelf;
 use crate::rack::{Rack, RackFailurePhase, RackState};
 use crate::site::{Site, SiteState};
@@ -316,18 +316,17 @@ impl CauseLinks {
         Self { silent: (lost && fed).then(silent), ..Self::default() }
     }
 
-    /// `machine` is that of the node; it may not be listed, because it was not probed since.
-    pub fn of_node(node: &Node, machine: Option<&Machine>) -> Self {
+    /// `machine` is that of the node; it may not be listed, because it was not probed since. Where
+    /// the node's own operation has stopped, that is what is repaired, and not the machine.
+    pub fn of_node(node: &Node, machine: Option<&Machine>, work: NodeWork) -> Self {
         if node.state != NodeState::Offline {
             return Self::default();
         }
+        let of_machine = || ListedObject::new(TargetKind::Machine.as_str(), node.machine.as_str());
         let location = machine.map(|one| (one.spec.rack.clone(), one.spec.feeds.clone()));
         Self {
             silent: Some(location.unwrap_or_default()),
-            depends_on: Some(ListedObject::new(
-                TargetKind::Machine.as_str(),
-                node.machine.as_str(),
-            )),
+            depends_on: (work != NodeWork::Stopped).then(of_machine),
             site: node.site.clone(),
             ..Self::default()
         }
