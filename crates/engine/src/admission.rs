@@ -18,7 +18,7 @@ pub use start::{StartRequest, StartedRun};
 pub(crate) use approval::{ApprovalGate, approval_sentence};
 pub(crate) use proposal::{override_lines, sealed, step_lines};
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
-pub(crate) use start::admit_again_now;
+pub(crate) use start::{RecordStart, StartRun, admit_again_now};
 
 use crate::Engine;
 use crate::access::Caller;

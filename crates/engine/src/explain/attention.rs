@@ -339,7 +339,8 @@ fn object_kind(kind: RowKind) -> &'static str {
         | RowKind::Switch
         | RowKind::PowerShelf
         | RowKind::Node
-        | RowKind::Site => kind.as_str(),
+        | RowKind::Site
+        | RowKind::Rollout => kind.as_str(),
         RowKind::Host
         | RowKind::Plan
         | RowKind::Credential

@@ -112,6 +112,7 @@ impl FilterSubject {
             | Self::PowerShelf
             | Self::Node
             | Self::Site
+            | Self::Rollout
             | Self::Selector => &[],
         }
     }
