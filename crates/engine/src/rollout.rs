@@ -120,7 +120,7 @@ impl Rollouts {
                     let next = format!("farrier rollout get {}", write.id);
                     check_version(&write.id, stored.head.version, *version, next)?;
                     let pace = change(&stored)?;
-                    pace.check("rollout.spec.pace")?;
+                    pace.check("rollout.pace")?;
                     write.request(tx, &RolloutRequest::Update(Box::new(pace))).await
                 })
             },

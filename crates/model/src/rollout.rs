@@ -319,6 +319,11 @@ impl Rollout {
         limit.saturating_sub(self.counts.active)
     }
 
+    /// True if it is done, and every target is done or was as wanted.
+    pub fn has_succeeded(&self) -> bool {
+        self.stage == RolloutStage::Done && self.counts.done + self.counts.passed_over == self.total
+    }
+
     /// The number of failures that no person has accepted.
     pub const fn new_failures(&self) -> u32 {
         self.counts.failed.saturating_sub(self.accepted_failures)

@@ -289,8 +289,8 @@ fn replay(known: Rollout, requested: &RolloutSpec) -> Result<CreatedRollout> {
 }
 
 fn check_spec(spec: &RolloutSpec) -> Result<()> {
-    spec.operation.check("rollout.spec.operation.type")?;
-    spec.pace.check("rollout.spec.pace")?;
+    spec.operation.check("rollout.spec.type")?;
+    spec.pace.check("rollout.pace")?;
     if let Some(gate) = &spec.gate {
         gate.check("rollout.spec.gate")?;
     }
@@ -298,7 +298,7 @@ fn check_spec(spec: &RolloutSpec) -> Result<()> {
     let default_reimage =
         spec.operation.run_type == RunType::Reimage && spec.operation.plan_id.is_none();
     if default_reimage && image.is_none() {
-        return Err(Refusal::missing("rollout.spec.operation.params[image_ref]").into());
+        return Err(Refusal::missing("rollout.spec.params[image_ref]").into());
     }
     match &spec.order_label {
         Some(label) => Ok(text::check_short("rollout.spec.order_label", label)?),

@@ -34,7 +34,7 @@ pub enum GateVerdict {
 
 impl ConditionGate {
     pub fn check(&self, field: &str) -> Result<(), Refusal> {
-        check_seconds(&format!("{field}.hold"), self.hold_seconds, 0)
+        check_seconds(&format!("{field}.hold_seconds"), self.hold_seconds, 0)
     }
 
     /// `since`: when the operations on the machine ended. What held before does not count.

@@ -56,8 +56,8 @@ impl Pace {
             }
             Some(_) | None => {}
         }
-        check_seconds(&field("soak"), self.soak_seconds, 0)?;
-        check_seconds(&field("target_deadline"), self.target_deadline_seconds, 1)
+        check_seconds(&field("soak_seconds"), self.soak_seconds, 0)?;
+        check_seconds(&field("target_deadline_seconds"), self.target_deadline_seconds, 1)
     }
 
     pub fn target_deadline(&self) -> Duration {
@@ -75,15 +75,22 @@ impl Pace {
 
     /// The sizes of all waves.
     pub fn waves(&self, total: u32) -> Vec<u32> {
-        let mut sizes = Vec::new();
-        let mut left = total;
-        while left > 0 {
-            let begun = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
-            let size = self.wave_size(begun, total).clamp(1, left);
-            left -= size;
-            sizes.push(size);
-        }
-        sizes
+        self.sizes_after(0, 0, total).collect()
+    }
+
+    /// The number of waves after the begun ones, which end at `wave_end`.
+    pub fn waves_left(&self, begun: u32, wave_end: u32, total: u32) -> u32 {
+        u32::try_from(self.sizes_after(begun, wave_end, total).count()).unwrap_or(u32::MAX)
+    }
+
+    fn sizes_after(&self, begun: u32, wave_end: u32, total: u32) -> impl Iterator<Item = u32> {
+        let (mut begun, mut left) = (begun, total.saturating_sub(wave_end));
+        std::iter::from_fn(move || {
+            let size = self.wave_size(begun, total).clamp(1, left.max(1));
+            let some = (left > 0).then_some(size)?;
+            (begun, left) = (begun + 1, left - some);
+            Some(some)
+        })
     }
 
     /// What is changed, for the history.

@@ -114,6 +114,11 @@ fn waves_are_the_canary_and_then_batches() {
         (pace(0, "1"), 0, vec![]),
     ] {
         assert_eq!(pace.waves(total), waves, "{pace:?}");
+        let mut end = 0;
+        for (begun, size) in (0..).zip(&waves) {
+            assert_eq!(pace.waves_left(begun, end, total) as usize, waves.len() - begun as usize);
+            end += size;
+        }
     }
 }
 
@@ -122,8 +127,8 @@ fn a_pace_names_its_wrong_field_and_its_changes() {
     for (pace, field) in [
         (Pace { canary: 100_001, ..Pace::default() }, "pace.canary"),
         (Pace { max_in_flight: Some(0), ..Pace::default() }, "pace.max_in_flight"),
-        (Pace { soak_seconds: u64::MAX, ..Pace::default() }, "pace.soak"),
-        (Pace { target_deadline_seconds: 0, ..Pace::default() }, "pace.target_deadline"),
+        (Pace { soak_seconds: u64::MAX, ..Pace::default() }, "pace.soak_seconds"),
+        (Pace { target_deadline_seconds: 0, ..Pace::default() }, "pace.target_deadline_seconds"),
     ] {
         assert_eq!(pace.check("pace").unwrap_err().field.as_deref(), Some(field));
     }
