@@ -61,6 +61,7 @@ mod repairs;
 mod replicas;
 mod restart;
 mod restore;
+mod rollouts;
 mod scripted;
 mod simulator;
 mod sink;

@@ -4,6 +4,7 @@
 use crate::agent_scenarios::AgentExecutions;
 use crate::fault_injector::{FaultInjector, InjectedProvider};
 use crate::node_scenarios::check_nodes;
+use crate::rollout_fixture::check_rollouts;
 use engine::{DescribedMachine, Engine, Settings};
 use model::condition::ConditionType;
 use model::effect::{CallVerb, EffectKey, ProviderCall};
@@ -42,6 +43,8 @@ pub struct TestEnv {
     pub agent_executions: Arc<Mutex<AgentExecutions>>,
     /// Check the nodes after every commit.
     checks_nodes: Arc<AtomicBool>,
+    /// Check the rollouts after every commit.
+    checks_rollouts: Arc<AtomicBool>,
     clock: engine::clock::Clock,
     random: engine::random::Random,
 }
@@ -100,13 +103,14 @@ impl TestEnv {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        let (witnessed, worked, nodes) = Default::default();
+        let (witnessed, worked, nodes, rollouts) = Default::default();
         Self {
             store,
             sim,
             violations: witnessed,
             agent_executions: worked,
             checks_nodes: nodes,
+            checks_rollouts: rollouts,
             clock,
             random,
         }
@@ -167,12 +171,22 @@ impl TestEnv {
         self.checks_nodes.store(true, Ordering::Relaxed);
     }
 
-    pub async fn check_nodes_after_commit(&self) {
+    /// From now on the targets of rollouts are checked after every commit.
+    pub fn enable_rollout_checks(&self) {
+        self.checks_rollouts.store(true, Ordering::Relaxed);
+    }
+
+    pub async fn check_after_commit(&self) {
+        let mut wrong = Vec::new();
         if self.checks_nodes.load(Ordering::Relaxed) {
             let checked = self.store.read((), |(), tx| Box::pin(check_nodes(tx)));
-            let wrong = checked.await.expect("the in-memory database answers");
-            self.violations.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
+            wrong.extend(checked.await.expect("the in-memory database answers"));
         }
+        if self.checks_rollouts.load(Ordering::Relaxed) {
+            let checked = self.store.read((), |(), tx| Box::pin(check_rollouts(tx)));
+            wrong.extend(checked.await.expect("the in-memory database answers"));
+        }
+        self.violations.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
     }
 
     pub fn clock(&self) -> engine::clock::Clock {

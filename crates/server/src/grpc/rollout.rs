@@ -69,7 +69,11 @@ impl v1::rollout_service_server::RolloutService for GrpcServices {
         let new = NewRollout { spec, request_id, by };
         let engine = call.engine.with_dry_run(dry_run);
         let created = engine.rollouts().create(new).await.or_status()?;
-        Ok(Response::new(convert::created(&created)))
+        let mut answer = convert::created(&created);
+        if let Some(planned) = answer.rollout.as_mut().filter(|_| dry_run) {
+            planned.rollout_id.clear();
+        }
+        Ok(Response::new(answer))
     }
 
     async fn get_rollout(&self, request: Request<v1::GetRolloutRequest>) -> Answer<v1::Rollout> {
