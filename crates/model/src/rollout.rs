@@ -271,6 +271,9 @@ pub struct RolloutTurnInput {
 }
 
 impl Rollout {
+    /// The states in which it waits for a person.
+    pub const STOPPED: &'static [&'static str] = &["AwaitingApproval", "Paused"];
+
     pub fn new(
         id: &RolloutId,
         spec: RolloutSpec,

@@ -1,7 +1,9 @@
 //! `farrier rollout`.
 
 use super::*;
-use model::rollout::{RUN_TYPES, TargetState};
+use clap::builder::PossibleValuesParser;
+use model::rollout::TargetState;
+use model::time::Timestamp;
 use std::path::PathBuf;
 
 const CREATE_HELP: &str = "\
@@ -158,7 +160,7 @@ pub struct RolloutPaceArgs {
 #[derive(Debug, Args)]
 pub struct RolloutCreateArgs {
     /// Operation to carry out
-    #[arg(value_name = "OPERATION", value_parser = operations(), required_unless_present = "file")]
+    #[arg(value_name = "OPERATION", value_parser = OPERATIONS, required_unless_present = "file")]
     pub operation: Option<String>,
     /// File with the rollout, .yaml or .json
     #[arg(short = 'f', long, value_name = "FILE")]
@@ -209,9 +211,7 @@ pub struct GateArg {
 }
 
 /// The words of the operations, as on the command line.
-fn operations() -> PossibleValuesParser {
-    PossibleValuesParser::new(RUN_TYPES.map(|kind| kind.as_str().to_lowercase().replace('_', "-")))
-}
+const OPERATIONS: [&str; 5] = ["reboot", "reimage", "upgrade", "net-reconfig", "join"];
 
 fn target_states() -> PossibleValuesParser {
     PossibleValuesParser::new(TargetState::ALL.map(TargetState::as_str))
@@ -244,6 +244,12 @@ fn parse_gate(text: &str) -> Result<GateArg, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_operations_are_those_of_the_model() {
+        let words = model::rollout::RUN_TYPES.map(|kind| kind.as_str().to_lowercase());
+        assert_eq!(words.map(|word| word.replace('_', "-")), OPERATIONS);
+    }
 
     #[test]
     fn gates_times_and_labels_are_parsed_here() {

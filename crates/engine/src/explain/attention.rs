@@ -19,13 +19,14 @@ use model::node::{Node, NodeState};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Reason;
+use model::rollout::Rollout;
 use model::switch::Switch;
 use model::target::TargetKind;
 use model::time::Timestamp;
 use model::why::{
     Explanation, Rank, Urgency, explain_break_glass, explain_expiry, explain_unreadable,
     rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host, rank_machine, rank_node,
-    rank_rack, rank_run, rank_site,
+    rank_rack, rank_rollout, rank_run, rank_site,
 };
 use std::collections::BTreeMap;
 use store::{
@@ -237,6 +238,9 @@ impl Engine {
         }
         let sites = self.sites().list(Filter::default(), None, MAX_FOUND).await?;
         candidates.add_records(&sites, rank_site);
+        let rollouts =
+            self.find_records::<Rollout>(RecordSymptom::InState(Rollout::STOPPED)).await?;
+        candidates.add_records(&rollouts, rank_rollout);
         Ok(())
     }
 

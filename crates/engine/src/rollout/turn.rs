@@ -106,6 +106,7 @@ struct TargetWork<'a> {
     /// The rights of the editor, read before the first start.
     rights: Option<std::result::Result<Caller, Refusal>>,
     started: u64,
+    settled: Vec<TargetState>,
 }
 
 /// Works on the targets that are due, then on the next ones. Returns the rollout if its counts, or
@@ -125,6 +126,7 @@ pub(crate) async fn work_on_targets(
         rollout: rollout.clone(),
         rights: None,
         started: 0,
+        settled: Vec::new(),
     };
     let due = tx.due_rollout_targets(&work.id, resources.now, MAX_TARGETS_PER_TURN).await?;
     let left = MAX_TARGETS_PER_TURN - i64::try_from(due.len()).unwrap_or(MAX_TARGETS_PER_TURN);
@@ -142,6 +144,7 @@ pub(crate) async fn work_on_targets(
             work.advance(tx, target, created).await?;
         }
     }
+    work.settled.iter().for_each(|state| created.settle_target(*state));
     let after = work.rollout;
     if after == *rollout {
         return Ok(None);
@@ -273,6 +276,9 @@ impl TargetWork<'_> {
     /// Writes a row, and counts it where it has changed its state.
     fn write(&mut self, tx: &mut Tx, before: TargetState, row: RolloutTarget) -> Result<()> {
         self.rollout.counts.shift(before, row.state, 1);
+        if before != row.state && !TargetState::OPEN.contains(&row.state) {
+            self.settled.push(row.state);
+        }
         tx.update_rollout_target(&self.id, &row)
     }
 

@@ -71,7 +71,7 @@ fn rollout() -> DeviceScenario {
         script: vec![DeviceAction::Rollout, DeviceAction::ClearFaults, DeviceAction::RetryRollout],
         commits: &[("create_rollout", 1), ("change_rollout", 1), ("advance", 6)],
         steps: &[],
-        long: true,
+        long: false,
         node: None,
     }
 }

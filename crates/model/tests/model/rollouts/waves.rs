@@ -11,6 +11,7 @@ use model::rollout::{
     explain_rollout, plan_targets,
 };
 use model::time::Timestamp;
+use model::why::{Urgency, rank_rollout};
 
 fn open(due_now: bool, next_due: Option<i64>) -> RolloutTurnInput {
     RolloutTurnInput { wave_open: true, due_now, next_due: next_due.map(at) }
@@ -243,6 +244,24 @@ fn only_a_target_that_is_not_at_work_can_be_skipped() {
                 let next = refusal.next_command.unwrap();
                 let at_work = state == TargetState::Active;
                 assert_eq!(next.starts_with("farrier operation cancel op-1"), at_work, "{next}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rollout_that_waits_for_a_person_is_in_the_list_of_attention() {
+    for stage in STAGES {
+        for paused in [false, true] {
+            let mut one = rollout(9, Pace::default());
+            one.stage = stage;
+            if paused {
+                one = one.paused("lunch", "ada", at(5));
+            }
+            let rank = rank_rollout(&one);
+            assert_eq!(rank.is_some(), Rollout::STOPPED.contains(&one.state_name()), "{one:?}");
+            if let Some(rank) = rank {
+                assert_eq!(rank.urgency, Urgency::Stopped);
             }
         }
     }
