@@ -401,8 +401,7 @@ impl Rollout {
     }
 
     fn wait_for_targets(&self, seen: &RolloutTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
-        let counts = &self.counts;
-        let why = format!("{} active and {} waiting targets", counts.active, counts.waiting);
+        let why = "the end of its active targets, and the next try of those that wait";
         match seen.next_due {
             _ if seen.due_now => LifecycleDecision::idle_until(now, why),
             Some(at) => LifecycleDecision::idle_until(at, why),

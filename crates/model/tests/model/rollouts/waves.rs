@@ -208,7 +208,7 @@ fn requests_count_the_targets_that_they_change() {
     let (aborted, _) = apply_rollout_request(&one, &abort, "ada", at(1)).unwrap().unwrap();
     assert_eq!((aborted.counts.skipped, aborted.counts.active), (5, 1));
     assert_eq!((aborted.counts.pending, aborted.counts.waiting), (0, 0));
-    assert_eq!(aborted.next(&open(false, None), at(2)), one_idle(&aborted));
+    assert_eq!(idles(&aborted, open(false, None), 2), None);
     let retry = RolloutRequest::RetryFailed;
     let (again, _) = apply_rollout_request(&one, &retry, "ada", at(1)).unwrap().unwrap();
     assert_eq!((again.counts.failed, again.counts.pending), (0, 6));
@@ -220,12 +220,6 @@ fn requests_count_the_targets_that_they_change() {
     let (slower, note) = apply_rollout_request(&one, &update, "ada", at(1)).unwrap().unwrap();
     assert_eq!((slower.spec.pace.canary, slower.spec.pace.soak_seconds), (0, 1));
     assert_eq!(note.message, "pace changed: soak 0s → 1s");
-}
-
-fn one_idle(rollout: &Rollout) -> LifecycleDecision<Rollout> {
-    let counts = &rollout.counts;
-    let why = format!("{} active and {} waiting targets", counts.active, counts.waiting);
-    LifecycleDecision::idle(why)
 }
 
 #[test]
