@@ -82,12 +82,7 @@ impl Rollouts {
         who: Requester,
     ) -> Result<Rollout> {
         let (by, verb) = (who.by.clone(), request.verb());
-        let write = ChangeRollout {
-            id: id.clone(),
-            who,
-            caller: self.0.caller().clone(),
-            now: self.0.now(),
-        };
+        let write = self.change(id, who);
         let done = self.0.store().retry_write(
             "change_rollout",
             (write, request),
@@ -105,12 +100,7 @@ impl Rollouts {
         who: Requester,
     ) -> Result<Rollout> {
         let by = who.by.clone();
-        let write = ChangeRollout {
-            id: id.clone(),
-            who,
-            caller: self.0.caller().clone(),
-            now: self.0.now(),
-        };
+        let write = self.change(id, who);
         let done = self.0.store().retry_write(
             "update_rollout",
             (write, change, version),
@@ -136,18 +126,18 @@ impl Rollouts {
         who: Requester,
     ) -> Result<Rollout> {
         let by = who.by.clone();
-        let write = ChangeRollout {
-            id: id.clone(),
-            who,
-            caller: self.0.caller().clone(),
-            now: self.0.now(),
-        };
+        let write = self.change(id, who);
         let done = self.0.store().retry_write(
             "skip_rollout_target",
             (write, machine.clone()),
             |(write, machine), tx| Box::pin(write.skip(tx, machine)),
         );
         self.0.trace_refusal(id.as_str(), (&by, "skip"), done.await)
+    }
+
+    fn change(&self, id: &RolloutId, who: Requester) -> ChangeRollout {
+        let (caller, now) = (self.0.caller().clone(), self.0.now());
+        ChangeRollout { id: id.clone(), who, caller, now }
     }
 
     pub async fn explain(&self, id: &RolloutId) -> Result<Explanation> {

@@ -129,6 +129,9 @@ fn line(event: &RolloutEvent, left: Option<Duration>, clock: &Clock) -> String {
     let (wave, waves, percent) = (status.wave, status.waves, settled * 100 / total);
     let mut line =
         format!("[{time}] wave {wave}/{waves} [{bar}] {settled}/{total} {percent}%{failed}{left}");
+    if !status.pause_reason.is_empty() {
+        line.push_str(&format!(", paused: {}", one_line(&status.pause_reason)));
+    }
     if !event.message.is_empty() {
         line.push_str(&format!("  {}", one_line(&event.message)));
     }
@@ -172,6 +175,12 @@ mod tests {
              wave 2: 3 done"
         );
         assert_eq!(time_left(&event, 3, Duration::from_secs(60)), None);
+        let mut paused = event;
+        if let Some(status) = paused.snapshot.as_mut().and_then(|one| one.status.as_mut()) {
+            status.pause_reason = "lunch".into();
+        }
+        let text = line(&paused, None, &Clock::fixed(0));
+        assert!(text.ends_with("1 failed, paused: lunch  wave 2: 3 done"), "{text}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn images_of(run: &Run) -> impl Iterator<Item = &str> {
 
 impl StartRun {
     /// Checks the images in the catalogue, in the transaction that creates the run.
-    pub(super) async fn check_images(
+    pub(crate) async fn check_images(
         &self,
         tx: &mut Tx,
         machine: &Machine,

@@ -173,6 +173,7 @@ async fn sample_of(tx: &mut Tx, starts: &[StartRun; 3], machine: &Machine) -> Re
         let time = TimeEstimate::of(&previewed_steps(tx, &run).await?);
         sample.usual = sample.usual.zip(time.usual).map(|(all, one)| all + one);
         if stage == TargetStage::Operation {
+            start.check_images(tx, machine, &run).await?;
             sample.params = run.spec.params.clone();
         }
         sample.runs.push(run);
