@@ -435,7 +435,7 @@ pub struct IdArg {
     after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state\n\nOrders: ts, ts:desc"
 )]
 pub struct HistoryArgs {
-    /// ID of a machine, op-…, rack-…, sw-…, ps-…, node-…, site-…, ro-…, or identity/PEER
+    /// Machine, op-…, rack-…, sw-…, ps-…, node-…, site-…, ro-…, or identity/PEER
     pub id: String,
     #[command(flatten)]
     pub list: FilteredListArgs,

@@ -87,7 +87,7 @@ pub struct RolloutTargetsArgs {
 pub struct RolloutWatchArgs {
     /// ID of the rollout, from `farrier rollout list`
     pub rollout_id: String,
-    /// Maximum time to wait, e.g. 30m, 8h; the rollout continues after it (default: no limit)
+    /// Maximum time to wait, e.g. 8h; the rollout continues (default: no limit)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
 }

@@ -301,6 +301,7 @@ mod tests {
                     ..RolloutCounts::default()
                 }),
                 editor: "ada".into(),
+                created_at: Some(Timestamp { seconds: 10, nanos: 0 }),
                 ..RolloutStatus::default()
             }),
             version: 7,
@@ -332,6 +333,7 @@ Stop after:       2
 Soak:             10m 0s
 Target deadline:  1h 0m
 Editor:           ada
+Created:          1m 30s ago
 Version:          7
 "
         );
