@@ -3,7 +3,7 @@
 use super::show;
 use crate::args::RolloutWatchArgs;
 use crate::client::{Client, build_id_filter};
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::follow::feed::{self, FeedMessage, ReconnectPolicy, RolloutEventSource};
 use crate::follow::notice::ConnectionNotice;
 use crate::output::Screen;
@@ -41,8 +41,10 @@ pub(super) async fn follow(
                 Ok(message) => message,
                 Err(_) => {
                     let id = one_line(&args.rollout_id);
-                    screen.print_notice(&format!("{id} goes on: farrier rollout watch {id}"))?;
-                    return Ok(Exit::TimedOut);
+                    let message = format!(
+                        "the wait is over, and {id} goes on\nnext: farrier rollout watch {id}"
+                    );
+                    return Err(Failure::new(Exit::TimedOut, message));
                 }
             },
         };
