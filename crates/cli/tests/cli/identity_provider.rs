@@ -13,6 +13,8 @@ use proto::v1::run_service_client::RunServiceClient;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
@@ -42,13 +44,10 @@ impl Provider {
         if let Some(Files { certificate, key }) = tls {
             node.arg(certificate).arg(key);
         }
-        let mut child = node.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        let mut child = node.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Self { child, _stdout: stdout, port, scheme }
+        Self { child, _stdout: ready(stdout), port, scheme }
     }
 
     /// An access token of the client `farrier-cli` for a resource.
@@ -66,6 +65,18 @@ impl Drop for Provider {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits until the provider says that it is ready. A read has no time limit of its own.
+fn ready(mut stdout: BufReader<ChildStdout>) -> BufReader<ChildStdout> {
+    let (said, hears) = mpsc::channel();
+    thread::spawn(move || {
+        let mut line = String::new();
+        let _ = said.send(stdout.read_line(&mut line).map(|_| (line, stdout)));
+    });
+    let (line, stdout) = hears.recv_timeout(TEST_TIMEOUT).expect("the provider starts").unwrap();
+    assert_eq!(line, "ready\n");
+    stdout
 }
 
 fn curl(args: &[&str]) -> String {

@@ -6,7 +6,7 @@
 //   group `night-shift`.
 // - The client `farrier-cli` gets access tokens for itself, for any resource, with that group.
 
-import { generateKeyPairSync } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import * as http from 'node:http';
 import * as https from 'node:https';
@@ -16,8 +16,15 @@ const [module, port, keyId, redirectUrl, certificate, privateKeyFile] = process.
 const scheme = certificate ? 'https' : 'http';
 const { default: Provider } = await import(pathToFileURL(module));
 
-const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
-const key = { ...privateKey.export({ format: 'jwk' }), kid: keyId, use: 'sig', alg: 'RS256' };
+// By way of PEM: Node.js can wait for itself for ever when it exports the key object that it has
+// just generated, if the garbage collector runs in between (`node --gc-interval=50` shows it).
+const { privateKey } = generateKeyPairSync('rsa', {
+  modulusLength: 2048,
+  publicKeyEncoding: { type: 'spki', format: 'pem' },
+  privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
+});
+const jwk = createPrivateKey(privateKey).export({ format: 'jwk' });
+const key = { ...jwk, kid: keyId, use: 'sig', alg: 'RS256' };
 
 const provider = new Provider(`${scheme}://127.0.0.1:${port}`, {
   jwks: { keys: [key] },
