@@ -335,6 +335,7 @@ pub fn explain_run(run: &Run, context: RunContext, now: Timestamp) -> Explanatio
         notes: skipped_firmware(run).into_iter().collect(),
         ..Explanation::default()
     };
+    reported.notes.extend(wait::down_under_cluster_work(run, context));
     if let Some(wait) = wait {
         reported.overdue = wait.overdue(now);
         reported.waiting_for = wait.what;

@@ -15,6 +15,9 @@ use crate::why::{
     waits_for_agent,
 };
 
+/// What is said of a machine that was observed as off.
+const SWITCHED_OFF: &str = "is switched off";
+
 /// Facts about a node that its record does not hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeContext<'a> {
@@ -89,9 +92,13 @@ impl Node {
     pub fn explain(&self, context: NodeContext, now: Timestamp) -> Explanation {
         let (id, run) = (&self.head.id, context.run);
         let headline = self.headline(context, now);
-        let lost = self.lost_agent(context, now).map_or_else(String::new, |agent| {
-            format!("; it waits for the agent of {id}: {}", agent_words(agent, now))
-        });
+        let lost = match (self.lost_agent(context, now), self.silent_agent(context, now)) {
+            (Some(agent), _) => {
+                format!("; it waits for the agent of {id}: {}", agent_words(agent, now))
+            }
+            (None, Some(agent)) => format!("; its agent: {}", agent_words(agent, now)),
+            (None, None) => String::new(),
+        };
         // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
@@ -149,10 +156,9 @@ impl Node {
             (_, reason) => format!(": {reason}"),
         };
         let state = format!("{} is {}{because}", self.head.id, self.state);
-        let off = match self.machine_is_off(context) {
-            true => format!("; its machine {} is switched off", self.machine),
-            false => String::new(),
-        };
+        let down = self
+            .machine_down(context)
+            .map_or_else(String::new, |how| format!("; its machine {} {how}", self.machine));
         let disabled = self.state == NodeState::Offline && context.run.is_some_and(leaves_disabled);
         let idle = if disabled { "; it takes no new work" } else { "" };
         let lost = self.lost_onboarding(context).map_or_else(String::new, |run| {
@@ -162,7 +168,7 @@ impl Node {
         let maas = self.maas.as_ref().filter(differs).map_or_else(String::new, |observed| {
             format!("; MAAS has its machine as {}", observed.state)
         });
-        format!("{state}{idle}{off}{lost}{maas}")
+        format!("{state}{idle}{down}{lost}{maas}")
     }
 
     /// The agent that the node or its operation waits for, if nothing can be expected of it. A
@@ -172,6 +178,18 @@ impl Node {
         let waits = context.run.is_some_and(waits_for_agent)
             || (self.state == NodeState::Offline && agent.revoked_at.is_some());
         Some(agent).filter(|agent| waits && agent.lost_since(now).is_some())
+    }
+
+    /// The agent of a node that is being drained, if nothing is heard of it: whatever the drain
+    /// waits for, the node itself may be gone.
+    fn silent_agent<'a>(
+        &self,
+        context: NodeContext<'a>,
+        now: Timestamp,
+    ) -> Option<&'a AgentContact> {
+        let agent = context.contacts?.agent.as_ref()?;
+        let drains = self.state == NodeState::Draining;
+        Some(agent).filter(|agent| drains && agent.lost_since(now).is_some())
     }
 
     /// The commands that bring the agent back.
@@ -200,11 +218,27 @@ impl Node {
         waits && self.workflow.is_some() && context.run.is_none_or(Run::ended)
     }
 
-    /// True if the node is offline because its machine was observed as off.
+    /// What was observed of the machine of a node that should run on it, if the machine is down.
+    fn machine_down(&self, context: NodeContext) -> Option<&'static str> {
+        let known = context.machine?.conditions.get(ConditionType::Reachable)?;
+        match self.state {
+            NodeState::Offline | NodeState::Draining | NodeState::Active if known.status => None,
+            NodeState::Offline | NodeState::Draining | NodeState::Active => {
+                Some(if known.reason == POWERED_OFF { SWITCHED_OFF } else { "does not answer" })
+            }
+            // Its machine may well be off, or is being installed.
+            NodeState::BootstrapIssued
+            | NodeState::Enrolling
+            | NodeState::Quarantined
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted => None,
+        }
+    }
+
+    /// True if the machine of a node that should run on it was observed as off.
     fn machine_is_off(&self, context: NodeContext) -> bool {
-        let machine = context.machine.filter(|_| self.state == NodeState::Offline);
-        let known = machine.and_then(|machine| machine.conditions.get(ConditionType::Reachable));
-        known.is_some_and(|known| !known.status && known.reason == POWERED_OFF)
+        self.machine_down(context) == Some(SWITCHED_OFF)
     }
 
     fn waiting_for(&self, context: NodeContext, now: Timestamp) -> String {

@@ -4,9 +4,11 @@
 //! server in between do not begin it anew.
 
 use super::RunContext;
+use crate::condition::ConditionType;
 use crate::deploy::{Deployment, DeploymentStage};
 use crate::effect::{CallVerb, Effect};
 use crate::id::{PlanId, RunId};
+use crate::machine::MachineProblem;
 use crate::node::StageExecutor;
 use crate::run::{Run, StepPhase, StepState, Workflow};
 use crate::target::TargetId;
@@ -55,6 +57,17 @@ impl AgentContact {
         let silent = self.heartbeat_at.filter(|at| now.since(*at) > self.silence);
         self.revoked_at.or(silent)
     }
+}
+
+/// Says that the machine is down while a run waits for what a cluster does with its node: pods on a
+/// machine that is off do not end.
+pub(super) fn down_under_cluster_work(run: &Run, context: RunContext) -> Option<String> {
+    let machine = context.machine?;
+    let step = run.progress.current().filter(|_| !run.ended())?;
+    let known = machine.conditions.get(ConditionType::Reachable).filter(|known| !known.status)?;
+    run.effect(step)?.cluster()?;
+    let problem = MachineProblem::Unreachable(known).describe();
+    Some(format!("the node is on {}: {problem}", machine.id))
 }
 
 /// True if the current step of a run is a task of the node's agent.

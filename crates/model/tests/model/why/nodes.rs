@@ -11,7 +11,8 @@ use model::node::{DecommissionMode, Node, NodeContext, NodeStage, NodeState, Nod
 use model::plan::RunType;
 use model::run::{Failure, Run, RunSpec, Workflow};
 use model::why::{
-    AgentContact, PeerContacts, Rank, Urgency, explain_machine, rank_node, waits_for_agent,
+    AgentContact, PeerContacts, Rank, RunContext, Urgency, explain_machine, explain_run, rank_node,
+    waits_for_agent,
 };
 use std::time::Duration;
 
@@ -194,6 +195,69 @@ fn a_lost_agent_is_named_with_its_last_word() {
             }
         }
         assert_eq!(waits_for_agent(run), step == NodeStage::DrainNode, "{step}");
+    }
+}
+
+/// A drain that waits for its cluster does not wait for the agent or for the machine, and both may
+/// be the reason why its cluster waits. Rows: the state, the observation of the machine, the last
+/// heartbeat. Then the end of the headline.
+#[test]
+fn a_node_that_should_run_says_that_its_machine_or_its_agent_is_gone() {
+    let reachable =
+        |status, reason| Some(ConditionObservation::new(ConditionType::Reachable, status, reason));
+    let silent = "; its agent: silent for 1m 40s, its lease is over";
+    for (state, observed, heard, end) in [
+        (NodeState::Draining, None, 90, "draining".to_string()),
+        (NodeState::Draining, reachable(true, "PingOK"), 0, format!("draining{silent}")),
+        (
+            NodeState::Draining,
+            reachable(false, POWERED_OFF),
+            0,
+            format!("draining; its machine m-1 is switched off{silent}"),
+        ),
+        (
+            NodeState::Draining,
+            reachable(false, "Silent"),
+            90,
+            "draining; its machine m-1 does not answer".into(),
+        ),
+        (
+            NodeState::Active,
+            reachable(false, POWERED_OFF),
+            90,
+            "active; its machine m-1 is switched off".into(),
+        ),
+        (NodeState::Retired, reachable(false, POWERED_OFF), 0, "retired".into()),
+    ] {
+        let mut machine =
+            Machine::new(MachineId::trusted("m-1"), MachineSpec::default(), Labels::new(), at(0));
+        machine.learn(&observed.into_iter().collect::<Vec<_>>(), at(1));
+        let silence = Duration::from_secs(60);
+        let agent = AgentContact { heartbeat_at: Some(at(heard)), silence, revoked_at: None };
+        let contacts = PeerContacts { agent: Some(agent), ..PeerContacts::default() };
+        let context = NodeContext {
+            machine: Some(&machine),
+            contacts: Some(&contacts),
+            ..NodeContext::default()
+        };
+        let told = node(state).explain(context, at(100));
+        assert!(told.headline.ends_with(&end), "{end}: {}", told.headline);
+    }
+}
+
+/// The operation that drains says it too.
+#[test]
+fn a_drain_says_that_its_machine_is_down() {
+    let mut run = Run::new(spec(vec![drain(0)]));
+    run.progress.workflow = Workflow::Running;
+    for (off, note) in [
+        (true, Some("the node is on m-1: it is switched off; Reachable is false: PoweredOff")),
+        (false, None),
+    ] {
+        let machine = machine(off);
+        let context = RunContext { machine: Some(&machine), ..RunContext::default() };
+        let told = explain_run(&run, context, at(9));
+        assert_eq!(told.notes.first().map(String::as_str), note);
     }
 }
 
