@@ -17,6 +17,7 @@ use model::effect::{CallVerb, ProviderAnswer, ProviderCall};
 use model::fault::{Fault, FaultCode};
 use model::firmware::applied_by_step;
 use model::machine::DiskReport;
+use model::plan::RunType;
 use model::run::{AfterCommit, CallResult, Decision, FailedAttempt, Run, RunPhase, decide};
 use model::target::TargetKind;
 use model::time::Timestamp;
@@ -161,6 +162,7 @@ impl Turn {
                 Ok(version) => {
                     self.record_metrics(&decision.run);
                     self.note_durations(&decision.run, now);
+                    self.probe_changed(&decision.run);
                     self.claimed.run = Run { version, ..decision.run.clone() };
                     return Ok(true);
                 }
@@ -193,6 +195,18 @@ impl Turn {
             let (run, machine) = (run.clone(), machine.clone());
             let fact = StepDuration { run, machine, step, ended_at: now, duration };
             self.engine.side_facts().note(SideFact::StepDuration(fact));
+        }
+    }
+
+    /// Has the machines probed that the run may have changed without observing them, if this commit
+    /// ends it: a run that switches power observes no host, and one that failed or was canceled
+    /// observes nothing.
+    fn probe_changed(&self, committed: &Run) {
+        let ends = committed.ended() && !self.claimed.run.ended();
+        let switches_power = committed.spec.run_type == RunType::Power;
+        if ends && (switches_power || committed.phase() != RunPhase::Succeeded) {
+            let (machines, target) = (self.engine.machines(), committed.spec.target.clone());
+            tokio::spawn(async move { machines.probe_changed_by(&target).await });
         }
     }
 

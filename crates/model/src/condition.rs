@@ -49,6 +49,8 @@ impl ConditionType {
 
 /// The reason of `Reachable` for a machine that is switched off.
 pub const POWERED_OFF: &str = "PoweredOff";
+/// The reason of `Reachable` for a machine that is known to be on and cannot be asked itself.
+pub const POWERED_ON: &str = "PoweredOn";
 
 /// One observation of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

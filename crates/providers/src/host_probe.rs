@@ -2,7 +2,8 @@
 
 use crate::fault::LocalShortage;
 use crate::port::Target;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, POWERED_ON};
+use model::effect::DesiredPower;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -33,6 +34,26 @@ pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<Condit
         Ok(Err(error)) => ConditionObservation::new(condition, false, error.kind().to_string()),
         Err(_) => ConditionObservation::new(condition, false, "Silent"),
     })
+}
+
+/// The evidence about a host, from its own answer and from the power state that its BMC reports.
+/// A host without an address is known by its power alone.
+pub(crate) fn host_evidence(
+    target: &Target,
+    answered: Option<ConditionObservation>,
+    power: Option<DesiredPower>,
+) -> Option<ConditionObservation> {
+    let is_silent = answered.as_ref().is_none_or(|evidence| !evidence.status);
+    let has_address = !target.spec.ssh_endpoint.is_empty();
+    match power {
+        Some(DesiredPower::Off) if is_silent => {
+            Some(ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF))
+        }
+        Some(DesiredPower::On) if !has_address => {
+            Some(ConditionObservation::new(ConditionType::Reachable, true, POWERED_ON))
+        }
+        Some(DesiredPower::Off | DesiredPower::On) | None => answered,
+    }
 }
 
 async fn banner(endpoint: &str) -> std::io::Result<bool> {

@@ -9,7 +9,8 @@
 //! when replicas come and go.
 
 use crate::machine::Machines;
-use model::condition::poll_state::MachinePollState;
+use crate::power_shelf;
+use model::condition::poll_state::{MachinePollState, Probed};
 use model::condition::{ConditionObservation, ConditionType};
 use model::fault::Fault;
 use model::filter::Filter;
@@ -17,7 +18,7 @@ use model::here;
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::retry::fnv1a;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::{Provider, Target};
 use std::collections::{HashMap, HashSet};
@@ -50,6 +51,12 @@ impl Observer {
             poked.push(id.clone());
         }
         self.came.notify_one();
+    }
+
+    /// Probes a machine at once, and accepts what that probe observes.
+    pub fn probe_after_change(&self, id: &MachineId, now: Timestamp) {
+        self.watched(id, now, MachinePollState::note_change);
+        self.poke(id);
     }
 
     fn take(&self) -> Vec<MachineId> {
@@ -92,6 +99,34 @@ impl Machines {
             if self.wait_probing(end, &slots).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Probes the machines that an ended run has changed, so that nobody reads for a whole interval
+    /// what was true before it. What a power shelf feeds changes with the shelf, and has no
+    /// operation of its own.
+    pub(crate) async fn probe_changed_by(&self, target: &TargetId) {
+        let now = self.0.now();
+        let changed = match target.kind {
+            TargetKind::Machine => Ok(target.machine().into_iter().collect()),
+            TargetKind::PowerShelf => {
+                let shelf = target.clone();
+                let fed = self
+                    .0
+                    .store()
+                    .read_one(shelf, |shelf, tx| Box::pin(power_shelf::machines_fed_by(tx, shelf)));
+                fed.await
+            }
+            // A rack changes its devices by their own operations, and a switch powers no machine.
+            TargetKind::Rack | TargetKind::Switch => Ok(Vec::new()),
+        };
+        match changed {
+            Ok(machines) => {
+                for id in &machines {
+                    self.0.observer().probe_after_change(id, now);
+                }
+            }
+            Err(error) => tracing::debug!(%target, %error, "its machines are probed in their turn"),
         }
     }
 
@@ -157,6 +192,8 @@ impl Machines {
             return Ok(());
         };
         let target = Target { id: TargetId::from(id), spec: machine.spec.clone() };
+        let begun = self.0.now();
+        let after_change = self.0.observer().watched(id, begun, MachinePollState::take_change);
         let answered = timeout(self.0.settings().probe_timeout, provider.probe(&target)).await;
         let observed = match answered {
             Ok(Ok(observed)) => observed,
@@ -168,8 +205,9 @@ impl Machines {
         metrics::counter!("farrier_probes_total").increment(1);
         self.examine(provider.as_ref(), &target, &machine, &observed).await;
         let (now, rhythm) = (self.0.now(), self.0.settings().machine_polling);
+        let probed = Probed { observed, after_change };
         let read =
-            |watched: &mut MachinePollState| watched.record_probe(&machine, observed, now, &rhythm);
+            |watched: &mut MachinePollState| watched.record_probe(&machine, probed, now, &rhythm);
         let evidence = self.0.observer().watched(id, now, read);
         let disarmed = self.find_disarmed(provider.as_ref(), &target, &machine).await;
         if !evidence.is_empty() || disarmed.is_some() {

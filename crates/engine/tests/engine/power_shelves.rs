@@ -2,6 +2,7 @@
 
 use crate::workers::{TEST_TIMEOUT, engine, open, settings, wait_for_run};
 use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, Settings};
+use model::condition::ConditionType;
 use model::device::Device;
 use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
 use model::filter::{Filter, FilterSubject};
@@ -404,6 +405,34 @@ async fn a_node_goes_offline_with_the_shelf_that_feeds_it() {
     assert_eq!(why.next_commands[0], "farrier power-shelf maintenance power-on --id ps-1");
     let why = site.engine.explain("rack-1").await.unwrap().explanation;
     assert!(why.notes.contains(&"switched off: ps-1".to_string()), "{why:?}");
+}
+
+/// A machine has no operation of its own when its shelf is switched: it is probed at the end of the
+/// shelf's, and not an interval later.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_shelf_feeds_is_observed_when_the_shelf_was_switched() {
+    let once = Settings { probe_interval: Duration::from_secs(86_400), ..settings("shelves") };
+    let site = fixture_with(once).await;
+    site.rack("rack-1").await;
+    site.ready::<PowerShelf>("ps-1", Some("rack-1")).await;
+    let machine = site.fed_machine("m-1", Some("rack-1"), &["ps-1"]).await.unwrap();
+    let reachable = async |expected: bool| {
+        let started = Instant::now();
+        loop {
+            let known = site.engine.machines().get(&machine.id).await.unwrap();
+            let known = known.conditions.get(ConditionType::Reachable).cloned();
+            if known.as_ref().is_some_and(|known| known.status == expected) {
+                return;
+            }
+            assert!(started.elapsed() < TEST_TIMEOUT, "{known:?}, not {expected}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    reachable(true).await;
+    for power in [DesiredPower::Off, DesiredPower::On] {
+        site.request(power_request(&["ps-1"], power)).await.unwrap();
+        reachable(power == DesiredPower::On).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,8 @@
 //!
 //! A condition turns bad after `down_after` probes in a row and good again after `up_after`. The
 //! first observation of an unknown condition is accepted at once, and so is the first observation
-//! after a deliberate change of the machine. A new reason with the same status needs `down_after`
+//! after a deliberate change of the machine. While a machine starts after such a change, a good
+//! observation is expected and accepted at once. A new reason with the same status needs `down_after`
 //! probes, so a device that words the same error differently each time does not cause an event each
 //! time. The counts live in the poller's memory; losing them costs a few more probes.
 
@@ -32,6 +33,8 @@ pub enum ProbeContext {
     Routine,
     /// A deliberate change of the machine, such as the end of a run.
     AfterChange,
+    /// The time after a deliberate change in which a device may still be starting.
+    Settling,
 }
 
 /// Consecutive probes that differ from the known condition.
@@ -110,14 +113,14 @@ fn weigh(
     if known.status == observed.status && known.reason == observed.reason {
         return Acceptance::Known;
     }
+    let is_recovery = |bad| observed.status != bad && known.status == bad;
     let needed = match (time, observed.condition.bad_status()) {
-        (ProbeContext::AfterChange, _) | (ProbeContext::Routine, None) => {
+        (ProbeContext::AfterChange, _) | (ProbeContext::Routine | ProbeContext::Settling, None) => {
             return Acceptance::Believed;
         }
-        (ProbeContext::Routine, Some(bad)) if observed.status != bad && known.status == bad => {
-            steadiness.good_after
-        }
-        (ProbeContext::Routine, Some(_)) => steadiness.bad_after,
+        (ProbeContext::Settling, Some(bad)) if is_recovery(bad) => return Acceptance::Believed,
+        (ProbeContext::Routine, Some(bad)) if is_recovery(bad) => steadiness.good_after,
+        (ProbeContext::Routine | ProbeContext::Settling, Some(_)) => steadiness.bad_after,
     };
     let row = if before.status == observed.status { before.looks } else { 0 };
     let probes = row.saturating_add(1);

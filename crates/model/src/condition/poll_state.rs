@@ -34,6 +34,14 @@ impl Default for PollIntervals {
     }
 }
 
+/// The observations of one probe.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Probed {
+    pub observed: Vec<ConditionObservation>,
+    /// True if a deliberate change was noted before the probe began.
+    pub after_change: bool,
+}
+
 /// The poller's memory of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachinePollState {
@@ -41,6 +49,9 @@ pub struct MachinePollState {
     /// The row version that the poller last read or wrote. A different one means another component
     /// changed the machine.
     version: Option<i64>,
+    /// Set by a deliberate change of the machine that its row does not show, such as power lost
+    /// with a shelf, or that is not probed yet.
+    changed: bool,
     /// The result of the last component health probe, if it had one.
     parts: Option<ConditionObservation>,
     /// The time of the last component health probe; before the first one, the time at which polling
@@ -56,11 +67,23 @@ impl MachinePollState {
         Self {
             pending: PendingObservations::default(),
             version: None,
+            changed: false,
             parts: None,
             record_health_probe: now,
             ever_examined: false,
             settles: Timestamp::default(),
         }
+    }
+
+    /// A deliberate change has ended: the observation of the next probe is accepted at once.
+    pub fn note_change(&mut self) {
+        self.changed = true;
+    }
+
+    /// True if a change was noted since the last probe began. A probe takes the note when it
+    /// begins: one that began before the change says nothing about it.
+    pub fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// True if to probe the component health now, given the reachability just observed.
@@ -92,14 +115,17 @@ impl MachinePollState {
     pub fn record_probe(
         &mut self,
         machine: &Machine,
-        mut observed: Vec<ConditionObservation>,
+        probed: Probed,
         now: Timestamp,
         rhythm: &PollIntervals,
     ) -> Vec<ConditionObservation> {
+        let Probed { mut observed, after_change } = probed;
         let time = match self.version.replace(machine.version) {
+            _ if after_change => ProbeContext::AfterChange,
             Some(version) if version != machine.version => ProbeContext::AfterChange,
             // Polling began in the middle of an operation.
             None if machine.active_run.is_some() => ProbeContext::AfterChange,
+            Some(_) | None if now < self.settles => ProbeContext::Settling,
             Some(_) | None => ProbeContext::Routine,
         };
         if machine.active_run.is_some() || time == ProbeContext::AfterChange {

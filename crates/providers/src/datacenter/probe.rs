@@ -5,10 +5,10 @@ use super::controller::Controller;
 use super::devices::power_to;
 use super::node_cache::Nodes;
 use super::node_state::{count_occupants, find_node, node_outcome};
-use crate::host_probe::{HOST_TIMEOUT, probe_host};
+use crate::host_probe::{HOST_TIMEOUT, host_evidence, probe_host};
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
-use model::effect::{DeviceFacts, NetbootMode};
+use model::effect::{DesiredPower, DeviceFacts, NetbootMode};
 use model::fault::{Fault, FaultCode, Result};
 use model::target::TargetKind;
 use std::time::Duration;
@@ -27,7 +27,9 @@ impl Datacenter {
             probe_host(&target.spec.ssh_endpoint, limit),
             self.probe_node(target)
         );
-        bmc.into_iter().chain(host).chain(node).collect()
+        let power = bmc.as_ref().and_then(|answer| answer.as_ref().ok().copied().flatten());
+        let host = host_evidence(target, host, power);
+        bmc.and_then(bmc_evidence).into_iter().chain(host).chain(node).collect()
     }
 
     /// The power state of a device. A probe that was not admitted is a fault, not a state.
@@ -50,13 +52,15 @@ impl Datacenter {
         Ok(observed.map(|(from_disk, _)| from_disk))
     }
 
-    async fn probe_bmc(&self, target: &Target) -> Option<ConditionObservation> {
+    /// The power state that the BMC reports. None: the machine has no BMC, or the probe was not
+    /// admitted.
+    async fn probe_bmc(&self, target: &Target) -> Option<Result<Option<DesiredPower>>> {
         if target.spec.bmc_endpoint.is_empty() {
             return None;
         }
         let limit = self.settings.poll_timeout;
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await;
-        bmc_evidence(power.map(|turn| turn.map(drop)))
+        power.transpose().map(|answer| answer.map(power_to))
     }
 
     /// The health that the BMC reports for the hardware. None: the machine has no BMC.
@@ -126,11 +130,10 @@ fn busy() -> Fault {
 }
 
 /// The evidence of a probe. Not being admitted, or a fault of Farrier, says nothing about the BMC.
-fn bmc_evidence(looked: Result<Option<()>>) -> Option<ConditionObservation> {
+fn bmc_evidence(looked: Result<Option<DesiredPower>>) -> Option<ConditionObservation> {
     let condition = ConditionType::BmcReachable;
     match looked {
-        Ok(Some(())) => Some(ConditionObservation::new(condition, true, "Answers")),
-        Ok(None) => None,
+        Ok(_) => Some(ConditionObservation::new(condition, true, "Answers")),
         Err(fault) if fault.code.is_local() => None,
         Err(fault) => Some(ConditionObservation::new(condition, false, fault.code.as_str())),
     }
@@ -157,8 +160,9 @@ mod tests {
     fn a_probe_that_was_not_made_gives_no_evidence() {
         let failed = |code| Err(Fault::new(code, "why"));
         for (looked, expected) in [
-            (Ok(Some(())), Some((true, "Answers"))),
-            (Ok(None), None),
+            (Ok(Some(DesiredPower::Off)), Some((true, "Answers"))),
+            // It is being switched.
+            (Ok(None), Some((true, "Answers"))),
             (failed(FaultCode::DatabaseUnreachable), None),
             (failed(FaultCode::LocalResources), None),
             (failed(FaultCode::BmcUnreachable), Some((false, "bmc-unreachable"))),

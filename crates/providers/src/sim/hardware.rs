@@ -8,7 +8,7 @@ use super::effect_log::EffectRecord;
 use super::job::{FailsAt, Job, JobEnd};
 use super::node::Node;
 use super::stage::SimulatedMaas;
-use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, imaged};
+use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, POWERED_ON, imaged};
 use model::effect::{
     CallOutcome, ClusterExpectation, DesiredPower, DeviceWork, Effect, EffectKey, NetbootMode,
     ProviderAnswer, RebootMode, RmaAction,
@@ -436,7 +436,7 @@ impl Hardware {
         match (to, self.power) {
             (DesiredPower::On, Power::On) => {
                 let observed =
-                    ConditionObservation::new(ConditionType::Reachable, true, "PoweredOn");
+                    ConditionObservation::new(ConditionType::Reachable, true, POWERED_ON);
                 Ok(self.with_power(outcome("The power is on", Some(observed))))
             }
             (DesiredPower::Off, Power::Off) => self.observe_rma(RmaAction::PowerOff),

@@ -68,11 +68,31 @@ async fn a_known_bmc_is_probed_with_one_request() {
     let target = target("m-1", spec_behind(&peer));
     let observed = provider.probe(&target).await.unwrap();
     assert_eq!(condition_of(&observed, ConditionType::BmcReachable), Some((true, "Answers")));
-    assert_eq!(condition_of(&observed, ConditionType::Reachable), None, "it has no SSH endpoint");
+    let off = Some((false, "PoweredOff"));
+    assert_eq!(condition_of(&observed, ConditionType::Reachable), off, "as this peer was recorded");
     let first = peer.calls().len();
     for probe in 1..=3 {
         provider.probe(&target).await.unwrap();
         assert_eq!(peer.calls().len(), first + probe);
+    }
+}
+
+/// A silent host is told apart from one that is switched off.
+#[tokio::test]
+async fn a_machine_is_off_if_its_bmc_says_so_and_its_host_is_silent() {
+    let env = FakeBmc::new();
+    let peer = env.clone().serve().await;
+    let provider = provider(&store());
+    let silent = MachineSpec { ssh_endpoint: "127.0.0.1:1".into(), ..spec_behind(&peer) };
+    for (power, spec, expected) in [
+        ("On", spec_behind(&peer), (true, "PoweredOn")),
+        ("Off", spec_behind(&peer), (false, "PoweredOff")),
+        ("On", silent.clone(), (false, "connection refused")),
+        ("Off", silent, (false, "PoweredOff")),
+    ] {
+        env.set(SYSTEM, "/PowerState", json!(power));
+        let observed = provider.probe(&target("m-1", spec)).await.unwrap();
+        assert_eq!(condition_of(&observed, ConditionType::Reachable), Some(expected), "{power}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! After how many probes a condition changes.
 
 use ConditionType::{Degraded, Drained, Reachable};
-use ProbeContext::{AfterChange, Routine};
+use ProbeContext::{AfterChange, Routine, Settling};
 use model::condition::hysteresis::{HysteresisLimits, PendingObservations, ProbeContext};
 use model::condition::{ConditionObservation, ConditionType, Conditions};
 use model::time::Timestamp;
@@ -45,6 +45,8 @@ fn bad_news_takes_three_looks_in_a_row_and_good_news_two() {
         (Some((false, "no")), vec![up, down, up, down], vec![false; 4]),
         (Some((true, "ok")), vec![(false, "no", AfterChange)], vec![true]),
         (Some((false, "no")), vec![(true, "ok", AfterChange), down], vec![true, false]),
+        (Some((false, "no")), vec![(true, "ok", Settling), down], vec![true, false]),
+        (Some((true, "ok")), vec![(false, "no", Settling); 3], vec![false, false, true]),
     ] {
         assert_eq!(story(Reachable, first, &probes), expected, "{first:?} {probes:?}");
     }

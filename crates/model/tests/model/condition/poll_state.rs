@@ -2,7 +2,7 @@
 
 use ConditionType::{BmcReachable, Degraded, Reachable};
 use model::condition::hysteresis::HysteresisLimits;
-use model::condition::poll_state::{MachinePollState, PollIntervals};
+use model::condition::poll_state::{MachinePollState, PollIntervals, Probed};
 use model::condition::{ConditionObservation, ConditionType};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
@@ -51,7 +51,9 @@ impl PollDriver {
 
     fn probe(&mut self, observed: Vec<ConditionObservation>) {
         self.now += 60;
-        let believed = self.watched.record_probe(&self.machine, observed, at(self.now), &RHYTHM);
+        let after_change = self.watched.take_change();
+        let probed = Probed { observed, after_change };
+        let believed = self.watched.record_probe(&self.machine, probed, at(self.now), &RHYTHM);
         if self.machine.learn(&believed, at(self.now)) {
             self.machine.version += 1;
             self.watched.record_stored_version(self.machine.version);
@@ -119,6 +121,21 @@ fn a_run_that_reboots_does_not_degrade_its_machine_and_its_end_is_seen_at_once()
     scenario.changed(None);
     scenario.probe(saw(true, true));
     assert_eq!(scenario.is(), (true, false));
+}
+
+/// A power shelf is switched under a machine, whose row does not change with it.
+#[test]
+fn a_change_that_is_noted_is_seen_at_once_and_its_end_too() {
+    let mut scenario = PollDriver::new();
+    scenario.probe(saw(true, true));
+    scenario.watched.note_change();
+    scenario.probe(saw(false, true));
+    assert_eq!(scenario.is(), (false, false), "the first probe after the change is accepted");
+    scenario.probe(saw(false, true));
+    scenario.probe(saw(true, true));
+    assert_eq!(scenario.is(), (true, false), "while a machine settles, it is expected back");
+    scenario.probe(saw(false, true));
+    assert_eq!(scenario.is(), (true, false), "and its loss is not");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::failure::DEPLOYING_EVENT;
 use super::power::PowerExecutor;
 use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
-use crate::host_probe::{HOST_TIMEOUT, probe_host};
+use crate::host_probe::{HOST_TIMEOUT, host_evidence, probe_host};
 use crate::inspect::{Inspection, Inspector};
 use crate::maas::{DeployRequest, EventQuery, MaasPowerState, Machine, Status, known};
 use crate::port::{Journal, Target};
@@ -320,6 +320,12 @@ impl MaasProvider {
             self.probe_cluster(target)
         );
         let condition = ConditionType::BmcReachable;
+        let power = bmc.as_ref().ok().and_then(|(_, machine)| match machine.power_state {
+            MaasPowerState::On => Some(DesiredPower::On),
+            MaasPowerState::Off => Some(DesiredPower::Off),
+            MaasPowerState::Unknown | MaasPowerState::Error => None,
+        });
+        let host = host_evidence(target, host, power);
         let bmc = match bmc {
             Ok((_, machine)) => match machine.power_state {
                 MaasPowerState::On | MaasPowerState::Off => {
