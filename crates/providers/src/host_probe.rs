@@ -4,6 +4,7 @@ use crate::fault::LocalShortage;
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType, POWERED_OFF, POWERED_ON};
 use model::effect::DesiredPower;
+use model::target::TargetKind;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -37,12 +38,13 @@ pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<Condit
 }
 
 /// The evidence about a host, from its own answer and from the power state that its BMC reports.
-/// A host without an address is known by its power alone.
+/// A host without an address is known by its power alone. A device that is no machine has no host.
 pub(crate) fn host_evidence(
     target: &Target,
     answered: Option<ConditionObservation>,
     power: Option<DesiredPower>,
 ) -> Option<ConditionObservation> {
+    let power = power.filter(|_| target.id.kind == TargetKind::Machine);
     let is_silent = answered.as_ref().is_none_or(|evidence| !evidence.status);
     let has_address = !target.spec.ssh_endpoint.is_empty();
     match power {
