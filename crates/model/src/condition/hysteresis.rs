@@ -4,9 +4,9 @@
 //! A condition turns bad after `down_after` probes in a row and good again after `up_after`. The
 //! first observation of an unknown condition is accepted at once, and so is the first observation
 //! after a deliberate change of the machine. While a machine starts after such a change, a good
-//! observation is expected and accepted at once. A new reason with the same status needs `down_after`
-//! probes, so a device that words the same error differently each time does not cause an event each
-//! time. The counts live in the poller's memory; losing them costs a few more probes.
+//! observation is expected and accepted at once. A new reason with the same status needs
+//! `down_after` probes, so a device that words the same error differently each time does not cause
+//! an event each time. The counts live in the poller's memory; losing them costs a few more probes.
 
 use super::{Condition, ConditionObservation, ConditionType, Conditions};
 use std::collections::BTreeMap;
