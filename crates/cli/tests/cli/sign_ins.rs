@@ -57,6 +57,7 @@ async fn in_the_log(env: &TestServer, _: Clients) {
         assert_eq!(entry["peer"], "127.0.0.1", "{entry:#}");
         assert!(entry["token_id"].as_str().unwrap().starts_with("tok-"), "{entry:#}");
     }
+    sign_out(env);
     // The second use of the link is refused, and counted.
     assert!(open().starts_with("http/1.1 401"));
     until(env, |entry| {
@@ -70,6 +71,22 @@ async fn in_the_log(env: &TestServer, _: Clients) {
     assert!(head.starts_with("http/1.1 503") && !head.contains("set-cookie"), "{head}");
     damage(env, FIND).await;
     sign_in(env, TEST_TOKEN);
+}
+
+/// A sign-out is in the log once, and one of a session that has ended is no event.
+fn sign_out(env: &TestServer) {
+    let cookie = sign_in(env, TEST_TOKEN);
+    let port = env.server.setup.port;
+    let origin = format!("Origin: http://127.0.0.1:{port}");
+    let host = format!("Host: 127.0.0.1:{port}");
+    for _ in 0..2 {
+        http_as(env, "POST /sign-out", &[&host, &origin, &cookie], &[]);
+    }
+    let outs = || logged(env).into_iter().filter(|entry| entry["call"] == "console/SignOut");
+    let out = outs().next().expect("the sign-out is in the log");
+    assert_eq!((&out["user"], &out["peer"]), (&"admin".into(), &"127.0.0.1".into()), "{out:#}");
+    assert_eq!(out["accepted"], true, "{out:#}");
+    assert_eq!(outs().count(), 1, "{:#?}", logged(env));
 }
 
 fn until(env: &TestServer, fits: impl Fn(&Value) -> bool) {

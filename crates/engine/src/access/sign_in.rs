@@ -1,7 +1,8 @@
-//! The sign-in of browsers: with a link, with an API token, or with the identity provider.
+//! Signs browsers in, with a link, with an API token, or with the identity provider, and signs them
+//! out.
 //!
-//! Every sign-in is an entry of the audit log, in the commit of its session. Those that are refused
-//! are counted, as refused requests of clients without an identity are.
+//! Every sign-in and sign-out is an entry of the audit log, in the commit of its session. Sign-ins
+//! that are refused are counted, as refused requests of clients without an identity are.
 
 use super::{AccessControl, Caller, ForeignIdentity, NewToken, new_secret};
 use crate::audit::AuditLog;
@@ -15,6 +16,8 @@ use store::{Result, StoreError};
 
 /// The life of the code in a sign-in link.
 const SIGN_IN_LIFE: Duration = Duration::from_secs(15 * 60);
+/// The name of a sign-out in the audit log.
+const SIGN_OUT: &str = "SignOut";
 /// The life of a browser's session.
 pub const SESSION_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -37,9 +40,19 @@ impl SignInMethod {
 
     /// The entry of the audit log. None: nobody knows who it is.
     fn entry(self, control: &AccessControl, who: Option<&Principal>, peer: &str) -> AuditEntry {
-        let call = format!("{SIGN_IN_CALLS}{}", self.as_str());
-        AuditEntry { peer: peer.to_string(), ..AuditEntry::of(who, &call, control.now()) }
+        session_entry(control, who, self.as_str(), peer)
     }
+}
+
+/// The entry of the audit log about the session of a browser.
+fn session_entry(
+    control: &AccessControl,
+    who: Option<&Principal>,
+    change: &str,
+    peer: &str,
+) -> AuditEntry {
+    let call = format!("{SIGN_IN_CALLS}{change}");
+    AuditEntry { peer: peer.to_string(), ..AuditEntry::of(who, &call, control.now()) }
 }
 
 /// What a browser shows to be signed in.
@@ -143,8 +156,8 @@ impl AccessControl {
         }
     }
 
-    /// Ends the session of a browser.
-    pub async fn sign_out(&self, caller: &Caller) -> Result<()> {
+    /// Ends the session of a browser at this address.
+    pub async fn sign_out(&self, caller: &Caller, peer: &str, audit: &AuditLog) -> Result<()> {
         let snapshot = self.snapshot();
         let token = caller.presented_token().and_then(|id| snapshot.by_id.get(id));
         // Only a session ends this way. An API token is revoked by an administrator.
@@ -153,13 +166,19 @@ impl AccessControl {
         };
         let id = &session.id;
         let input = (id.to_string(), (self.clock)());
-        let written = self.store.write("sign_out", input, |(id, now), tx| {
+        let entry = session_entry(self, Some(caller.principal()), SIGN_OUT, peer);
+        let draft = audit.draft(entry);
+        let control = self.with_audit(Some(Arc::clone(&draft)));
+        let written = control.store.write("sign_out", input, |(id, now), tx| {
             Box::pin(async move { tx.revoke_token(id, *now) })
         });
         match written.await {
-            Ok(()) | Err(StoreError::Conflict) => self.reload().await,
-            Err(error) => Err(error),
+            Ok(()) => audit.finish(&draft).await,
+            // It has ended already.
+            Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error),
         }
+        self.reload().await
     }
 
     fn derived_token(&self, caller: &Caller, kind: TokenKind, life: Duration) -> NewToken {

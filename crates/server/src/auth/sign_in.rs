@@ -96,14 +96,27 @@ async fn submit(
     state.open(SignInProof::Token(form.token.trim()), peer, &form.next).await
 }
 
-async fn sign_out(State(state): State<SignInState>, caller: Extension<Caller>) -> Response {
-    let SignIn { access, cookies, .. } = &state.sign_in;
-    match access.sign_out(&caller).await {
+async fn sign_out(
+    State(state): State<SignInState>,
+    peer: Peer,
+    caller: Extension<Caller>,
+) -> Response {
+    let SignIn { access, cookies, audit, .. } = &state.sign_in;
+    match access.sign_out(&caller, &peer_text(peer_ip(peer)), audit).await {
         Ok(()) => {
             ([(header::SET_COOKIE, cookies.set_session("", 0))], Redirect::to(PATH)).into_response()
         }
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
+}
+
+fn peer_ip(peer: Peer) -> Option<IpAddr> {
+    peer.map(|Extension(PeerAddress(address))| address.ip())
+}
+
+/// The address as the audit log has it.
+fn peer_text(peer: Option<IpAddr>) -> String {
+    peer.map(|address| address.to_string()).unwrap_or_default()
 }
 
 /// A try to sign in.
@@ -115,12 +128,11 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub fn new(method: SignInMethod, peer: Peer) -> Self {
-        Self { method, peer: peer.map(|Extension(PeerAddress(address))| address.ip()) }
+        Self { method, peer: peer_ip(peer) }
     }
 
-    /// The address as the audit log has it.
     pub fn peer(&self) -> String {
-        self.peer.map(|address| address.to_string()).unwrap_or_default()
+        peer_text(self.peer)
     }
 }
 
