@@ -8,9 +8,10 @@
 use crate::audit_stream::PositionFile;
 use crate::serve::ServeError;
 use engine::audit::AuditLog;
-use engine::clock;
+use engine::{Attention, AttentionItem, Explained, clock};
 use model::audit::AuditSeal;
 use model::time::Timestamp;
+use model::why::{Explanation, Urgency};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(10);
 const ALARM_INTERVAL: Duration = Duration::from_secs(600);
 /// The file is `audit-end.position`.
 const NAME: &str = "end";
+/// The id of the audit log among the objects that need a person.
+const AUDIT_LOG: &str = "audit-log";
 /// Between the seal and its signature in the file.
 const SIGNED: char = '.';
 
@@ -61,6 +64,28 @@ impl RecordedEnd {
 
     pub fn alarm(&self) -> Option<CutAlarm> {
         self.0.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds the alarm to what needs a person, after what may be damaged.
+    pub fn list_alarm(&self, attention: &mut Attention) {
+        let Some(CutAlarm { problem, since }) = self.alarm() else { return };
+        let explanation = Explanation {
+            headline: "the audit log was cut".into(),
+            failed: problem,
+            since: Some(since),
+            next_commands: vec!["farrier audit verify".into()],
+            ..Explanation::default()
+        };
+        let item = AttentionItem {
+            id: AUDIT_LOG.into(),
+            kind: "audit_log",
+            urgency: Urgency::Stopped,
+            explained: Explained { explanation, ..Explained::default() },
+            explains: Vec::new(),
+        };
+        let is_worse = |item: &&AttentionItem| item.urgency == Urgency::MayBeDamaged;
+        let first = attention.items.iter().take_while(is_worse).count();
+        attention.items.insert(first, item);
     }
 }
 

@@ -30,6 +30,7 @@ mod why;
 
 pub(crate) use sign_in::{ProviderLink, sign_in_page, signed_in_page};
 
+use crate::audit_end::RecordedEnd;
 use axum::Router;
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::middleware::map_response;
@@ -51,13 +52,18 @@ const MAX_STREAMS: usize = 1_024;
 struct Console {
     engine: Engine,
     secrets: Option<SecretStore>,
+    audit_end: Option<RecordedEnd>,
     summary: Arc<summary::SummaryCache>,
     streams: Arc<Semaphore>,
 }
 
-pub(crate) fn router(engine: Engine, secrets: Option<SecretStore>) -> Router {
+pub(crate) fn router(
+    engine: Engine,
+    secrets: Option<SecretStore>,
+    audit_end: Option<RecordedEnd>,
+) -> Router {
     let (summary, streams) = (Arc::default(), Arc::new(Semaphore::new(MAX_STREAMS)));
-    let console = Console { engine, secrets, summary, streams };
+    let console = Console { engine, secrets, audit_end, summary, streams };
     Router::new()
         .route("/", get(fleet::show))
         .route("/machines", get(|| async { Redirect::temporary("/") }))

@@ -129,7 +129,7 @@ async fn run_server(
     let services = Call {
         access: access.clone(),
         audit: audit.clone(),
-        audit_end,
+        audit_end: audit_end.clone(),
         audit_streams,
         artifacts,
         agents: Agents::new(engine.clone(), secrets.clone()),
@@ -147,7 +147,7 @@ async fn run_server(
             .await?,
         listeners.serve_agents(&config, services.agents.clone()).await?,
     ];
-    let console = console::router(engine.clone(), Some(services.secrets.clone()));
+    let console = console::router(engine.clone(), Some(services.secrets.clone()), Some(audit_end));
     let grpc = grpc::routes(GrpcServices::new(services), engine.clone())
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;

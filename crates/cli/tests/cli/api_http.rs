@@ -28,7 +28,12 @@ pub fn http_with(
 
 /// Sends a raw request with these headers. Returns the status line with the headers, and the body.
 pub fn http_as(env: &TestServer, request: &str, headers: &[&str], body: &[u8]) -> (String, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", env.server.setup.port)).unwrap();
+    http_to(env.server.setup.port, request, headers, body)
+}
+
+/// The same to any port.
+pub fn http_to(port: u16, request: &str, headers: &[&str], body: &[u8]) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let (headers, length) = (headers.join("\r\n"), body.len());
     let head = format!(
         "{request} HTTP/1.1\r\n{headers}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"

@@ -1,6 +1,7 @@
 //! An audit log that was cut while no server ran.
 
-use crate::fleet::{DatabaseKind, Server, Setup, TEST_TIMEOUT, new_database, postgres};
+use crate::api_http::http_to;
+use crate::fleet::{DatabaseKind, Server, Setup, TEST_TIMEOUT, TEST_TOKEN, new_database, postgres};
 use crate::unreadable::{expect, run_sql};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -42,13 +43,24 @@ fn alarm(server: &Server, words: &[&str]) {
     expect(&server.url(), "audit verify", 1, &words);
     expect(&server.url(), "audit status", 1, &words);
     expect(&server.url(), "why", 1, &["audit-log", "was cut", "farrier audit verify"]);
+    let page = first_page(server);
+    assert!(page.contains("audit-log") && page.contains("farrier audit verify"), "{page}");
+    assert!(!page.contains("Nothing needs you"), "{page}");
     let log = server.log();
     assert!(log.contains("ERROR") && log.contains("the audit log was cut"), "{log}");
+}
+
+/// The first page of the console.
+fn first_page(server: &Server) -> String {
+    let token = format!("Authorization: Bearer {TEST_TOKEN}");
+    http_to(server.setup.port, "GET /", &["Host: 127.0.0.1", &token], &[]).1
 }
 
 fn quiet(server: &Server) {
     expect(&server.url(), "audit verify", 0, &[INTACT]);
     expect(&server.url(), "why", 0, &["nothing needs a person"]);
+    let page = first_page(server);
+    assert!(page.contains("Nothing needs you") && !page.contains("audit-log"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,7 +69,7 @@ pub(super) async fn show(
         }
     }
     let attention = match first && text.is_empty() {
-        true => Some(engine.attention(MAX_TROUBLE, console.secrets.as_ref()).await?),
+        true => Some(console.attention().await?),
         false => None,
     };
     let body = html! {
@@ -86,6 +86,17 @@ pub(super) async fn show(
     let live = Some(PageStream::changes("", drawn_at));
     let title = title(attention.as_ref());
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
+}
+
+impl Console {
+    async fn attention(&self) -> store::Result<Attention> {
+        let mut attention = self.engine.attention(MAX_TROUBLE, self.secrets.as_ref()).await?;
+        // Whoever may open a page may see the whole fleet.
+        if let Some(end) = &self.audit_end {
+            end.list_alarm(&mut attention);
+        }
+        Ok(attention)
+    }
 }
 
 /// The page title, which shows in the browser tab: the same count as the headline.

@@ -28,7 +28,7 @@ async fn start_console() -> TestConsole {
         Engine::start_up(store, providers, Settings::default(), clock::system(), random::system())
             .await
             .unwrap();
-    TestConsole { router: router(engine.clone(), None), engine, _dir: dir }
+    TestConsole { router: router(engine.clone(), None, None), engine, _dir: dir }
 }
 
 impl TestConsole {

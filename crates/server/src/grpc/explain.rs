@@ -4,7 +4,6 @@ use super::convert::time;
 use super::page::{List, Page, scope};
 use super::status::{OrStatus, refusal_status};
 use super::{Answer, GrpcServices};
-use crate::audit_end::CutAlarm;
 use engine::AttentionItem;
 use model::access::Permission;
 use model::fault::FaultCode;
@@ -16,8 +15,6 @@ use proto::{v1, words};
 use store::HistoryQuery;
 use tonic::{Request, Response};
 
-/// The id of the audit log in ListAttention.
-const AUDIT_LOG: &str = "audit-log";
 /// The most objects in ListAttention.
 const MAX_ATTENTION: usize = 100;
 
@@ -57,18 +54,14 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         request: Request<v1::ListAttentionRequest>,
     ) -> Answer<v1::ListAttentionResponse> {
         let call = self.call(&request).await?;
-        let attention =
+        let mut attention =
             call.engine.attention(MAX_ATTENTION, Some(&call.secrets)).await.or_status()?;
-        let more = attention.more || !attention.rest.is_empty();
-        let mut items: Vec<v1::AttentionItem> =
-            attention.items.into_iter().map(attention_item).collect();
         // A caller with rights for a part of the fleet sees its objects and no others.
-        let whole_fleet = call.caller().grants().everywhere.contains(Permission::View);
-        if let Some(alarm) = call.audit_end.alarm().filter(|_| whole_fleet) {
-            let worse = v1::AttentionUrgency::MayBeDamaged;
-            let first = items.iter().take_while(|item| item.urgency() == worse).count();
-            items.insert(first, cut_audit_log(alarm));
+        if call.caller().grants().everywhere.contains(Permission::View) {
+            call.audit_end.list_alarm(&mut attention);
         }
+        let more = attention.more || !attention.rest.is_empty();
+        let items = attention.items.into_iter().map(attention_item).collect();
         Ok(Response::new(v1::ListAttentionResponse { items, more }))
     }
 
@@ -133,19 +126,6 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             class: words::value::<v1::FaultClass>(code.class().as_str()),
             markdown: code.page().into(),
         }))
-    }
-}
-
-fn cut_audit_log(alarm: CutAlarm) -> v1::AttentionItem {
-    v1::AttentionItem {
-        id: AUDIT_LOG.into(),
-        kind: v1::ObjectKind::AuditLog as i32,
-        urgency: v1::AttentionUrgency::Stopped as i32,
-        headline: "the audit log was cut".into(),
-        failed: alarm.problem,
-        since: Some(time(alarm.since)),
-        next_command: "farrier audit verify".into(),
-        ..Default::default()
     }
 }
 
