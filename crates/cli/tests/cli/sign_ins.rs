@@ -79,8 +79,10 @@ fn sign_out(env: &TestServer) {
     let port = env.server.setup.port;
     let origin = format!("Origin: http://127.0.0.1:{port}");
     let host = format!("Host: 127.0.0.1:{port}");
-    for _ in 0..2 {
-        http_as(env, "POST /sign-out", &[&host, &origin, &cookie], &[]);
+    let form = "Content-Type: application/x-www-form-urlencoded";
+    for status in ["303", "401"] {
+        let (head, _) = http_as(env, "POST /sign-out", &[&host, &origin, form, &cookie], &[]);
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
     }
     let outs = || logged(env).into_iter().filter(|entry| entry["call"] == "console/SignOut");
     let out = outs().next().expect("the sign-out is in the log");
