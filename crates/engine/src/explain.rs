@@ -12,6 +12,7 @@ pub(crate) use contacts::{peer_contacts, usual_durations};
 pub(crate) use worked_on::operation_down;
 
 use crate::Engine;
+use crate::access::Caller;
 use crate::admission::find_deletion;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
@@ -26,7 +27,6 @@ use model::refusal::{Reason, Refusal, RefusedRequest};
 use model::run::Run;
 use model::site::explain_site;
 use model::target::TargetId;
-use model::time::Timestamp;
 use model::why::{
     Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_held_machine,
     explain_machine, explain_run, explain_set_aside, explain_unreadable, operation_words,
@@ -82,13 +82,15 @@ impl ObjectTrace {
         Ok(Self { latest, refused: tx.refused_request(id).await? })
     }
 
-    fn tell(&self, about: &str, now: Timestamp, explained: &mut Explanation) {
+    fn tell(self, about: &str, engine: &Engine, explained: &mut Explanation) {
+        let now = engine.now();
         // An operation that is explained already, or is the object itself, is not repeated.
         let latest = self.latest.as_ref().filter(|run| run.spec.id.as_str() != about);
         if let Some(run) = latest {
             explained.last_operation = operation_words(run, now);
         }
-        explained.refused = refused_words(self.refused.as_ref(), now);
+        let refused = self.refused.map(|refused| engine.caller().readable(refused));
+        explained.refused = refused_words(refused.as_ref(), now);
     }
 }
 
@@ -234,10 +236,10 @@ impl Engine {
         query: HistoryQuery,
         limit: i64,
     ) -> Result<Vec<Event>> {
-        let input = (id.to_string(), query, limit);
-        let events = self
-            .store()
-            .scan(input, |(id, query, limit), tx| Box::pin(history(tx, id, query, *limit)));
+        let input = (id.to_string(), query, (limit, self.caller().clone()));
+        let events = self.store().scan(input, |(id, query, (limit, caller)), tx| {
+            Box::pin(history(tx, id, query, (*limit, caller)))
+        });
         let (events, known) = events.await?;
         if !known {
             let (what, list) = match NodeId::parse(id) {
@@ -287,7 +289,7 @@ impl Engine {
             let ExplainedDevice { mut explanation, run, claimed_by } = device;
             let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
             Box::pin(self.drop_refused((id, offer), [], &mut explanation)).await;
-            trace.tell(id, self.now(), &mut explanation);
+            trace.tell(id, self, &mut explanation);
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
         }
@@ -296,7 +298,7 @@ impl Engine {
         }
         if let Ok(site) = SiteId::parse(id) {
             let mut explanation = explain_site(&self.sites().get(&site).await?);
-            self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
+            self.read_trace(id, None).await?.tell(id, self, &mut explanation);
             return Ok(Explained { explanation, ..Explained::default() });
         }
         self.explain_machine_or_run(id, offer).await
@@ -308,7 +310,7 @@ impl Engine {
         let latest = trace.latest.as_ref();
         Box::pin(self.drop_refused((id, offer), [latest], &mut explained.explanation)).await;
         explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
-        trace.tell(id, self.now(), &mut explained.explanation);
+        trace.tell(id, self, &mut explained.explanation);
         Ok(explained)
     }
 
@@ -319,7 +321,7 @@ impl Engine {
         }
         self.drop_incapable(machine.as_ref(), &mut explanation);
         Box::pin(self.drop_refused((id, offer), [run.as_ref()], &mut explanation)).await;
-        self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
+        self.read_trace(id, None).await?.tell(id, self, &mut explanation);
         if let Some(run) = &run {
             explanation.last_operation = operation_words(run, self.now());
         }
@@ -351,7 +353,7 @@ impl Engine {
         self.drop_incapable(machine.as_ref(), &mut reported);
         let runs = [run.as_ref(), failed_change.as_ref()];
         Box::pin(self.drop_refused((id, offer), runs, &mut reported)).await;
-        trace.tell(id, self.now(), &mut reported);
+        trace.tell(id, self, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
@@ -456,13 +458,13 @@ async fn history(
     tx: &mut Tx,
     id: &str,
     query: &HistoryQuery,
-    limit: i64,
+    (limit, caller): (i64, &Caller),
 ) -> Result<(Vec<Event>, bool)> {
     let mut events = tx.filtered_history(id, query, limit).await?;
     let known = !events.is_empty() || query.after.is_some() || tx.last_version(id).await? > 0;
     // The last refused request changed nothing, so it has no event: it is read beside them.
     let refused = tx.refused_request(id).await?.filter(|_| known);
-    let refused = refused.map(|refused| refused_event(id, refused));
+    let refused = refused.map(|refused| refused_event(id, caller.readable(refused)));
     let refused = refused.filter(|event| query.filter.matches_values(event));
     let is_last_page = (events.len() as i64) < limit;
     match refused {

@@ -64,6 +64,14 @@ pub struct RefusedRequest {
     pub message: String,
 }
 
+impl RefusedRequest {
+    /// The same for a reader who sees a part of the fleet: the message may name any object.
+    #[must_use]
+    pub fn without_message(self) -> Self {
+        Self { message: "its message may name objects that you may not see".into(), ..self }
+    }
+}
+
 impl Refusal {
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self {

@@ -136,3 +136,50 @@ async fn held_by_a_rack(url: &str, admin: &mut Clients, ada: &impl Fn(&str) -> (
     assert_eq!(code, 2, "{said}");
     admin.sim.delete_faults(v1::DeleteFaultsRequest::default()).await.unwrap();
 }
+
+/// The refusal of another person's request may name any object; that of one's own is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limited_caller_reads_the_refusals_of_its_own_requests_only() {
+    on_both("zero", refusals).await;
+}
+
+async fn refusals(env: &TestServer, mut admin: Clients) {
+    let url = env.server.url();
+    for (id, team) in [("own-1", "ml"), ("other-1", "web")] {
+        admin.in_maintenance(id).await;
+        expect(&url, &format!("machine update {id} --label team={team}"), 0, &[]);
+    }
+    let (_, secret) = token(env, "ada", &[]).await;
+    expect(&url, &format!("role bind operator user:ada --selector {ML}"), 0, &[]);
+    let ada = |line: &str| {
+        let words = ["--server", &url].into_iter().chain(line.split(' '));
+        let variables = [("FARRIER_TOKEN", secret.as_str()), ("FARRIER_CONTEXTS", NO_CONTEXTS)];
+        let (_, out, err) = farrier(&words.collect::<Vec<_>>(), &variables);
+        out + &err
+    };
+    expect(&url, "approval policy set --permission destroy", 0, &[]);
+    for id in ["other-1", "own-1"] {
+        let again = format!("reimage {id} --image rhel-9 --request-id of-both");
+        expect(&url, &again, 2, &["needs the approval"]);
+    }
+    until(&url, "why own-1", "it was REIMAGE on other-1");
+    for line in ["why own-1", "why own-1 -o json", "history own-1", "history own-1 --sort ts:desc"]
+    {
+        let said = ada(line);
+        assert!(
+            said.contains("objects that you may not see (APPROVAL_REQUIRED)"),
+            "{line}: {said}"
+        );
+        assert!(said.contains("REIMAGE"), "{line}: {said}");
+        assert!(!said.contains("other-1"), "{line}: {said}");
+    }
+    // A message that she was told herself.
+    let told = "needs the approval of a second person";
+    let said = ada("reimage own-1 --image rhel-9");
+    assert!(said.contains(told), "{said}");
+    until(&url, "why own-1", "REIMAGE of ada");
+    for line in ["why own-1", "history own-1"] {
+        let said = ada(line);
+        assert!(said.contains(told), "{line}: {said}");
+    }
+}

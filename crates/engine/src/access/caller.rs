@@ -3,7 +3,7 @@
 use model::access::{AuthMethod, Grants, Permission, PermissionSet, Principal, check_permission};
 use model::machine::Labels;
 use model::order::Selection;
-use model::refusal::{Reason, Refusal};
+use model::refusal::{Reason, Refusal, RefusedRequest};
 use model::time::Timestamp;
 use std::sync::Arc;
 
@@ -71,6 +71,13 @@ impl Caller {
     pub(crate) fn sees_a_part(&self) -> bool {
         let Grants { everywhere, limited } = self.grants();
         !limited.is_empty() && !everywhere.contains(Permission::View)
+    }
+
+    /// A refused request on an object that the caller may see. A caller who sees a part of the
+    /// fleet has got the messages of its own requests, and reads no others.
+    pub(crate) fn readable(&self, refused: RefusedRequest) -> RefusedRequest {
+        let own = refused.by == self.principal().user;
+        if own || !self.sees_a_part() { refused } else { refused.without_message() }
     }
 
     /// The part of a selection that the caller may see.
