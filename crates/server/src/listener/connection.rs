@@ -47,6 +47,8 @@ struct OpenConnection<S> {
     stream: S,
     peer: PeerAddress,
     certificates: Option<PeerCertificates>,
+    /// The changes of the certificates since before the handshake.
+    updates: Option<TlsUpdates>,
     activity: Arc<Activity>,
 }
 
@@ -69,15 +71,18 @@ pub(super) async fn serve(
             let peer = PeerAddress(peer);
             match &context.tls {
                 None => {
-                    let open = OpenConnection { stream, peer, certificates: None, activity };
+                    let (certificates, updates) = (None, None);
+                    let open = OpenConnection { stream, peer, certificates, updates, activity };
                     context.run(open, stopped).await
                 }
                 Some(tls) if first[0] == TLS_HANDSHAKE => {
+                    let updates = Some(tls.updates());
                     let accepted = context.agree_on_tls(tls, stream).await;
                     match accepted {
                         Err(reason) => Err(reason),
                         Ok((stream, certificates)) => {
-                            let open = OpenConnection { stream, peer, certificates, activity };
+                            let open =
+                                OpenConnection { stream, peer, certificates, updates, activity };
                             context.run(open, stopped).await
                         }
                     }
@@ -147,7 +152,7 @@ impl ConnectionContext {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let OpenConnection { stream, peer, certificates, activity } = open;
+        let OpenConnection { stream, peer, certificates, mut updates, activity } = open;
         activity.ready();
         let (limits, router) = (&self.limits, &self.router);
         let service = service_fn(|request: Request<Incoming>| {
@@ -164,22 +169,13 @@ impl ConnectionContext {
             .max_concurrent_streams(limits.streams);
         let io = TokioIo::new(ObservedStream::new(stream, Arc::clone(&activity)));
         let mut connection = pin!(builder.serve_connection(io, service));
-        let mut updates = self.tls.as_ref().map(ServerTls::updates);
         let mut closing: Option<EndReason> = None;
         let mut stopping = false;
         let mut look_at = Instant::now();
         loop {
             tokio::select! {
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        tracing::trace!(listener = self.name.as_str(), %error, "connection broke");
-                    }
-                    return closing.map_or(Ok(()), Err);
-                }
-                () = stopped.wait(), if !stopping => {
-                    stopping = true;
-                    connection.as_mut().graceful_shutdown();
-                }
+                // A certificate that was withdrawn meanwhile makes no request.
+                biased;
                 () = changed(updates.as_mut()) => {
                     if let (Some(tls), Some(shown)) = (&self.tls, &certificates)
                         && !tls.accepts(shown.chain())
@@ -197,6 +193,16 @@ impl ConnectionContext {
                     }
                     (Err(reason), _) => return Err(reason),
                 },
+                () = stopped.wait(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::trace!(listener = self.name.as_str(), %error, "connection broke");
+                    }
+                    return closing.map_or(Ok(()), Err);
+                }
             }
         }
     }

@@ -134,6 +134,45 @@ async fn a_request_knows_the_address_and_the_certificate_of_its_peer() {
     }
 }
 
+/// The client holds its last words back until its authority is no longer believed.
+#[tokio::test]
+async fn a_certificate_that_is_withdrawn_during_the_handshake_is_refused() {
+    let (pki, dir) = (Pki::new(), tempfile::tempdir().unwrap());
+    let files = pki.files(dir.path());
+    let tls = ServerTls::open("tls", files.clone()).unwrap();
+    let mut updates = tls.updates();
+    let (address, _stop) = serve(Some(tls)).await;
+    let identity = pki.issue(ExtendedKeyUsagePurpose::ClientAuth);
+    let (near, mut far) = tokio::io::duplex(64 * 1024);
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connecting = pki.client(Some(identity)).connect(name, near);
+    let connecting = tokio::spawn(connecting.into_fallible());
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut bytes = vec![0; 64 * 1024];
+    let hello = far.read(&mut bytes).await.unwrap();
+    stream.write_all(&bytes[..hello]).await.unwrap();
+    let mut answer = vec![0; 64 * 1024];
+    let held = loop {
+        tokio::select! {
+            held = far.read(&mut bytes) => break held.unwrap(),
+            read = stream.read(&mut answer) => {
+                far.write_all(&answer[..read.unwrap()]).await.unwrap();
+            }
+        }
+    };
+    std::fs::write(&files.client_ca, Pki::new().authority.pem()).unwrap();
+    updates.changed().await.unwrap();
+    stream.write_all(&bytes[..held]).await.unwrap();
+    let relay = async move { tokio::io::copy_bidirectional(&mut far, &mut stream).await };
+    tokio::spawn(relay);
+    let mut client = connecting.await.unwrap().ok().unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    // Cut off without a word.
+    let _ = client.read_to_end(&mut said).await;
+    assert_eq!(String::from_utf8_lossy(&said), "");
+}
+
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named() {
     let (pki, dir) = (Pki::new(), tempfile::tempdir().unwrap());
