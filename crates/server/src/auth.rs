@@ -26,7 +26,7 @@ pub(crate) use sign_in::{
 use crate::config::CALLBACK;
 use crate::grpc::INITIATOR;
 use crate::grpc::status::refusal_status;
-use crate::listener::PeerCertificates;
+use crate::listener::{PeerCertificates, RequestSender};
 use crate::oidc::OidcProvider;
 use crate::rate_limit::peer_address;
 use axum::Router;
@@ -113,6 +113,9 @@ async fn authenticate(
             return refuse(&request, resource, refusal);
         }
     };
+    if let Some(sender) = request.extensions().get::<RequestSender>() {
+        sender.is_known();
+    }
     // A name from a certificate or an identity provider may have other characters than ASCII.
     if let Ok(name) = HeaderValue::from_bytes(caller.principal().user.as_bytes()) {
         request.headers_mut().insert(INITIATOR, name);

@@ -14,6 +14,7 @@ mod table;
 mod tests;
 pub(crate) mod tls;
 
+pub(crate) use activity::RequestSender;
 pub use peer::{PeerAddress, PeerCertificates};
 pub(crate) use tls::read_certificate;
 
@@ -63,7 +64,7 @@ impl ListenerName {
 /// The reason why a connection was refused, or ended before its peer closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// The listener has as many connections as it may, and all of them are in use.
+    /// The listener has as many connections as it may, and known senders use all of them.
     ListenerFull,
     /// The same for the connections of one peer.
     PeerFull,

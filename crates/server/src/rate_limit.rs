@@ -6,7 +6,7 @@
 //! attacker does not lock out the enrolled agents behind the same address, and a fleet behind one
 //! address is not limited as long as it proves who it is.
 
-use crate::listener::PeerAddress;
+use crate::listener::{PeerAddress, RequestSender};
 use crate::netboot::session;
 use crate::summed_log::{DeniedRequest, SummedLog};
 use axum::Json;
@@ -169,8 +169,14 @@ pub(crate) async fn limit_logins(
     let session = Some(session(request.headers())).filter(|one| !one.is_empty()).map(session_key);
     match limits.charge(peer, session) {
         Ok(charge) => {
+            let sender = request.extensions().get::<RequestSender>().cloned();
+            let is_known =
+                |known: bool| sender.iter().filter(|_| known).for_each(RequestSender::is_known);
+            is_known(matches!(charge, Charge::Session(_)));
             let response = next.run(request).await;
             let status = response.status();
+            // The answer may be a large file.
+            is_known(status.is_success());
             limits.settle(peer, session, charge, status);
             if is_denied(status) {
                 limits.log.count(DeniedRequest::Identity);

@@ -28,6 +28,15 @@ fn request_without_body() -> Vec<u8> {
     .into_bytes()
 }
 
+/// A request of a stranger whose body never comes.
+fn sign_in_without_body(port: u16) -> Vec<u8> {
+    format!(
+        "POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\n"
+    )
+    .into_bytes()
+}
+
 /// Connects from an address of loopback, of which there are many.
 async fn connect_from(source: &str, port: u16) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
@@ -188,6 +197,10 @@ async fn idle_and_half_open_connections_keep_nobody_out() {
     let mut held = hold("127.0.0.1", port, b"", 150).await;
     held.extend(hold("127.0.0.2", port, HALF_A_HEAD, 150).await);
     held.extend(hold("127.0.0.3", port, &PREFACE[..10], 100).await);
+    // Requests that need no caller, and whose body never comes.
+    for source in ["127.0.0.4", "127.0.0.5", "127.0.0.6"] {
+        held.extend(hold(source, port, &sign_in_without_body(port), 100).await);
+    }
     // Watches of another client, each on its own connection.
     let mut watches = Vec::new();
     for id in &ids {

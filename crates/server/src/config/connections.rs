@@ -14,7 +14,7 @@ const MAX_SECONDS: u32 = 24 * 3_600;
 #[serde(deny_unknown_fields, default)]
 pub struct Connections {
     /// How many connections `listen` keeps open. When all are in use, new ones are refused; one
-    /// without a request makes room.
+    /// without a request of a known sender makes room.
     pub max_api: usize,
     /// The same for `nodes.listen`; an agent needs two.
     pub max_agents: usize,

@@ -9,7 +9,8 @@ use axum::body::{Body, Bytes};
 use hyper::body::{Frame, SizeHint};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,6 +22,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #[derive(Debug)]
 struct ActivityState {
     in_flight: usize,
+    /// Those of `in_flight` whose sender is known.
+    of_known: usize,
     has_requested: bool,
     is_http2: bool,
     /// The time when the peer last became quiet: at the start, or at the end of its last request.
@@ -38,6 +41,7 @@ impl Activity {
     pub fn new() -> Self {
         Self(Mutex::new(ActivityState {
             in_flight: 0,
+            of_known: 0,
             has_requested: false,
             is_http2: false,
             quiet_since: Instant::now(),
@@ -46,10 +50,11 @@ impl Activity {
         }))
     }
 
-    /// The order in which connections without a request are closed, or None for one that has one.
+    /// The order in which connections are closed for others, or None for one with the request of a
+    /// known sender. Any stranger can begin a request and never end it.
     pub fn quiet(&self) -> Option<(bool, Instant)> {
         let state = self.state();
-        (state.in_flight == 0).then_some((state.has_requested, state.quiet_since))
+        (state.of_known == 0).then_some((state.has_requested, state.quiet_since))
     }
 
     /// The limits for requests begin now: TLS is agreed on.
@@ -61,7 +66,8 @@ impl Activity {
         let mut state = self.state();
         state.in_flight += 1;
         state.has_requested = true;
-        RequestInFlight(Arc::clone(self))
+        let known = AtomicBool::new(false);
+        RequestInFlight(Arc::new(InFlight { activity: Arc::clone(self), known }))
     }
 
     /// The limit that has passed, or when to look again.
@@ -108,14 +114,42 @@ impl Activity {
     }
 }
 
+#[derive(Debug)]
+struct InFlight {
+    activity: Arc<Activity>,
+    known: AtomicBool,
+}
+
 /// A request, until the last byte of its answer has been handed over.
 #[derive(Debug)]
-pub(super) struct RequestInFlight(Arc<Activity>);
+pub(super) struct RequestInFlight(Arc<InFlight>);
 
-impl Drop for RequestInFlight {
+impl RequestInFlight {
+    pub fn sender(&self) -> RequestSender {
+        RequestSender(Arc::downgrade(&self.0))
+    }
+}
+
+/// The sender of a request, an extension of it.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestSender(Weak<InFlight>);
+
+impl RequestSender {
+    /// The sender has proved who it is: its connection is kept until the request ends.
+    pub fn is_known(&self) {
+        let Some(request) = self.0.upgrade() else { return };
+        let mut state = request.activity.state();
+        if !request.known.swap(true, Ordering::Relaxed) {
+            state.of_known += 1;
+        }
+    }
+}
+
+impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.activity.state();
         state.in_flight -= 1;
+        state.of_known -= usize::from(*self.known.get_mut());
         if state.in_flight == 0 {
             (state.quiet_since, state.first_byte) = (Instant::now(), None);
         }

@@ -239,10 +239,11 @@ fn prepare(
 
 async fn answer(
     router: Router,
-    request: Request<Body>,
+    mut request: Request<Body>,
     activity: Arc<Activity>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let in_flight = activity.begin_request();
+    request.extensions_mut().insert(in_flight.sender());
     let response = router.oneshot(request).await?;
     Ok(response.map(|body| AnswerBody::new(body, in_flight)))
 }

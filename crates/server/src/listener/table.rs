@@ -1,8 +1,8 @@
 //! The open connections of a listener, by peer.
 //!
-//! A connection that waits for its peer is closed when a new one needs its place, first those that
-//! have never sent a request. So peers that open many connections and send nothing keep no other
-//! peer out. Only a listener whose connections are all in use refuses new ones.
+//! A connection without a request of a known sender is closed when a new one needs its place, first
+//! those that have never sent a request. So peers that open many connections and prove nothing keep
+//! no other peer out. Only a listener whose connections are all in use refuses new ones.
 
 use super::activity::Activity;
 use super::limits::ListenerLimits;
@@ -170,7 +170,7 @@ impl OpenConnections {
         Some(removed)
     }
 
-    /// The connection without a request that has been quiet for longest.
+    /// The connection without a request of a known sender that has been quiet for longest.
     fn quietest(&self, of: impl Fn(PeerKey) -> bool) -> Option<u64> {
         let candidates = self.by_id.iter().filter(|(_, one)| of(one.peer));
         let quiet = candidates.filter_map(|(id, one)| Some((one.activity.quiet()?, *id)));
@@ -239,16 +239,45 @@ mod tests {
         let (first, _) = near.connect(&table).unwrap();
         let (second, activity) = near.connect(&table).unwrap();
         let busy = activity.begin_request();
+        busy.sender().is_known();
         let (third, _) = near.connect(&table).unwrap();
         let open = [&first, &second, &third].map(|slot| is_open(&table, slot));
         assert_eq!(open, [false, true, true]);
 
-        let _busy = table.open().by_id[&third.id()].activity.clone().begin_request();
+        let third_busy = table.open().by_id[&third.id()].activity.clone().begin_request();
+        third_busy.sender().is_known();
         assert_eq!(near.connect(&table).err(), Some(EndReason::PeerFull));
         let (_fourth, _) = far.connect(&table).unwrap();
         drop(busy);
         near.connect(&table).unwrap();
         assert!(!is_open(&table, &second), "it is quiet now");
+    }
+
+    /// Anyone can begin a request, and wait with the rest of it.
+    #[tokio::test]
+    async fn a_request_of_a_stranger_makes_room_until_its_sender_is_known() {
+        let table = table(4, 2);
+        let peer = Peer::new("10.0.0.1");
+        let (first, activity) = peer.connect(&table).unwrap();
+        let stranger = activity.begin_request();
+        let (second, activity) = peer.connect(&table).unwrap();
+        let (known, beside) = (activity.begin_request(), activity.begin_request());
+        known.sender().is_known();
+        // Saying it twice counts once.
+        known.sender().is_known();
+        drop(beside);
+        let (third, _) = peer.connect(&table).unwrap();
+        let open = [&first, &second, &third].map(|slot| is_open(&table, slot));
+        assert_eq!(open, [false, true, true]);
+        let gone = stranger.sender();
+        drop((stranger, known));
+        gone.is_known();
+        drop(third);
+        let (_fourth, activity) = peer.connect(&table).unwrap();
+        let fourth = activity.begin_request();
+        fourth.sender().is_known();
+        peer.connect(&table).unwrap();
+        assert!(!is_open(&table, &second), "its known request has ended");
     }
 
     #[tokio::test]
