@@ -299,6 +299,8 @@ impl AuditLog {
     /// Checks the whole chain, and that it contains a checkpoint which was kept elsewhere.
     pub async fn check(&self, checkpoint: Option<AuditSeal>) -> Result<AuditCheck> {
         let mut check = AuditCheck::default();
+        // The recorded end may have been cut together with the entries since.
+        let highest = self.pending.highest.load(Ordering::Acquire);
         let mut after = 0;
         let mut found = None;
         loop {
@@ -316,7 +318,8 @@ impl AuditLog {
                 break;
             }
         }
-        let (recorded, unsealed) = self.end().await?;
+        let (mut recorded, unsealed) = self.end().await?;
+        recorded.position = recorded.position.max(highest);
         // Entries may have been sealed since the last page.
         if recorded.position <= after || self.chain_ends_at(after).await? {
             check.finish(Some(&recorded));
@@ -452,6 +455,19 @@ mod tests {
             let entry = AuditEntry::of(None, "call", Timestamp::from_micros(7));
             log.count_refusal(entry, "UNAUTHENTICATED");
         }
+    }
+
+    /// The chain and its recorded end were cut together while this process ran.
+    #[tokio::test]
+    async fn a_check_misses_what_this_process_has_known() {
+        let store = Store::open(&store::Options::Memory).await.unwrap();
+        let log = AuditLog::new(store, crate::clock::system(), &"key".to_string().into());
+        let entry = AuditEntry::of(None, "call", Timestamp::from_micros(7));
+        log.record(&log.draft(entry)).await.unwrap();
+        log.seal_all().await.unwrap();
+        assert_eq!(log.check(None).await.unwrap().problems, Vec::<String>::new());
+        log.require_position(3);
+        assert_eq!(log.check(None).await.unwrap().problems, ["entries 2 to 3 are missing"]);
     }
 
     #[test]
