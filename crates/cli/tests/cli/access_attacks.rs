@@ -11,9 +11,11 @@ use proto::v1::hardware_service_client::HardwareServiceClient;
 use proto::v1::site_service_client::SiteServiceClient;
 use std::time::Instant;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 
 /// SQL belongs to the store crate, even for a test that attacks the database.
 const UNREADABLE: &str = include_str!("../../../store/tests/damage_access.sql");
@@ -150,6 +152,24 @@ async fn a_health_stream_needs_a_caller_and_a_check_does_not() {
     let mut known = HealthClient::new(channel(&env.server.url()).await);
     let mut watch = known.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert!(watch.message().await.unwrap().is_some());
+}
+
+/// A token without a role is one of a caller too, and a stream must not outlive its token.
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_needs_view_and_ends_with_its_token() {
+    let (env, _) = TestServer::open("zero").await;
+    let url = env.server.url();
+    let (_, secret) = token(&env, "eve", &[]).await;
+    let mut reflection = ServerReflectionClient::new(channel_with(&url, &secret).await);
+    let refused = reflection.server_reflection_info(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+    let (id, secret) = token(&env, "ada", &["viewer"]).await;
+    let mut reflection = ServerReflectionClient::new(channel_with(&url, &secret).await);
+    let open = reflection.server_reflection_info(tokio_stream::pending()).await.unwrap();
+    expect(&url, &format!("token revoke {id}"), 0, &[]);
+    let mut open = open.into_inner();
+    let ended = timeout(TEST_TIMEOUT, open.message()).await.expect("it stays open");
+    assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated);
 }
 
 /// Names in histories are those of users, and a second binding would survive the first one's end.

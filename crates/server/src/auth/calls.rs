@@ -109,8 +109,8 @@ const OTHER: [(&str, Needs); 4] = [
     ("grpc.health.v1.Health/Check", Needs::Nothing),
     // Its streams stay open: without a caller they could take the place of other clients.
     ("grpc.health.v1.Health/Watch", VIEW),
-    ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Needs::Caller),
-    ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Needs::Caller),
+    ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", VIEW),
+    ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", VIEW),
 ];
 
 type Rows = &'static [(&'static str, Needs)];
