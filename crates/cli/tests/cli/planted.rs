@@ -18,7 +18,8 @@ const PASSPHRASE: &str = "Pl4ntedPassphrase0fTheKey";
 const MAAS_SECRET: &str = "Pl4ntedKeyOfMaas";
 const TOKEN: &str = "Pl4ntedTokenOfTheCluster";
 const PRIVATE_KEY: &str = "Pl4ntedPrivateKeyMaterial";
-const SECRETS: [&str; 5] = [PASSWORD, PASSPHRASE, MAAS_SECRET, TOKEN, PRIVATE_KEY];
+const ACCESS: &str = "Pl4ntedCodeOfASignInLink";
+const SECRETS: [&str; 6] = [PASSWORD, PASSPHRASE, MAAS_SECRET, TOKEN, PRIVATE_KEY, ACCESS];
 /// Everything is logged, and probes are frequent.
 const CONFIG: &str = "[probes]\ninterval_ms = 200";
 
@@ -56,6 +57,26 @@ impl Operator<'_> {
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{path}");
         answer
+    }
+
+    /// Shows a secret as a browser does, at this server's name and at another one.
+    fn knock(&self) {
+        let address = self.url.trim_start_matches("http://");
+        let here = format!("Host: {address}");
+        for (path, lines) in [
+            (format!("/sign-in?code={ACCESS}"), here.clone()),
+            (format!("/sign-in?code={ACCESS}"), "Host: other.example".into()),
+            (format!("/sign-in?code={ACCESS}"), format!("{here}\r\nOrigin: http://other.example")),
+            ("/".into(), format!("{here}\r\nAuthorization: Bearer {ACCESS}")),
+            ("/".into(), format!("{here}\r\nCookie: farrier_session={ACCESS}")),
+        ] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\n{lines}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 4"), "{lines}: {answer}");
+        }
     }
 }
 
@@ -151,6 +172,7 @@ fn plant(person: &Operator, sink: &Sink) {
     ] {
         person.run(&line);
     }
+    person.knock();
 }
 
 fn search(server: &Server, person: &Operator) {
