@@ -4,6 +4,7 @@
 //! the commit, coalesced, in their own transaction with asynchronous commit.
 
 mod error;
+mod hosts;
 mod lookups;
 mod notify;
 mod statement;
@@ -23,10 +24,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use tls::{TlsParameters, Verification};
+use tls::TlsParameters;
 use tokio::sync::mpsc;
 use tokio_postgres::Config;
-use tokio_postgres::config::Host;
 
 pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     // Ids sort by bytes, independent of the locale of the database.
@@ -132,27 +132,6 @@ pub(crate) struct PoolSize<'a> {
     pub name: &'a str,
 }
 
-/// Says at every start that the way to a database on another host is open to others.
-fn warn_if_unverified(config: &Config, verification: Verification) {
-    let distant = |host: &&Host| match host {
-        Host::Unix(_) => false,
-        Host::Tcp(name) => {
-            let address = name.parse::<std::net::IpAddr>();
-            address.map_or(name != "localhost", |address| !address.is_loopback())
-        }
-    };
-    let Some(Host::Tcp(host)) = config.get_hosts().iter().find(distant) else { return };
-    let how = match verification {
-        Verification::Disable | Verification::Prefer => "may not be encrypted",
-        Verification::Require => "is encrypted, and its certificate is not verified",
-        Verification::Authority | Verification::Full => return,
-    };
-    tracing::warn!(
-        host,
-        "the connection to PostgreSQL {how}; use sslmode=verify-full&sslrootcert=FILE"
-    );
-}
-
 pub(crate) struct Postgres {
     pool: Pool,
     notifications: mpsc::UnboundedSender<Signal>,
@@ -179,7 +158,8 @@ impl Postgres {
                 "the database URL cannot be read{why}; write postgres://user@host:5432/name"
             ))
         })?;
-        warn_if_unverified(&config, parameters.verification);
+        hosts::refuse_split_password(&config)?;
+        hosts::warn_if_unverified(&config, parameters.verification);
         config
             .ssl_mode(parameters.mode())
             .connect_timeout(DEAD_AFTER)

@@ -179,6 +179,9 @@ async fn an_unreachable_server_is_reported() {
     let url = "this is no URL".to_string();
     let message = unavailable_message(open(nowhere(url)).await);
     assert!(message.contains("postgres://user@host"), "{message}");
+    let url = "postgres://ada:half@other@127.0.0.1:1/x".to_string();
+    let message = unavailable_message(open(nowhere(url)).await);
+    assert!(message.contains("write %40") && !message.contains("other"), "{message}");
 }
 
 mod together {
