@@ -47,6 +47,9 @@ use tonic::{Response, Status};
 /// The response of a service, or its gRPC status.
 type Answer<T> = Result<Response<T>, Status>;
 
+/// The longest health check. Anyone can send one, and it is kept in memory until its end.
+const MAX_HEALTH_CHECK: usize = 4 * 1024;
+
 /// All services, with reflection and health.
 pub(crate) async fn routes(
     services: GrpcServices,
@@ -90,7 +93,7 @@ pub(crate) async fn routes(
         .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
         .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
-        .add_service(health_service)
+        .add_service(health_service.max_decoding_message_size(MAX_HEALTH_CHECK))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     if simulates {

@@ -45,6 +45,15 @@ async fn large_and_compressed_calls_are_refused() {
         let text = answer(port, path, &headers, &body);
         assert!(text.contains(status) && text.contains(words), "{headers:?}: {text}");
     }
+    // Requests that need no caller have no room for much.
+    let form = ["Content-Type: application/x-www-form-urlencoded", "Sec-Fetch-Site: same-origin"];
+    let text = answer(port, "/sign-in", &form, &b"token=x&".repeat(3 * 1024));
+    assert!(text.starts_with("http/1.1 413"), "{text}");
+    let text = answer(port, "/grpc.health.v1.Health/Check", &[grpc], &[0, 0, 0, 0x20, 0]);
+    assert!(text.contains("grpc-status: 11"), "{text}");
+    let head = format!("X-Long: {}", "x".repeat(66 * 1024));
+    let text = answer(port, path, &[grpc, &head], &[]);
+    assert!(text.starts_with("http/1.1 431"), "{text}");
     // The server goes on.
     api.register("m-1").await;
 }

@@ -8,7 +8,7 @@ use crate::oidc::OidcProvider;
 use crate::rate_limit::SignInLimit;
 use axum::Form;
 use axum::Router;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{DefaultBodyLimit, Extension, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -24,6 +24,8 @@ use tokio::sync::Semaphore;
 
 pub(crate) const PATH: &str = "/sign-in";
 pub(crate) const SIGN_OUT: &str = "/sign-out";
+/// The longest form. Anyone can send one, and it is kept in memory until its end.
+const MAX_FORM: usize = 16 * 1024;
 /// The reason of attempts that were too many, in the audit log.
 const TOO_MANY: &str = "TOO_MANY_SIGN_INS";
 
@@ -70,6 +72,7 @@ pub(crate) fn router(sign_in: SignIn) -> Router {
         .route(PATH, get(show).post(submit))
         .route(SIGN_OUT, post(sign_out))
         .merge(oidc_sign_in::routes())
+        .layer(DefaultBodyLimit::max(MAX_FORM))
         .layer(map_response(with_headers))
         .with_state(SignInState { sign_in, limit: SignInLimit::default(), exchanges })
 }

@@ -30,6 +30,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of every TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 const SPEAKS_TLS: &str = "this port speaks TLS; write https:// in place of http://\n";
+/// The longest head of an HTTP/1 request. Anyone can send one; that of HTTP/2 is shorter.
+const MAX_HEAD: usize = 64 * 1024;
 /// The most bytes that are read from a refused peer before its connection is closed: a connection
 /// with unread bytes is reset, and the peer would not see why it was refused.
 const MAX_UNREAD_BYTES: u64 = 64 * 1024;
@@ -161,6 +163,7 @@ impl ConnectionContext {
             answer(router, request, Arc::clone(&activity))
         });
         let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().max_buf_size(MAX_HEAD);
         builder
             .http2()
             .timer(TokioTimer::new())
