@@ -104,9 +104,10 @@ impl Created {
     }
 
     /// The actions of the request, for its approval; none if it creates no run.
-    fn proposal(&self) -> Option<Proposal> {
+    async fn proposal(&self, tx: &mut Tx) -> Result<Option<Proposal>> {
         let runs: Vec<&Run> = self.0.iter().map(|(run, _)| run).collect();
-        proposal::of_runs(&runs)
+        let images = images::image_lines(tx, &runs).await?;
+        Ok(proposal::of_runs(&runs, images))
     }
 
     /// Adds the result of the gate `approval` to the history of every run.
@@ -165,7 +166,8 @@ impl Engine {
                 Box::pin(async move {
                     let (value, created) = body(input, tx).await?;
                     created.check_permissions(tx, gate.caller()).await?;
-                    let note = gate.check(tx, created.proposal()).await?;
+                    let proposal = created.proposal(tx).await?;
+                    let note = gate.check(tx, proposal).await?;
                     created.record_approval(tx, &note)?;
                     Ok((value, created))
                 })

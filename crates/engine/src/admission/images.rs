@@ -1,6 +1,7 @@
 //! Checks the images of a new run, so that a missing one is refused when it is asked for and not in
 //! the middle of the run.
 
+use super::proposal::in_json;
 use super::start::StartRun;
 use model::effect::DiskContent;
 use model::fault::FaultCode;
@@ -10,6 +11,7 @@ use model::refusal::{Reason, Refusal};
 use model::run::Run;
 use model::target::TargetId;
 use providers::Target;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{Result, Store, Tx};
 
@@ -22,6 +24,18 @@ fn images_of(run: &Run) -> impl Iterator<Item = &str> {
         Some(DiskContent::Image(image)) => Some(image),
         Some(DiskContent::SiteImage(_) | DiskContent::Nothing) | None => None,
     })
+}
+
+/// The contents of the images that runs install, as lines of what is approved: an image that was
+/// deleted and added again under its name is another one.
+pub(super) async fn image_lines(tx: &mut Tx, runs: &[&Run]) -> Result<Vec<String>> {
+    let names: BTreeSet<&str> = runs.iter().flat_map(|run| images_of(run)).collect();
+    let mut lines = Vec::new();
+    for name in names {
+        let known = tx.image(name).await?;
+        lines.extend(known.map(|image| format!("image {name}: {}", in_json(&image.body))));
+    }
+    Ok(lines)
 }
 
 impl StartRun {

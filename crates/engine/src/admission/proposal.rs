@@ -10,8 +10,9 @@ use model::plan::{RunStep, RunType};
 use model::run::{Run, RunSpec};
 use serde::Serialize;
 
-/// The proposal of the runs that a request creates; none if it creates no run.
-pub(super) fn of_runs(runs: &[&Run]) -> Option<Proposal> {
+/// The proposal of the runs that a request creates; none if it creates no run. `images` are the
+/// lines about the images that they install.
+pub(super) fn of_runs(runs: &[&Run], images: Vec<String>) -> Option<Proposal> {
     let first = runs.first()?;
     let spec = &first.spec;
     let permissions =
@@ -25,7 +26,7 @@ pub(super) fn of_runs(runs: &[&Run]) -> Option<Proposal> {
         },
         targets: runs.iter().map(|run| run.spec.target.to_string()).collect(),
         permissions,
-        plan: runs.iter().flat_map(|run| run_lines(&run.spec)).collect(),
+        plan: runs.iter().flat_map(|run| run_lines(&run.spec)).chain(images).collect(),
         digest: String::new(),
         overrides: Overrides::of_params(&spec.params),
         operations: runs.iter().map(|run| run.spec.id.clone()).collect(),
@@ -91,8 +92,8 @@ pub(crate) fn step_lines(prefix: &str, step: &RunStep) -> Vec<String> {
     lines
 }
 
-/// The effect with everything that it says.
-fn in_json(value: &impl Serialize) -> String {
-    // An effect is stored in this form, so it can be written.
+/// The effect or the image with everything that it says.
+pub(super) fn in_json(value: &impl Serialize) -> String {
+    // Both are stored in this form, so they can be written.
     serde_json::to_string(value).unwrap_or_default()
 }

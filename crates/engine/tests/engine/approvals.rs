@@ -15,6 +15,7 @@ use model::effect::DesiredPower;
 use model::filter::Filter;
 use model::gate::{Gate, Overrides};
 use model::id::{ApprovalId, MachineId, PowerShelfId, RunId};
+use model::image::{Artifact, Image, ImageContent};
 use model::machine::{Labels, MachineSpec};
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::power_shelf::maintenance::PowerChangeRequest;
@@ -22,6 +23,7 @@ use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::refusal::Reason;
 use model::run::Run;
 use model::run::actions::{Action, Requester, RestartMode};
+use model::time::Timestamp;
 use secrecy::ExposeSecret;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -252,6 +254,40 @@ fn a_changed_request_or_plan_needs_another_approval() {
         assert_ne!(changed.approval.expect("an approval").id, id.to_string());
         assert_eq!(fixture.reimages().await, []);
         assert_eq!(fixture.approval(&id).await.stored, ApprovalState::Approved);
+    });
+}
+
+/// An image never changes, but another one can take its name.
+#[test]
+fn an_image_that_was_replaced_needs_another_approval() {
+    simulate(async {
+        let fixture = ApprovalFixture::new(&[Permission::Destroy]).await;
+        let images = fixture.engine.images();
+        let who = || Requester { by: "ada".into(), reason: String::new() };
+        let image = |digit: &str| Image {
+            name: "rhel-9".into(),
+            body: ImageContent::Iso {
+                file: Artifact { sha256: digit.repeat(64), size: 7, url: None },
+            },
+            created_at: Timestamp::default(),
+        };
+        images.create(image("a"), who()).await.expect("an image");
+        let ask = || reimage("ask", "rhel-9");
+        let id = fixture.waits(ask()).await;
+        let shown = fixture.approval(&id).await.plan;
+        assert!(shown.iter().any(|line| line.contains(&"a".repeat(64))), "{shown:?}");
+        fixture.approve(&fixture.bob, &id).await.expect("another person");
+        images.delete("rhel-9", who()).await.expect("deleted");
+        images.create(image("b"), who()).await.expect("another image");
+        let changed = refusal(fixture.start(&fixture.ada, ask()).await);
+        assert_eq!(changed.reason, Reason::ApprovalRequired);
+        assert!(changed.message.contains("was for something else"), "{changed}");
+        assert!(changed.message.contains("image rhel-9: "), "{changed}");
+        assert_eq!(fixture.reimages().await.len(), 0);
+        // The one that was approved is back.
+        images.delete("rhel-9", who()).await.expect("deleted");
+        images.create(image("a"), who()).await.expect("the first image");
+        fixture.start(&fixture.ada, ask()).await.expect("approved");
     });
 }
 
