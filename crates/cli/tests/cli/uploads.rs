@@ -1,10 +1,11 @@
 //! Attacks on the disk by uploads: more than the quota, into the reserve, together, and cut off.
 
 use crate::api::{field_of, refused};
-use crate::fleet::{IMAGES, Server, Setup, TEST_TIMEOUT, channel};
+use crate::fleet::{Channel, IMAGES, Server, Setup, TEST_TIMEOUT, channel, channel_with};
 use crate::stage::{farrier, finish};
-use proto::v1::UploadArtifactRequest;
+use proto::v1::access_service_client::AccessServiceClient;
 use proto::v1::image_service_client::ImageServiceClient;
+use proto::v1::{self, UploadArtifactRequest};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -21,7 +22,11 @@ struct OpenUpload {
 }
 
 async fn begin(server: &Server, size: i64) -> OpenUpload {
-    let mut images = ImageServiceClient::new(channel(&server.url()).await);
+    begin_on(channel(&server.url()).await, size).await
+}
+
+async fn begin_on(channel: Channel, size: i64) -> OpenUpload {
+    let mut images = ImageServiceClient::new(channel);
     let (sender, receiver) = mpsc::channel(1);
     let answer = tokio::spawn(async move {
         images.upload_artifact(ReceiverStream::new(receiver)).await.map(drop)
@@ -97,6 +102,24 @@ async fn an_upload_that_does_not_fit_is_refused_before_a_byte_is_kept() {
     let (code, _, message) = finish(farrier(&server.url(), &words));
     assert_eq!(code, 2, "{message}");
     assert!(message.contains("the file has 2.0 GiB, and "), "{message}");
+}
+
+/// Its space is reserved as long as it is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_ends_with_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path(), "images_quota_gib = 1");
+    let mut access = AccessServiceClient::new(channel(&server.url()).await);
+    let roles = vec!["admin".into()];
+    let request = v1::CreateTokenRequest { user: "ada".into(), roles, ..Default::default() };
+    let made = access.create_token(request).await.unwrap().into_inner();
+    let upload = begin_on(channel_with(&server.url(), &made.secret).await, GIB / 2).await;
+    until_parts(&server, 1).await;
+    let token_id = made.token.unwrap().token_id;
+    let request = v1::RevokeTokenRequest { token_id, ..Default::default() };
+    access.revoke_token(request).await.unwrap();
+    refused(upload.refused().await, Code::Unauthenticated, &["revoked"]);
+    until_parts(&server, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

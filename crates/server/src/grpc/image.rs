@@ -6,7 +6,8 @@ use super::status::{OrStatus, refusal_status};
 use super::{Answer, Call, GrpcServices};
 use crate::netboot::artifacts::{Upload, UploadError};
 use crate::netboot::dhcp::{Network, dnsmasq};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt, stream};
+use model::access::{Permission, unauthenticated};
 use model::filter::{Filter, FilterSubject};
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::refusal::{Reason, Refusal};
@@ -14,6 +15,7 @@ use model::run::actions::Requester;
 use model::time::Timestamp;
 use proto::{v1, words};
 use std::collections::BTreeSet;
+use std::task::Poll;
 use tonic::{Request, Response, Status, Streaming};
 
 const KINDS: &str = "use raw, qcow2, tar, kernel or iso";
@@ -25,9 +27,18 @@ impl v1::image_service_server::ImageService for GrpcServices {
         request: Request<Streaming<v1::UploadArtifactRequest>>,
     ) -> Answer<v1::Artifact> {
         let call = self.call_stream(&request)?;
-        let mut pieces = request.into_inner();
-        let first =
-            pieces.message().await?.ok_or_else(|| refusal_status(Refusal::missing("data")))?;
+        let revoked = call.access.clone().until_revoked(call.caller().clone(), Permission::Execute);
+        let (mut revoked, mut pieces) = (Box::pin(revoked.fuse()), request.into_inner());
+        // An upload ends with the right to it, as a stream of answers does.
+        let mut pieces = stream::poll_fn(move |context| match revoked.as_mut().poll(context) {
+            Poll::Ready(()) => {
+                let ended = unauthenticated("the token or certificate was revoked or has expired");
+                Poll::Ready(Some(Err(refusal_status(ended))))
+            }
+            Poll::Pending => pieces.poll_next_unpin(context),
+        });
+        let first = pieces.next().await.transpose()?;
+        let first = first.ok_or_else(|| refusal_status(Refusal::missing("data")))?;
         if !first.sha256.is_empty() {
             model::image::sha256("sha256", &first.sha256).or_status()?;
         }
@@ -35,7 +46,7 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let upload = call.reserve_space(size).await?;
         let expected = first.sha256.clone();
         let rest = pieces.map(|piece| piece.map(|piece| piece.data));
-        let all = futures_util::stream::iter([Ok(first.data)]).chain(rest);
+        let all = stream::iter([Ok(first.data)]).chain(rest);
         match call.artifacts.receive(upload, &expected, all).await {
             Ok(taken) => Ok(Response::new(artifact(&taken))),
             Err(UploadError::Refused(refusal)) => Err(refusal_status(refusal)),
