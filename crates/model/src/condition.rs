@@ -72,6 +72,8 @@ pub fn imaged(image: &str) -> ConditionObservation {
     ConditionObservation::new(ConditionType::Provisioned, true, format!("Image:{image}"))
 }
 
+/// The reason of `InCustomerCluster` for a machine that is no member of its cluster.
+pub const NOT_JOINED: &str = "NotJoined";
 /// The reason of `Drained` for a machine that is in no cluster.
 pub const NOT_IN_CLUSTER: &str = "NotInCluster";
 

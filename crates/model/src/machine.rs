@@ -19,7 +19,9 @@ pub use failed_change::{ChangeKind, FailedChange, FailedChanges};
 pub use network_boot::NetworkBoot;
 pub use problem::MachineProblem;
 
-use crate::condition::{ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER};
+use crate::condition::{
+    ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER, NOT_JOINED,
+};
 use crate::health::HealthSummary;
 use crate::id::{MachineId, PowerShelfId, RackId, RunId};
 use crate::refusal::Refusal;
@@ -281,6 +283,6 @@ impl Machine {
             && observed.status
             && observed.reason == NOT_IN_CLUSTER
             && self.is(InCustomerCluster);
-        left.then(|| ConditionObservation::new(InCustomerCluster, false, "NotJoined"))
+        left.then(|| ConditionObservation::new(InCustomerCluster, false, NOT_JOINED))
     }
 }

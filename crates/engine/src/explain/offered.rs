@@ -137,6 +137,9 @@ impl ParsedStart {
                 let start = plain(id, RunType::EnterMaintenance)?;
                 Some(Self { plan_id: Some(Maintenance::EnterDraining.plan_id()), ..start })
             }
+            ["farrier", "operation", "start", id, "--type", kind] => {
+                plain(id, RunType::parse(kind)?)
+            }
             ["farrier", "operation", "start", id, "--type", kind, "--plan", plan, more @ ..] => {
                 let start = plain(id, RunType::parse(kind)?)?;
                 let params = parse_params(more)?;

@@ -4,7 +4,7 @@
 //! from the incident. The page of the code names the same commands.
 
 use super::{Fault, FaultCode};
-use crate::condition::{ConditionType, POWERED_OFF};
+use crate::condition::{ConditionType, NOT_JOINED, POWERED_OFF};
 use crate::effect::Effect;
 use crate::gate::without_overrides;
 use crate::machine::Machine;
@@ -40,6 +40,8 @@ pub enum Repair {
     ShowNode,
     /// Checks the access to the cluster of the failed step.
     CheckCluster,
+    /// Joins a machine that a check did not find in its cluster.
+    JoinCluster,
     /// Switches on a machine that is observed as off.
     PowerOn,
     /// Requests the drain with the options that evict the pods that stopped it.
@@ -93,7 +95,8 @@ impl FaultCode {
             | Self::NodeNotClean
             | Self::PxeInterfaceUnfixable => &[RETRY, RERUN, Logs],
             Self::EvictionBlocked => &[DrainWithOptions, RETRY, RERUN, Logs],
-            Self::ClusterUnreachable | Self::NotInCluster => &[CheckCluster, RETRY, RERUN, Logs],
+            Self::ClusterUnreachable => &[CheckCluster, RETRY, RERUN, Logs],
+            Self::NotInCluster => &[CheckCluster, JoinCluster, RETRY, RERUN, Logs],
             Self::CommissioningFailed => &[RERUN, RETRY, Logs],
             // An unreachable MAAS may come back. The fault's page describes how a node is removed
             // without it; the command is never offered.
@@ -166,6 +169,7 @@ impl Repair {
             Self::ShowSite => "farrier site get",
             Self::ShowNode => "farrier node get",
             Self::CheckCluster => "farrier cluster check",
+            Self::JoinCluster => "farrier operation start",
             Self::PowerOn => "farrier machine power",
             Self::DrainWithOptions => "farrier enter-maintenance",
             Self::SetRootDisk | Self::SetIdentifiers => "farrier machine update",
@@ -214,6 +218,7 @@ impl Repair {
             | Self::PinIdentity
             | Self::AddImage
             | Self::DefaultFirmware
+            | Self::JoinCluster
             | Self::PowerOn
             | Self::DrainWithOptions
             | Self::SetRootDisk
@@ -278,6 +283,7 @@ impl Repair {
                 None
             }
             Self::CheckCluster => given(incident.cluster().filter(|_| !incident.simulated())),
+            Self::JoinCluster => incident.join_command(),
             Self::PowerOn => incident.off_machine().map(|id| format!("{words} {id} on")),
             Self::DrainWithOptions => incident.drain_command(),
             Self::SetRootDisk => {
@@ -365,6 +371,20 @@ impl Incident<'_> {
             Some(cluster) => format!("cluster {cluster}: {message}"),
             None => message.clone(),
         }
+    }
+
+    /// None: a repetition of the operation joins the machine itself, or only its drain looked for
+    /// it.
+    fn join_command(&self) -> Option<String> {
+        let run = self.run?;
+        let verifies = matches!(run.effect(run.progress.current()?)?, Effect::Verify { .. });
+        let joins = run.spec.steps.iter().any(|step| matches!(step.effect, Effect::Join { .. }));
+        let outside = self.machine?.conditions.get(ConditionType::InCustomerCluster)?;
+        if !verifies || joins || outside.status || outside.reason != NOT_JOINED {
+            return None;
+        }
+        let (words, kind) = (Repair::JoinCluster.words(), RunType::Join.as_str());
+        Some(format!("{words} {} --type {kind}", self.machine_id()?))
     }
 
     /// The same operation, with the options that evict the pods that stopped its drain.

@@ -2,7 +2,7 @@
 
 use crate::kubernetes::{Cluster, Node, TerminatingPod};
 use crate::port::Target;
-use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
+use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER, NOT_JOINED};
 use model::effect::CallOutcome;
 use model::fault::Result;
 
@@ -87,7 +87,7 @@ pub fn node_outcome(cluster: &str, node: Option<&Node>, pods_left: Option<usize>
 /// Without a node there is nothing to drain.
 pub fn not_in_cluster(text: &str) -> CallOutcome {
     let evidence = vec![
-        ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined"),
+        ConditionObservation::new(ConditionType::InCustomerCluster, false, NOT_JOINED),
         ConditionObservation::new(ConditionType::Drained, true, NOT_IN_CLUSTER),
     ];
     CallOutcome { message: text.into(), evidence, facts: None }

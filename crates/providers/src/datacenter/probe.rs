@@ -7,7 +7,7 @@ use super::node_cache::Nodes;
 use super::node_state::{count_occupants, find_node, node_outcome};
 use crate::host_probe::{HOST_TIMEOUT, host_evidence, probe_host};
 use crate::port::Target;
-use model::condition::{ConditionObservation, ConditionType};
+use model::condition::{ConditionObservation, ConditionType, NOT_JOINED};
 use model::effect::{DesiredPower, DeviceFacts, NetbootMode};
 use model::fault::{Fault, FaultCode, Result};
 use model::target::TargetKind;
@@ -85,7 +85,7 @@ impl Datacenter {
         let cluster = target.spec.target_cluster_ref.as_str();
         if cluster.is_empty() {
             let condition = ConditionType::InCustomerCluster;
-            return vec![ConditionObservation::new(condition, false, "NotJoined")];
+            return vec![ConditionObservation::new(condition, false, NOT_JOINED)];
         }
         // Half of the time, so that callers that wait for another caller's list still get it.
         let limit = self.settings.poll_timeout / 2;

@@ -7,7 +7,7 @@ use super::hardware::{Hardware, Power, outcome};
 use super::job::Job;
 use crate::cluster_check::DrainPreview;
 use crate::kubernetes::{PodDecision, PodName, PodPreview};
-use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
+use model::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER, NOT_JOINED};
 use model::effect::{CallOutcome, ClusterExpectation, Effect, EffectKey, NodeLabels, Taint};
 use model::id::RunId;
 use model::plan::UNDO_PREFIX;
@@ -222,5 +222,5 @@ impl Hardware {
 }
 
 fn not_joined() -> ConditionObservation {
-    ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined")
+    ConditionObservation::new(ConditionType::InCustomerCluster, false, NOT_JOINED)
 }

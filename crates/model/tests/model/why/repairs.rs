@@ -2,12 +2,14 @@
 
 use super::{failed, incident};
 use crate::nodes::{Work, node, run, upstream_observation};
-use crate::support::{at, drain, spec, wipe};
+use crate::support::{at, drain, join, spec, wipe};
 use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{ClusterExpectation, Effect};
 use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::node::{DecommissionMode, MaasState, NodeStage, NodeState};
+use model::plan::RunStep;
 use model::run::actions::{RestartMode, restart};
 use model::run::{Failure, Run};
 use model::why::{RunContext, explain_machine, explain_run};
@@ -91,6 +93,44 @@ fn a_fault_of_a_cluster_names_it() {
     let named = failed(Fault::new(FaultCode::NotInCluster, "prod has no m-1"));
     let context = RunContext { machine: Some(&machine), ..RunContext::default() };
     assert_eq!(explain_run(&named, context, at(5)).failed, "prod has no m-1");
+}
+
+/// Rows: the last step, the one before it, the condition `InCustomerCluster`, and whether a join is
+/// offered: a rerun of a plan with a join joins the machine itself.
+#[test]
+fn a_machine_that_never_joined_is_joined() {
+    let command = "farrier operation start m-1 --type JOIN".to_string();
+    let verify = RunStep {
+        name: "verify".into(),
+        timeout_seconds: 60,
+        max_retries: 0,
+        effect: Effect::Verify {
+            cluster_ref: "prod".into(),
+            expect: ClusterExpectation::Ready,
+            advisory: false,
+        },
+    };
+    let verify = || verify.clone();
+    for (steps, status, reason, offered) in [
+        (vec![verify()], false, "NotJoined", true),
+        (vec![verify()], false, "NotReady", false),
+        (vec![verify()], true, "Joined:prod", false),
+        (vec![join(0), verify()], false, "NotJoined", false),
+        (vec![drain(0)], false, "NotJoined", false),
+    ] {
+        let mut machine = machine("datacenter");
+        let observed = ConditionObservation::new(ConditionType::InCustomerCluster, status, reason);
+        machine.learn(&[observed], at(1));
+        let mut run = Run::new(spec(steps));
+        run.progress.step_index = run.spec.steps.len() - 1;
+        let fault = Fault::new(FaultCode::NotInCluster, "prod has no m-1");
+        let failure = Failure { fault, step: "verify".into(), attempts: 1 };
+        run.progress.workflow = failure.workflow();
+        run.progress.failure = Some(failure);
+        let context = RunContext { machine: Some(&machine), ..RunContext::default() };
+        let told = explain_run(&run, context, at(5));
+        assert_eq!(told.next_commands.contains(&command), offered, "{reason}: {told:?}");
+    }
 }
 
 /// A run on a node that failed with this code at a stage.
