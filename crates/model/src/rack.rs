@@ -94,6 +94,19 @@ impl Rack {
         TargetId::new(TargetKind::Rack, self.head.id.as_str())
     }
 
+    /// The cause of its state Error.
+    pub const fn failure(&self) -> Option<&RackFailure> {
+        match &self.state {
+            RackState::Error { cause } => Some(cause),
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Deleting => None,
+        }
+    }
+
     /// The state with its stage, for display.
     pub fn state_words(&self) -> String {
         let RackState::Maintenance { stage } = &self.state else { return self.state_name().into() };

@@ -15,7 +15,7 @@ use model::device::Device;
 use model::filter::Filter;
 use model::health::AlertClass;
 use model::host::{Host, HostState};
-use model::id::{MachineId, RackId};
+use model::id::{MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
 use model::node::{Node, NodeState, NodeWork};
 use model::power_shelf::PowerShelf;
@@ -32,7 +32,8 @@ use model::why::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use store::{
-    MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, Tx, UnreadableRow,
+    ClaimedRun, MachineSymptom, RecordPage, RecordSymptom, Result, RowKind, StoreError, Tx,
+    UnreadableRow,
 };
 
 /// The most objects that one search reads. The searches for the worst come first, and each has its
@@ -98,6 +99,8 @@ struct Candidates {
     found: BTreeMap<ListedObject, (Rank, CauseLinks)>,
     /// The explanations of those that are no objects of the engine.
     explained: BTreeMap<ListedObject, Explanation>,
+    /// By machine: the node or the rack whose operation has stopped at it, and that operation.
+    stopped: BTreeMap<MachineId, (ListedObject, RunId)>,
     more: bool,
 }
 
@@ -146,12 +149,14 @@ impl Engine {
         secrets: Option<&SecretStore>,
     ) -> Result<Attention> {
         let mut candidates = Candidates::default();
-        self.find_machines(&mut candidates).await?;
-        self.find_alerts(&mut candidates).await?;
+        // A machine is linked to the node or the rack whose operation has stopped at it.
+        self.find_nodes(&mut candidates).await?;
         self.find_racks_and_sites(&mut candidates).await?;
+        self.find_machines(&mut candidates).await?;
+        self.find_hosts(&mut candidates).await?;
+        self.find_alerts(&mut candidates).await?;
         self.find_devices::<Switch>(&mut candidates).await?;
         self.find_devices::<PowerShelf>(&mut candidates).await?;
-        self.find_nodes(&mut candidates).await?;
         self.find_overdue(&mut candidates).await?;
         if let Some(secrets) = secrets {
             self.find_expiring(secrets, &mut candidates).await?;
@@ -256,14 +261,28 @@ impl Engine {
             candidates.more |= page.next.is_some();
             for one in &page.machines {
                 let object = ListedObject::new(machine, one.id.as_str());
-                candidates.add_linked(object, rank_machine(one), CauseLinks::of_machine(one));
+                let stopped = candidates.stopped.get(&one.id);
+                let links = CauseLinks::of_machine(one, stopped.map(|(object, run)| (object, run)));
+                candidates.add_linked(object, rank_machine(one), links);
             }
         }
+        Ok(())
+    }
+
+    /// The firmware of machines. What failed with the operation of a rack depends on the rack.
+    async fn find_hosts(&self, candidates: &mut Candidates) -> Result<()> {
+        let machine = TargetKind::Machine.as_str();
         let interval = self.settings().host_firmware_upgrade_retry_interval;
         let hosts = self.find_records::<Host>(RecordSymptom::InState(&[HostState::FAILED])).await?;
         candidates.more |= hosts.next.is_some();
+        let runs = hosts.records.iter().filter_map(|host| host.waits_for().cloned()).collect();
+        let read = self.store().scan(runs, |runs, tx| Box::pin(racks_of_runs(tx, runs)));
+        let racks = read.await?;
         for host in &hosts.records {
-            candidates.add(machine, host.head.id.as_str(), rank_host(host, interval));
+            let rack = host.waits_for().and_then(|run| racks.get(run));
+            let links = CauseLinks { depends_on: rack.cloned(), ..CauseLinks::default() };
+            let object = ListedObject::new(machine, host.head.id.as_str());
+            candidates.add_linked(object, rank_host(host, interval), links);
         }
         Ok(())
     }
@@ -284,6 +303,13 @@ impl Engine {
         for states in [IN_ERROR, Rack::WAITING] {
             let racks = self.find_records::<Rack>(RecordSymptom::InState(states)).await?;
             candidates.add_records(&racks, |rack| rank_rack(rack, now), CauseLinks::of_rack);
+            for rack in &racks.records {
+                let Some(cause) = rack.failure() else { continue };
+                let machine = cause.device.as_ref().and_then(TargetId::machine);
+                let Some((machine, run)) = machine.zip(cause.failure.run.clone()) else { continue };
+                let object = ListedObject::new(Rack::KIND.as_str(), rack.head.id.as_str());
+                candidates.stopped.insert(machine, (object, run));
+            }
         }
         let sites = self.sites().list(Filter::default(), None, MAX_FOUND).await?;
         candidates.add_records(&sites, rank_site, CauseLinks::of_site);
@@ -319,6 +345,12 @@ impl Engine {
                 CauseLinks::of_node(node, machines.get(&node.machine), work)
             };
             candidates.add_records(&nodes, rank, links);
+            let stopped = |node: &&Node| work.get(&node.head.id) == Some(&NodeWork::Stopped);
+            for node in nodes.records.iter().filter(stopped) {
+                let Some(run) = node.workflow.clone() else { continue };
+                let object = ListedObject::new(Node::KIND.as_str(), node.head.id.as_str());
+                candidates.stopped.insert(node.machine.clone(), (object, run));
+            }
         }
         Ok(())
     }
@@ -409,6 +441,21 @@ impl Engine {
         self.store().unreadable().record(&page.unreadable);
         Ok(page)
     }
+}
+
+/// The racks whose operations these runs are, or are a part of.
+async fn racks_of_runs(
+    tx: &mut Tx,
+    runs: &BTreeSet<RunId>,
+) -> Result<BTreeMap<RunId, ListedObject>> {
+    let ids: Vec<&str> = runs.iter().map(RunId::as_str).collect();
+    let found = tx.runs_with_claims(&ids).await?.into_iter();
+    let rack = |(id, claimed): (RunId, Result<ClaimedRun>)| {
+        let record = claimed.ok()?.run.spec.reports_to?;
+        let rack = (record.kind == Rack::KIND).then(|| record.id.clone())?;
+        Some((id, ListedObject::new(Rack::KIND.as_str(), rack)))
+    };
+    Ok(found.filter_map(rack).collect())
 }
 
 /// Where a machine or a switch stands, and what feeds it. None: nothing feeds the target.

@@ -216,6 +216,9 @@ fn a_node_whose_onboarding_stopped_needs_a_person() {
         assert!(item().await.is_none(), "its onboarding is at work");
         fixture.client.wait_until_ended(&run).await;
         assert_eq!(fixture.node().await.state, NodeState::Enrolling);
+        let found = listed(engine, 9).await.items;
+        let [only] = found.as_slice() else { panic!("one cause is one row: {found:?}") };
+        assert_eq!((&only.id, only.explains[0].id.as_str()), (&node, MACHINE));
         let enter = fixture.client.start(MACHINE, RunType::EnterMaintenance, "in".into()).await;
         fixture.client.wait_until_ended(&enter.expect("accepted")).await;
         let machine = fixture.env.machine(MACHINE).await;

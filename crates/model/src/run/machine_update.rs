@@ -2,6 +2,7 @@
 
 use super::{Run, RunPhase, StopKind};
 use crate::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
+use crate::id::RunId;
 use crate::machine::{Machine, Phase};
 use crate::plan::{OnFailure, RunType};
 use crate::time::Timestamp;
@@ -76,15 +77,13 @@ fn final_conditions(
                 true,
                 format!("Canceled:{id}"),
             ));
-            let owed = machine.conditions.get(NeedsIntervention).filter(|known| known.status);
-            let by_this = owed.is_some_and(|known| known.reason.ends_with(&format!(":{id}")));
             if run.progress.failure.is_some() {
                 message.push(ConditionObservation::new(
                     NeedsIntervention,
                     true,
                     describe_failure(run),
                 ));
-            } else if by_this {
+            } else if machine.needs_intervention_after(id) {
                 // It had failed and was then canceled, so no intervention is needed any more.
                 message.push(ConditionObservation::new(
                     NeedsIntervention,
@@ -96,6 +95,14 @@ fn final_conditions(
         RunPhase::Pending | RunPhase::Running => {}
     }
     message
+}
+
+impl Machine {
+    /// True if it needs intervention because of how this run ended.
+    pub fn needs_intervention_after(&self, run: &RunId) -> bool {
+        let owed = self.conditions.get(ConditionType::NeedsIntervention);
+        owed.is_some_and(|known| known.status && known.reason.ends_with(&format!(":{run}")))
+    }
 }
 
 /// The fault code and the run, short enough for a table.

@@ -3,17 +3,17 @@
 //! machine of a node.
 
 use super::{Explanation, Rank, Urgency, dead_feeds};
-use crate::condition::POWERED_OFF;
+use crate::condition::{ConditionType, POWERED_OFF};
 use crate::device::Device;
 use crate::fault::{FaultCode, Repair};
-use crate::id::{PowerShelfId, RackId, SiteId};
+use crate::id::{PowerShelfId, RackId, RunId, SiteId};
 use crate::lifecycle::Lifecycle;
 use crate::list_format::join_limited;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, MachineProblem};
 use crate::node::{Node, NodeState, NodeWork};
 use crate::power_shelf::PowerShelf;
-use crate::rack::{Rack, RackFailurePhase, RackState};
+use crate::rack::{Rack, RackFailurePhase};
 use crate::site::{Site, SiteState};
 use crate::target::{TargetId, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -282,7 +282,13 @@ pub(super) fn power_on(shelves: &[&str]) -> String {
 }
 
 impl CauseLinks {
-    pub fn of_machine(machine: &Machine) -> Self {
+    /// `stopped`: the node or rack whose operation has stopped at it, and that operation or its
+    /// part. Where the machine lacks nothing else, that node or rack is what is repaired.
+    pub fn of_machine(machine: &Machine, stopped: Option<(&ListedObject, &RunId)>) -> Self {
+        let stopped = stopped.filter(|(_, run)| machine.needs_intervention_after(run));
+        if let Some((object, _)) = stopped.filter(|_| lacks_nothing_else(machine)) {
+            return Self { depends_on: Some(object.clone()), ..Self::default() };
+        }
         let spec = &machine.spec;
         let silent = Some((spec.rack.clone(), spec.feeds.clone()));
         match machine.problem().filter(|_| machine.effective_state() == EffectiveState::Idle) {
@@ -341,7 +347,7 @@ impl CauseLinks {
     /// A rack in Error for one of its switches or power shelves. Where a machine has failed, the
     /// operation of the rack is what is repaired, so the rack keeps its own row.
     pub fn of_rack(rack: &Rack) -> Self {
-        let RackState::Error { cause } = &rack.state else { return Self::default() };
+        let Some(cause) = rack.failure() else { return Self::default() };
         let device = cause.device.as_ref().filter(|one| one.kind != TargetKind::Machine);
         let depends_on = device.map(|one| ListedObject::new(one.kind.as_str(), one.as_str()));
         let stopped_switching = cause.phase == RackFailurePhase::PowerSequence;
@@ -351,6 +357,15 @@ impl CauseLinks {
     pub fn of_site(site: &Site) -> Self {
         Self { is_cut_off: site.state() == SiteState::CutOff, ..Self::default() }
     }
+}
+
+/// True if nothing but its last operation is wrong with a machine that needs intervention.
+fn lacks_nothing_else(machine: &Machine) -> bool {
+    let lost = |one| machine.conditions.get(one).is_some_and(|known| !known.status);
+    let left_behind = machine.open_disk_write.is_some()
+        || machine.network_boot.is_some()
+        || machine.failed_change().is_some();
+    !left_behind && !lost(ConditionType::Reachable) && !lost(ConditionType::BmcReachable)
 }
 
 /// The reason of a condition that a failed probe has set is the code of its fault.

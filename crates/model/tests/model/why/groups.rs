@@ -4,7 +4,7 @@ use crate::support::at;
 use model::condition::{ConditionObservation, ConditionType, POWERED_OFF};
 use model::effect::{DesiredPower, DeviceFacts};
 use model::health::HealthSummary;
-use model::id::{MachineId, PowerShelfId, RackId, SiteId};
+use model::id::{MachineId, PowerShelfId, RackId, RunId, SiteId};
 use model::lifecycle::RecordHeader;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::power_shelf::PowerShelf;
@@ -75,7 +75,7 @@ fn one_cause_is_one_row() {
     use Urgency::{Degraded, OutOfService, Stopped};
     let alone = CauseLinks::default;
     let cut_off = || CauseLinks { is_cut_off: true, ..CauseLinks::default() };
-    let table: [(&str, Vec<Row>, &[Group]); 16] = [
+    let table: [(&str, Vec<Row>, &[Group]); 17] = [
         (
             "both shelves off: machines, a switch, the rack that failed on it, and the nodes",
             vec![
@@ -209,6 +209,14 @@ fn one_cause_is_one_row() {
             ],
             &[("bmc-a", &["m-1", "m-2"]), ("m-3", &[])],
         ),
+        (
+            "a machine that waits for the stopped operation of its node",
+            vec![
+                ("machine", "m-1", Stopped, on("node", "node-1")),
+                ("node", "node-1", Stopped, alone()),
+            ],
+            &[("node-1", &["m-1"])],
+        ),
         ("nothing", vec![], &[]),
     ];
     for (case, rows, expected) in table {
@@ -308,6 +316,29 @@ fn the_record_of_a_machine_names_its_possible_causes() {
         for (condition, status, reason) in &observed {
             machine.learn(&[ConditionObservation::new(*condition, *status, *reason)], at(1));
         }
-        assert_eq!(CauseLinks::of_machine(&machine), expected, "{phase:?} {observed:?}");
+        assert_eq!(CauseLinks::of_machine(&machine, None), expected, "{phase:?} {observed:?}");
+    }
+}
+
+/// Rows: why a machine needs intervention, what else is observed, and whether the stopped operation
+/// of its node, op-1, explains it.
+#[test]
+fn a_machine_is_explained_by_the_stopped_operation_of_its_node() {
+    use ConditionType::{BmcReachable, NeedsIntervention};
+    let (node, run) = (ListedObject::new("node", "node-1"), RunId::trusted("op-1"));
+    for (reason, bmc_answers, explained) in [
+        ("agent-silent:op-1", true, true),
+        ("agent-silent:op-2", true, false),
+        ("agent-silent:op-1", false, false),
+    ] {
+        let id = MachineId::trusted("m-1");
+        let mut machine = Machine::new(id, MachineSpec::default(), Labels::new(), at(0));
+        let observed = [(NeedsIntervention, true, reason), (BmcReachable, bmc_answers, "so")];
+        for (condition, status, reason) in observed {
+            machine.learn(&[ConditionObservation::new(condition, status, reason)], at(1));
+        }
+        let links = CauseLinks::of_machine(&machine, Some((&node, &run)));
+        assert_eq!(links.depends_on == Some(node.clone()), explained, "{reason}: {links:?}");
+        assert_eq!(CauseLinks::of_machine(&machine, None).depends_on, None);
     }
 }
