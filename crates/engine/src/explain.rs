@@ -4,6 +4,7 @@ mod attention;
 mod contacts;
 mod known_as;
 mod offered;
+mod records;
 mod worked_on;
 
 pub use attention::{Attention, AttentionItem};
@@ -14,7 +15,6 @@ pub(crate) use worked_on::operation_down;
 use crate::Engine;
 use crate::access::Caller;
 use crate::admission::find_deletion;
-use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
 use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId};
@@ -30,7 +30,7 @@ use model::target::TargetId;
 use model::why::{
     Explanation, PeerContacts, RunContext, SetAside, dead_feeds, explain_held_machine,
     explain_machine, explain_run, explain_set_aside, explain_unreadable, operation_words,
-    refused_words, skipped_firmware, writes_disk,
+    refused_words, writes_disk,
 };
 use offered::{Offer, Trials};
 use providers::Target;
@@ -112,6 +112,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
             None => None,
         };
         let contacts = peer_contacts(tx, Some(&run), node.as_ref(), silence).await?;
+        let trace = ObjectTrace::read(tx, Some(&run.spec.target), id).await?;
         return Ok(Some(Found {
             is_run: true,
             machine,
@@ -122,7 +123,7 @@ async fn find(tx: &mut Tx, id: &str, silence: Duration) -> Result<Option<Found>>
             contacts,
             imaging: None,
             failed_change: None,
-            trace: ObjectTrace::read(tx, None, id).await?,
+            trace,
         }));
     }
     let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
@@ -286,12 +287,7 @@ impl Engine {
             return self.explain_rack(id, &rack, offer).await;
         }
         if let Some(device) = self.devices().explain(id).await? {
-            let ExplainedDevice { mut explanation, run, claimed_by } = device;
-            let trace = self.read_trace(id, TargetId::parse(id).ok()).await?;
-            Box::pin(self.drop_refused((id, offer), [], &mut explanation)).await;
-            trace.tell(id, self, &mut explanation);
-            let run_id = run.map(|run| run.spec.id);
-            return Ok(Explained { explanation, run_id, claimed_by, ..Explained::default() });
+            return self.explain_device(id, device, offer).await;
         }
         if let Ok(node) = NodeId::parse(id) {
             return self.explain_node(id, &node, offer).await;
@@ -302,16 +298,6 @@ impl Engine {
             return Ok(Explained { explanation, ..Explained::default() });
         }
         self.explain_machine_or_run(id, offer).await
-    }
-
-    async fn explain_rack(&self, id: &str, rack: &RackId, offer: Offer<'_>) -> Result<Explained> {
-        let mut explained = self.racks().explain(rack).await?;
-        let trace = self.read_trace(id, Some(TargetId::from(rack))).await?;
-        let latest = trace.latest.as_ref();
-        Box::pin(self.drop_refused((id, offer), [latest], &mut explained.explanation)).await;
-        explained.explanation.notes.extend(trace.latest.as_ref().and_then(skipped_firmware));
-        trace.tell(id, self, &mut explained.explanation);
-        Ok(explained)
     }
 
     async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer<'_>) -> Result<Explained> {
@@ -376,9 +362,10 @@ impl Engine {
             failed_change: found.failed_change.as_ref(),
         };
         match (&found.machine, &found.run) {
-            (_, Some(run)) if found.is_run => Ok(match &found.node {
-                Some(node) => node.explain_run(run, context, now),
-                None => explain_run(run, context, now),
+            (_, Some(run)) if found.is_run => Ok(match (&found.node, &found.trace.latest) {
+                (Some(node), _) => node.explain_run(run, context, now),
+                (None, Some(latest)) => explain_run(run, context, now).followed_by(run, latest),
+                (None, None) => explain_run(run, context, now),
             }),
             (Some(machine), run) => {
                 let reported = explain_machine(machine, run.as_ref(), context, now);

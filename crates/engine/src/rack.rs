@@ -27,8 +27,8 @@ use model::machine::Machine;
 use model::order::Selection;
 use model::rack::maintenance::{RackLimits, admit_resume, check_empty};
 use model::rack::{
-    Counts, NotIngested, Rack, RackContext, RackDevice, RackFailurePhase, RackOperation, RackSpec,
-    RackState, RackTurnInput, explain,
+    Counts, NotIngested, Rack, RackContext, RackDevice, RackFailure, RackFailurePhase,
+    RackOperation, RackSpec, RackState, RackTurnInput, explain,
 };
 use model::refusal::{Reason, Refusal};
 use model::target::{TargetId, TargetKind};
@@ -102,6 +102,7 @@ impl Racks {
         let explanation = explain(&view.rack, context, now);
         let slowest = operation.map(|(run, _)| run);
         let run_id = slowest.or_else(|| view.rack.active.first().cloned());
+        let run_id = run_id.or_else(|| view.rack.failure()?.failure.run.clone());
         Ok(Explained { explanation, run_id, ..Explained::default() })
     }
 
@@ -386,15 +387,8 @@ impl UpdateRack {
             return Ok(rack);
         }
         // A rack that lacked devices may now have all that the new counts expect.
-        let lacked = match &rack.state {
-            RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Maintenance { .. }
-            | RackState::Validating
-            | RackState::Ready
-            | RackState::Deleting => false,
-        };
+        let undiscovered = |cause: &RackFailure| cause.phase == RackFailurePhase::Discovery;
+        let lacked = rack.failure().is_some_and(undiscovered);
         rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
         rack.head.labels = labels;
         rack.spec = spec;

@@ -429,11 +429,9 @@ impl Lifecycle for Rack {
             RackState::Discovering => self.discover(observed, now),
             RackState::Maintenance { .. } | RackState::Validating => self.follow(observed),
             RackState::Ready => self.idle(observed, now, "no request is pending".into()),
-            RackState::Error { cause } => self.idle(
-                observed,
-                now,
-                format!("it waits for a person: {}", cause.failure.message),
-            ),
+            RackState::Error { cause } => {
+                self.idle(observed, now, format!("a person: {}", cause.failure.message))
+            }
             RackState::Deleting => {
                 let going =
                     observed.going(&self.active).map(RackOperation::describe).collect::<Vec<_>>();

@@ -84,6 +84,31 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// Adds the commands that repair the cause of a failed run to the explanation of the object
+    /// that it has stopped at. The actions on the run are not among them.
+    pub fn add_cause_repairs(&mut self, run: &Run, machine: Option<&Machine>, node: Option<&Node>) {
+        let failure = run.progress.failure.as_ref().filter(|_| run.ended());
+        let Some(Failure { fault, .. }) = failure else { return };
+        let incident = Incident { fault, run: Some(run), machine, node };
+        let own = incident.repairs().filter(|(repair, _)| !repair.is_generic());
+        let known = std::mem::take(&mut self.next_commands);
+        let own = own.map(|(_, command)| command).filter(|command| !known.contains(command));
+        self.next_commands = own.collect();
+        self.next_commands.extend(known);
+    }
+
+    /// Names the operation that came after one that did not succeed. It may have done what that one
+    /// failed to do.
+    #[must_use]
+    pub fn followed_by(mut self, run: &Run, latest: &Run) -> Self {
+        let unfinished = matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled);
+        if unfinished && latest.spec.id != run.spec.id {
+            self.headline = format!("{}; {} came after it", self.headline, latest.spec.id);
+            self.next_commands.insert(0, format!("farrier why {}", run.spec.target));
+        }
+        self
+    }
+
     /// Adds the health reports of the object.
     #[must_use]
     pub(crate) fn with_health(mut self, id: &str, health: &HealthSummary) -> Self {

@@ -83,7 +83,7 @@ enum Trial {
 enum Question<'a> {
     Act(&'a Run, Action),
     Restart(&'a Run, RestartMode),
-    PowerOn(RackPowerOn),
+    Maintain(RackId, RackMaintenanceRequest),
     Start(ParsedStart),
 }
 
@@ -98,8 +98,8 @@ impl<'a> Question<'a> {
                 return Some(Self::Restart(run, mode));
             }
         }
-        if let Some(on) = RackPowerOn::parse(command) {
-            return Some(Self::PowerOn(on));
+        if let Some((rack, request)) = parse_maintenance(command) {
+            return Some(Self::Maintain(rack, request));
         }
         ParsedStart::parse(command).map(Self::Start)
     }
@@ -187,10 +187,12 @@ impl Engine {
             }
             // Where nothing else repairs a rack, the ways past its machines in service are asked
             // about in the place of the command that the gate refuses.
-            let mut repeated = ended.iter().filter(|run| is_repetition(run, &command));
-            let Some(run) = repeated.next().filter(|_| offered.is_empty()) else { continue };
-            if let Some(needed) = Box::pin(self.find_needed_machines(run)).await {
-                let commands = plain.add_needed_machines(&needed, run);
+            if offered.iter().any(|one| Question::of(one, &ended).is_some()) {
+                continue;
+            }
+            let Some((start, again)) = requested_maintenance(&ended, &command) else { continue };
+            if let Some(needed) = Box::pin(self.find_needed_machines(start)).await {
+                let commands = plain.add_needed_machines(&needed, &again);
                 commands.into_iter().rev().for_each(|command| asked.push_front(command));
             }
         }
@@ -216,10 +218,8 @@ impl Engine {
         }
     }
 
-    /// The machines in service, if they alone keep a failed operation of a rack from being
-    /// repeated.
-    async fn find_needed_machines(&self, run: &Run) -> Option<Vec<AffectedMachine>> {
-        let start = rack_dry_run(run.spec.target.rack()?, request_from_params(&run.spec.params));
+    /// The machines in service, if they alone keep a maintenance of a rack from being accepted.
+    async fn find_needed_machines(&self, start: MaintenanceStart) -> Option<Vec<AffectedMachine>> {
         let preview = self.racks().maintain(start).await.ok()?.preview?;
         let of_service = |refusal: &Refusal| refusal.gate == Some(Gate::InService);
         let alone = !preview.refusals.is_empty() && preview.refusals.iter().all(of_service);
@@ -234,15 +234,15 @@ impl Engine {
         match question {
             Question::Act(run, action) => Box::pin(self.would_act(run, action).map(accepted)),
             Question::Restart(run, mode) => Box::pin(self.try_restart(run, mode)),
-            Question::PowerOn(on) => {
-                Box::pin(async move { accepted(self.would_power_on(&on).await) })
+            Question::Maintain(rack, request) => {
+                let start = rack_dry_run(rack, request);
+                Box::pin(self.would_maintain(start).map(accepted))
             }
             Question::Start(start) => Box::pin(self.try_start(start)),
         }
     }
 
-    async fn would_power_on(&self, on: &RackPowerOn) -> bool {
-        let start = rack_dry_run(on.rack.clone(), on.request());
+    async fn would_maintain(&self, start: MaintenanceStart) -> bool {
         match self.racks().maintain(start).await {
             Ok(answer) => answer.preview.is_none_or(|preview| preview.refusals.is_empty()),
             Err(error) => !matches!(error, StoreError::Refused(_)),
@@ -341,6 +341,26 @@ fn is_repetition(run: &Run, command: &str) -> bool {
     let acts = asked_action(run, command);
     matches!(acts, Some(Action::RetryStep | Action::Resume))
         || asked_restart(run, command).is_some()
+}
+
+/// The maintenance of a rack that a command requests: only its power sequence, or all of it.
+fn parse_maintenance(command: &str) -> Option<(RackId, RackMaintenanceRequest)> {
+    if let Some(on) = RackPowerOn::parse(command) {
+        return Some((on.rack.clone(), on.request()));
+    }
+    let rack = command.strip_prefix(Repair::DefaultFirmware.words())?.strip_prefix(' ')?;
+    Some((RackId::parse(rack).ok()?, RackMaintenanceRequest::default()))
+}
+
+/// The maintenance of a rack that a command requests or repeats, and the command that takes an
+/// override for it.
+fn requested_maintenance(ended: &[&Run], command: &str) -> Option<(MaintenanceStart, String)> {
+    if let Some((rack, request)) = parse_maintenance(command) {
+        return Some((rack_dry_run(rack, request), command.to_string()));
+    }
+    let run = ended.iter().find(|run| is_repetition(run, command))?;
+    let start = rack_dry_run(run.spec.target.rack()?, request_from_params(&run.spec.params));
+    Some((start, run.command(RestartMode::Rerun.as_str())))
 }
 
 fn rack_dry_run(rack_id: RackId, request: RackMaintenanceRequest) -> MaintenanceStart {

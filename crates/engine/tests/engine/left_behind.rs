@@ -13,12 +13,15 @@ use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{CallVerb, DesiredPower, DeviceFacts};
 use model::fault::FaultCode;
 use model::gate::Overrides;
-use model::id::{MachineId, PlanId, RackId, RunId};
+use model::id::{FirmwareId, MachineId, PlanId, PowerShelfId, RackId, RunId};
 use model::machine::{Machine, MachineProblem, Phase};
 use model::plan::{Maintenance, Params, PowerChange, RunType};
 use model::power_shelf::PowerShelf;
-use model::rack::maintenance::{MaintenanceScope, PowerSequence};
-use model::rack::{RackPowerOn, RackState};
+use model::power_shelf::maintenance::PowerChangeRequest;
+use model::rack::maintenance::{
+    MaintenanceScope, PowerSequence, RackLimits, RackMaintenanceRequest, RequestedActivity,
+};
+use model::rack::{Counts, RackPowerOn, RackState};
 use model::run::actions::{Action, Requester, RestartMode};
 use model::run::{Run, RunPhase};
 use model::why::{Explanation, ListedObject, Urgency};
@@ -483,6 +486,144 @@ fn a_rack_in_error_under_machines_in_service_has_a_way_out() {
         let told = why(fixture.engine(), RACK).await;
         assert!(!offers(&told, &overriding), "{told:#?}");
         assert!(!told.headline.contains("machines that are needed"), "{}", told.headline);
+    });
+}
+
+/// A rack and a device in Error name the repair of the fault before the repetition of what failed,
+/// and the operation that came after a failed one is named by that.
+#[test]
+fn an_error_names_the_repairs_of_its_fault() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let store = &fixture.env.store;
+        let unknown = RackMaintenanceRequest {
+            scope: MaintenanceScope::default(),
+            activities: vec![RequestedActivity::FirmwareUpgrade(Some(FirmwareId::trusted("no")))],
+        };
+        let id = fixture.start_accepted(unknown).await;
+        fixture.wait_for_state("Error").await;
+        let plain = format!("farrier rack maintenance start {RACK}");
+        for object in [RACK, id.as_str()] {
+            let told = why(fixture.engine(), object).await;
+            assert_eq!(told.next_commands[..2], ["farrier firmware list", &plain], "{told:#?}");
+            assert!(!told.waiting_for.contains("waits for"), "{told:#?}");
+        }
+        // What the gate refuses is not offered, but the ways past it.
+        change(store, "m-1", fixture.env.now(), |one| one.phase = Phase::Ready).await;
+        for object in [RACK, id.as_str()] {
+            let told = why(fixture.engine(), object).await;
+            let [list, drain, again, ..] = told.next_commands.as_slice() else {
+                panic!("{told:#?}")
+            };
+            assert_eq!(list, "farrier firmware list");
+            assert_eq!(drain, "farrier enter-maintenance m-1 --drain");
+            assert_eq!(*again, format!("{plain} --override in-service --reason …"));
+            assert!(!offers(&told, &plain), "it is refused: {told:#?}");
+        }
+        change(store, "m-1", fixture.env.now(), |one| one.phase = Phase::Maintenance).await;
+        let whole = fixture.start_accepted(RackMaintenanceRequest::default()).await;
+        assert_eq!(fixture.wait_until_ended(&whole).await.phase(), RunPhase::Succeeded);
+        let told = why(fixture.engine(), id.as_str()).await;
+        assert!(told.headline.ends_with(&format!("; {whole} came after it")), "{told:#?}");
+        assert_eq!(told.next_commands[0], format!("farrier why {RACK}"));
+        fixture.wait_until_released().await;
+        // The login of a power shelf is refused.
+        let refused = FaultRule {
+            machine: "ps-1".into(),
+            code: Some(FaultCode::LoginRefused),
+            ..fails("power")
+        };
+        fixture.env.sim.add_fault(refused).expect("a rule");
+        let off = PowerChangeRequest {
+            ids: vec![PowerShelfId::trusted("ps-1")],
+            operation: DesiredPower::Off,
+            initiator: "ada".into(),
+            overrides: Overrides::default(),
+            request_id: None,
+        };
+        fixture.engine().power_shelves().maintain(off).await.expect("accepted");
+        let told = loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let told = why(fixture.engine(), "ps-1").await;
+            if told.fault.is_some() {
+                break told;
+            }
+        };
+        let commands = ["farrier credential list", "farrier power-shelf retry ps-1"];
+        assert_eq!(told.next_commands[..2], commands, "{told:#?}");
+    });
+}
+
+/// The upgrade of a rack stops at one machine, before it comes to the other: the rack is the one
+/// row of the list, and the printed command makes all of them well.
+#[test]
+fn an_upgrade_of_a_rack_that_stops_is_one_row() {
+    simulate(async {
+        let rack_limits = RackLimits { at_once: 1, ..RackLimits::default() };
+        let settings = Settings { replica: "a".into(), rack_limits, ..Settings::default() };
+        let expected = Counts { machines: 2, switches: 2, power_shelves: 1 };
+        let fixture = RackFixture::with_settings(settings, expected).await;
+        fixture.add_devices().await;
+        fixture.wait_for_state("Ready").await;
+        fixture.wait_until_released().await;
+        let broken = FaultRule {
+            machine: "m-1".into(),
+            code: Some(FaultCode::FirmwareFailed),
+            ..fails("firmware")
+        };
+        fixture.env.sim.add_fault(broken).expect("a rule");
+        let upgrade = RackMaintenanceRequest {
+            scope: MaintenanceScope::default(),
+            activities: vec![RequestedActivity::FirmwareUpgrade(None)],
+        };
+        let id = fixture.start_accepted(upgrade).await;
+        assert_eq!(fixture.wait_until_ended(&id).await.phase(), RunPhase::Failed);
+        fixture.wait_for_state("Error").await;
+        fixture.wait_until_released().await;
+        // Simulated time: the records of the firmware have moved by then.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let listed = fixture.engine().attention(9, None).await.expect("the list").items;
+        let [rack] = listed.as_slice() else { panic!("one cause is one row: {listed:#?}") };
+        assert_eq!(rack.id, RACK);
+        let machines = ["m-1", "m-2"].map(|id| ListedObject::new("machine", id));
+        assert_eq!(rack.explains, machines);
+        let told = why(fixture.engine(), RACK).await;
+        let retry = format!("farrier operation retry-step {id}");
+        let commands = ["farrier machine console-log m-1", &retry];
+        assert_eq!(told.next_commands[..2], commands, "{told:#?}");
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let runs = fixture.engine().runs();
+        runs.act(id.clone(), Action::RetryStep, requester()).await.expect("accepted");
+        assert_eq!(fixture.wait_until_ended(&id).await.phase(), RunPhase::Succeeded);
+        fixture.wait_for_state("Ready").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let listed = fixture.engine().attention(9, None).await.expect("the list");
+        assert!(listed.items.is_empty(), "{listed:#?}");
+    });
+}
+
+/// The check at the end of an upgrade does not find a machine that never joined: the printed
+/// commands join it, and then the upgrade succeeds.
+#[test]
+fn an_upgrade_of_a_machine_that_never_joined_is_repaired_by_a_join() {
+    simulate(async {
+        let (env, process, client) = in_maintenance().await;
+        change(&env.store, MACHINE, env.now(), |one| {
+            let outside = ConditionType::InCustomerCluster;
+            one.learn(&[ConditionObservation::new(outside, false, "NotJoined")], one.updated_at);
+        })
+        .await;
+        let upgrade = run(&client, RunType::Upgrade, None, RunPhase::Failed).await;
+        let told = why(&process.engine, MACHINE).await;
+        assert_eq!(told.next_commands[0], "farrier operation start m-1 --type JOIN", "{told:#?}");
+        run(&client, RunType::Join, None, RunPhase::Succeeded).await;
+        let told = why(&process.engine, MACHINE).await;
+        let rerun = format!("farrier operation rerun {upgrade}");
+        assert_eq!(told.next_commands[0], rerun, "{told:#?}");
+        let runs = process.engine.runs();
+        let again = runs.restart(upgrade, RestartMode::Rerun, "again".into(), requester());
+        let again = again.await.expect("accepted").run.spec.id;
+        assert_eq!(client.wait_until_ended(&again).await.phase(), RunPhase::Succeeded);
     });
 }
 

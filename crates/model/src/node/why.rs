@@ -4,7 +4,6 @@ use super::follow::leaves_disabled;
 use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
-use crate::fault::Incident;
 use crate::id::RunId;
 use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
@@ -286,29 +285,16 @@ impl Node {
     /// Adds the end of an operation that stopped: the failure, and the commands that repair it.
     fn with_stopped(
         &self,
-        reported: Explanation,
+        mut reported: Explanation,
         run: &Run,
         context: NodeContext,
         end: Explanation,
     ) -> Explanation {
-        let repairs = run.progress.failure.as_ref().map_or_else(Vec::new, |failure| {
-            let incident = Incident {
-                fault: &failure.fault,
-                run: Some(run),
-                machine: context.machine,
-                node: Some(self),
-            };
-            incident.repairs().filter(|(repair, _)| !repair.is_generic()).collect()
-        });
-        let repairs = repairs.into_iter().map(|(_, command)| command);
-        let mut next_commands: Vec<String> =
-            repairs.filter(|one| !reported.next_commands.contains(one)).collect();
-        next_commands.extend(reported.next_commands.clone());
+        reported.add_cause_repairs(run, context.machine, Some(self));
         Explanation {
             headline: format!("{}; {}", reported.headline, end.headline),
             failed: end.failed,
             fault: end.fault,
-            next_commands,
             ..reported
         }
     }

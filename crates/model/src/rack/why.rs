@@ -9,8 +9,6 @@ use crate::effect::DesiredPower;
 use crate::fault::FaultCode;
 use crate::gate::{Gate, Overrides};
 use crate::lifecycle::Lifecycle;
-use crate::run::Run;
-use crate::run::actions::RestartMode;
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
@@ -179,8 +177,9 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
 
 impl Explanation {
     /// Names the machines in service that keep an operation of a rack from being repeated. Returns
-    /// the commands that lead past them: first those that move their work away, then the override.
-    pub fn add_needed_machines(&mut self, needed: &[AffectedMachine], run: &Run) -> Vec<String> {
+    /// the commands that lead past them: first those that move their work away, then `again`, which
+    /// repeats it, with the override.
+    pub fn add_needed_machines(&mut self, needed: &[AffectedMachine], again: &str) -> Vec<String> {
         let names: Vec<String> = needed.iter().map(|one| one.machine.to_string()).collect();
         let affects = "machines that are needed, which a repetition would affect:";
         self.headline = format!("{}; {affects} {}", self.headline, some_of(&names));
@@ -196,8 +195,8 @@ impl Explanation {
             })
         };
         let flags = Overrides::default().flags_with(Gate::InService);
-        let rerun = format!("{} {flags}", run.command(RestartMode::Rerun.as_str()));
-        needed.iter().take(MAX_NAMED).filter_map(way_out).chain([rerun]).collect()
+        let again = format!("{again} {flags}");
+        needed.iter().take(MAX_NAMED).filter_map(way_out).chain([again]).collect()
     }
 }
 
