@@ -49,7 +49,11 @@ impl Host {
         let waits_for_person = failed.is_some() && due.is_none();
         Some(Explanation {
             headline: format!("the firmware of {id} is in state {}", self.state.name()),
-            waiting_for,
+            // The message of the last attempt is told as the failure.
+            waiting_for: match due.filter(|_| failed.is_some()) {
+                Some(at) => format!("the next attempt, in {}", format_duration(at.since(now))),
+                None => waiting_for,
+            },
             since: Some(since),
             normal: match waits_for_person {
                 true => "it stays so until an operator decides".into(),

@@ -388,4 +388,7 @@ fn every_state_but_ready_says_why_and_what_to_type() {
         let cancel = "farrier machine reprovision m-1 --cancel";
         assert!(reported.next_commands.iter().any(|command| command == cancel), "{reported:?}");
     }
+    let retried = host(broken(0, "effect-failed"), accepted_request(person()));
+    let reported = retried.explain(&context(), at(200)).unwrap();
+    assert_eq!(reported.waiting_for, "the next attempt, in 8m 20s");
 }
