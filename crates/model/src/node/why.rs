@@ -4,6 +4,7 @@ use super::follow::leaves_disabled;
 use super::{MaasObservation, MaasState, Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::condition::{ConditionType, POWERED_OFF};
 use crate::effect::Effect;
+use crate::fault::FaultCode;
 use crate::id::RunId;
 use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
@@ -329,7 +330,10 @@ impl Node {
 
     /// The command that begins its onboarding again.
     fn onboard_anew(&self, onboarding: &Run) -> String {
-        onboarding.command(if self.has_failed_deployment() { "restart-clean" } else { "rerun" })
+        let failure = onboarding.progress.failure.as_ref();
+        let deploy_failed = failure.is_some_and(|one| one.fault.code == FaultCode::DeployFailed);
+        let must_release = deploy_failed || self.has_failed_deployment();
+        onboarding.command(if must_release { "restart-clean" } else { "rerun" })
     }
 
     fn take_away(&self) -> String {
