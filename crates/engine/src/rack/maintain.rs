@@ -14,6 +14,7 @@ use model::gate::{Gate, Overrides, answer, gates_of};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
+use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
     FIRMWARE_USED, MaintenanceTrigger, PlannedMaintenance, REFERENCE, RackLimits,
@@ -117,7 +118,7 @@ impl Racks {
             now: self.0.now(),
         };
         let (rack, by) = (begin.start.rack_id.clone(), begin.start.by.clone());
-        let request = begin.start.trigger.as_str();
+        let request = RunType::RackMaintenance.as_str();
         let done =
             engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx)));
         engine.trace_refusal(rack.as_str(), (&by, request), done.await)

@@ -142,6 +142,12 @@ fn a_refused_action_is_shown_by_the_target_of_its_operation() {
         let told = refused(engine, "rack-1").await;
         assert!(told.starts_with(&format!("retry-step {run} of bob, ")), "{told}");
         assert!(refused(engine, run.as_str()).await.starts_with("retry-step of bob, "));
+        // A maintenance is told by the type of its operation, like an operation on a machine.
+        let again = || power(machines(&["m-1"]), PowerSequence::On);
+        fixture.start_accepted(again()).await;
+        fixture.start_refused(again()).await;
+        let told = refused(engine, "rack-1").await;
+        assert!(told.starts_with("RACK_MAINTENANCE of "), "{told}");
         // An unknown operation has no target.
         let unknown = RunId::trusted("op-none");
         let done = engine.runs().restart(unknown, RestartMode::Rerun, "x".into(), who()).await;
