@@ -1,7 +1,8 @@
-//! Explanations and histories of objects of every kind.
+//! Explanations of objects of every kind.
 
 mod attention;
 mod contacts;
+mod history;
 mod known_as;
 mod offered;
 mod records;
@@ -13,9 +14,9 @@ pub(crate) use contacts::{peer_contacts, usual_durations};
 pub(crate) use worked_on::operation_down;
 
 use crate::Engine;
-use crate::access::Caller;
 use crate::admission::find_deletion;
 use crate::node::NodeView;
+use history::last_refused;
 use model::condition::ConditionType;
 use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId};
 use model::known_as::nothing_known_as;
@@ -23,7 +24,7 @@ use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
 use model::node::{Node, NodeState};
 use model::power_shelf::PowerShelf;
-use model::refusal::{Reason, Refusal, RefusedRequest};
+use model::refusal::{Reason, RefusedRequest};
 use model::run::Run;
 use model::site::explain_site;
 use model::target::TargetId;
@@ -35,12 +36,8 @@ use model::why::{
 use offered::{Offer, Trials};
 use providers::Target;
 use std::time::Duration;
-use store::{
-    Cause, Cursor, Event, HistoryQuery, Result, RowKind, SetAsideRow, StoreError, Tx, UnreadableRow,
-};
+use store::{Result, RowKind, SetAsideRow, StoreError, Tx, UnreadableRow};
 
-/// The state of the entry about a refused request in a history.
-const REFUSED: &str = "refused";
 /// The number of a machine's newest runs that are searched for the failure that needs intervention,
 /// and for the last one that was to write its disk.
 const MAX_RUNS_BACK: i64 = 20;
@@ -80,6 +77,11 @@ impl ObjectTrace {
             None => None,
         };
         Ok(Self { latest, refused: tx.refused_request(id).await? })
+    }
+
+    /// `waiting`: the last refused request that was not stored when the trace was read.
+    fn with_waiting(self, waiting: Option<RefusedRequest>) -> Self {
+        Self { refused: last_refused(self.refused, waiting), ..self }
     }
 
     fn tell(self, about: &str, engine: &Engine, explained: &mut Explanation) {
@@ -224,34 +226,6 @@ impl Engine {
         Err(StoreError::Unavailable("this replica cannot renew its lease".into()))
     }
 
-    /// The history of an object, oldest first, after a version.
-    pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
-        let after = Some(after).filter(|after| *after > 0);
-        self.filtered_history(id, HistoryQuery { after, ..HistoryQuery::default() }, limit).await
-    }
-
-    /// The entries of an object's history that match.
-    pub async fn filtered_history(
-        &self,
-        id: &str,
-        query: HistoryQuery,
-        limit: i64,
-    ) -> Result<Vec<Event>> {
-        let input = (id.to_string(), query, (limit, self.caller().clone()));
-        let events = self.store().scan(input, |(id, query, (limit, caller)), tx| {
-            Box::pin(history(tx, id, query, (*limit, caller)))
-        });
-        let (events, known) = events.await?;
-        if !known {
-            let (what, list) = match NodeId::parse(id) {
-                Ok(_) => ("node", "farrier node list"),
-                Err(_) => ("machine or operation", "farrier list"),
-            };
-            return Err(Refusal::not_found(what, id, list).into());
-        }
-        Ok(events)
-    }
-
     /// Explains the state of an object of any kind, also if its stored row cannot be read.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
         let trials = Trials::default();
@@ -316,6 +290,7 @@ impl Engine {
     }
 
     async fn explain_machine_or_run(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
+        let waiting = self.side_facts().refused(id);
         let input = (id.to_string(), self.settings().nodes.heartbeat_limits.silence);
         let found =
             self.store().read(input, |(id, silence), tx| Box::pin(find(tx, id, *silence))).await?;
@@ -339,7 +314,7 @@ impl Engine {
         self.drop_incapable(machine.as_ref(), &mut reported);
         let runs = [run.as_ref(), failed_change.as_ref()];
         Box::pin(self.drop_refused((id, offer), runs, &mut reported)).await;
-        trace.tell(id, self, &mut reported);
+        trace.with_waiting(waiting).tell(id, self, &mut reported);
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
@@ -402,11 +377,11 @@ impl Engine {
     }
 
     async fn read_trace(&self, id: &str, target: Option<TargetId>) -> Result<ObjectTrace> {
-        let input = (id.to_string(), target);
+        let (waiting, input) = (self.side_facts().refused(id), (id.to_string(), target));
         let read = self
             .store()
             .read(input, |(id, target), tx| Box::pin(ObjectTrace::read(tx, target.as_ref(), id)));
-        read.await
+        Ok(read.await?.with_waiting(waiting))
     }
 
     /// The degraded reason of the machine's provider, if any.
@@ -438,50 +413,4 @@ pub(crate) async fn load_dead_feeds(
     let shelves: Result<Vec<PowerShelf>> =
         tx.records_in_rack(rack).await?.into_iter().map(|(_, one)| one).collect();
     Ok(shelves.map(|shelves| dead_feeds(feeds, &shelves)).unwrap_or_default())
-}
-
-/// A page of a history, and whether the object has any.
-async fn history(
-    tx: &mut Tx,
-    id: &str,
-    query: &HistoryQuery,
-    (limit, caller): (i64, &Caller),
-) -> Result<(Vec<Event>, bool)> {
-    let mut events = tx.filtered_history(id, query, limit).await?;
-    let known = !events.is_empty() || query.after.is_some() || tx.last_version(id).await? > 0;
-    // The last refused request changed nothing, so it has no event: it is read beside them.
-    let refused = tx.refused_request(id).await?.filter(|_| known);
-    let refused = refused.map(|refused| refused_event(id, caller.readable(refused)));
-    let refused = refused.filter(|event| query.filter.matches_values(event));
-    let is_last_page = (events.len() as i64) < limit;
-    match refused {
-        Some(event) if query.newest_first && query.after.is_none() => {
-            let at = events.partition_point(|one| one.ts > event.ts);
-            events.insert(at, event);
-        }
-        Some(event) if !query.newest_first && is_last_page => {
-            let at = events.partition_point(|one| one.ts <= event.ts);
-            events.insert(at, event);
-        }
-        Some(_) | None => {}
-    }
-    Ok((events, known))
-}
-
-/// A refused request as an entry of the object's history. The object kept its version.
-fn refused_event(id: &str, refused: RefusedRequest) -> Event {
-    let RefusedRequest { at, by, request, reason, message } = refused;
-    Event {
-        cursor: Cursor::default(),
-        ts: at,
-        kind: None,
-        object_id: id.into(),
-        version: 0,
-        state: REFUSED.into(),
-        cause: Cause::Request.as_str().into(),
-        actor: by,
-        message: format!("{request} refused: {message} ({reason})"),
-        decided_by: String::new(),
-        object: None,
-    }
 }

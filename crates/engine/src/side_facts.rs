@@ -6,11 +6,14 @@
 use crate::Engine;
 use model::refusal::{Refusal, RefusalKind, RefusedRequest};
 use model::time::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::{Result, StepDuration, StoreError, Tx};
 use tokio::sync::mpsc;
 
-/// The most facts that wait to be written; more are dropped.
+/// The most facts, and the most objects with a refused request, that wait to be written; more are
+/// dropped.
 const MAX_WAITING: usize = 4_096;
 /// The most facts in one transaction.
 const MAX_BATCH: usize = 256;
@@ -22,24 +25,55 @@ const MAX_REFUSED_AGE: Duration = Duration::from_secs(90 * 86_400);
 #[derive(Debug, Clone)]
 pub(crate) enum SideFact {
     StepDuration(StepDuration),
-    /// A refused request on this object.
-    Refused(String, RefusedRequest),
+    /// Refused requests wait in [`SideFacts`].
+    Refused,
 }
 
 pub(crate) type SideFactReceiver = mpsc::Receiver<SideFact>;
 
+/// The last refused request on each object.
+type RefusedRequests = BTreeMap<String, RefusedRequest>;
+
 /// The facts that wait to be written.
-pub(crate) struct SideFacts(mpsc::Sender<SideFact>);
+pub(crate) struct SideFacts {
+    sender: mpsc::Sender<SideFact>,
+    /// They can be read before they are stored.
+    refused: Mutex<RefusedRequests>,
+}
 
 impl SideFacts {
     pub fn new() -> (Self, SideFactReceiver) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        (Self(sender), receiver)
+        (Self { sender, refused: Mutex::default() }, receiver)
     }
 
     /// Does not block. A full queue drops the fact.
     pub fn note(&self, fact: SideFact) {
-        let _ = self.0.try_send(fact);
+        let _ = self.sender.try_send(fact);
+    }
+
+    fn note_refused(&self, object_id: &str, refused: RefusedRequest) {
+        let mut waiting = self.waiting();
+        if waiting.len() < MAX_WAITING || waiting.contains_key(object_id) {
+            waiting.insert(object_id.into(), refused);
+        }
+        drop(waiting);
+        self.note(SideFact::Refused);
+    }
+
+    /// The last refused request on an object, if it is not stored yet. To be read before the stored
+    /// one: it is forgotten when it is stored.
+    pub fn refused(&self, object_id: &str) -> Option<RefusedRequest> {
+        self.waiting().get(object_id).cloned()
+    }
+
+    /// Forgets what was stored, unless a newer request was refused since.
+    fn forget(&self, stored: &RefusedRequests) {
+        self.waiting().retain(|object_id, refused| stored.get(object_id) != Some(refused));
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, RefusedRequests> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -87,7 +121,7 @@ impl Engine {
             reason: refusal.reason.to_string(),
             message: refusal.message.clone(),
         };
-        self.side_facts().note(SideFact::Refused(object_id.into(), refused));
+        self.side_facts().note_refused(object_id, refused);
     }
 
     /// Writes the facts in batches, until the process stops.
@@ -99,13 +133,15 @@ impl Engine {
                 () = self.stopped() => return,
                 count = receiver.recv_many(&mut batch, MAX_BATCH) => if count == 0 { return },
             }
-            let input = (std::mem::take(&mut batch), self.now());
-            let written = self.store().write("record_side_facts", input, |(batch, now), tx| {
-                Box::pin(record(tx, batch, *now))
-            });
+            let refused = self.side_facts().waiting().clone();
+            let input = (std::mem::take(&mut batch), refused.clone(), self.now());
+            let written = self
+                .store()
+                .write("record_side_facts", input, |input, tx| Box::pin(record(tx, input)));
             if let Err(error) = written.await {
                 tracing::debug!(%error, "durations and refused requests were not recorded");
             }
+            self.side_facts().forget(&refused);
             tokio::select! {
                 biased;
                 () = self.stopped() => return,
@@ -115,19 +151,21 @@ impl Engine {
     }
 }
 
-async fn record(tx: &mut Tx, batch: &[SideFact], now: Timestamp) -> Result<()> {
-    let mut any_refused = false;
+async fn record(
+    tx: &mut Tx,
+    (batch, refused, now): &(Vec<SideFact>, RefusedRequests, Timestamp),
+) -> Result<()> {
     for fact in batch {
         match fact {
             SideFact::StepDuration(duration) => tx.record_step_duration(duration).await?,
-            SideFact::Refused(object_id, refused) => {
-                tx.record_refused_request(object_id, refused).await?;
-                any_refused = true;
-            }
+            SideFact::Refused => {}
         }
     }
-    if any_refused {
-        tx.expire_refused_requests(now - MAX_REFUSED_AGE).await?;
+    for (object_id, refused) in refused {
+        tx.record_refused_request(object_id, refused).await?;
+    }
+    if !refused.is_empty() {
+        tx.expire_refused_requests(*now - MAX_REFUSED_AGE).await?;
     }
     Ok(())
 }

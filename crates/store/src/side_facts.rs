@@ -64,7 +64,8 @@ impl Tx {
         Ok(found)
     }
 
-    /// Records a refused request on an object that exists, in place of an earlier one.
+    /// Records a refused request on an object that exists, in place of an earlier one. Another
+    /// replica may have recorded a later one.
     pub async fn record_refused_request(
         &mut self,
         object_id: &str,
@@ -73,7 +74,8 @@ impl Tx {
         let sql = "INSERT INTO refused_requests \
                    (object_id, refused_at, actor, request, reason, message) \
                    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (object_id) DO UPDATE SET \
-                   refused_at = $2, actor = $3, request = $4, reason = $5, message = $6";
+                   refused_at = $2, actor = $3, request = $4, reason = $5, message = $6 \
+                   WHERE refused_requests.refused_at <= $2";
         let RefusedRequest { at, by, request, reason, message } = refused;
         let (by, request) = (by.as_str(), request.as_str());
         let values = values![object_id, *at, by, request, reason.as_str(), message.as_str()];

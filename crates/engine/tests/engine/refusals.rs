@@ -154,3 +154,33 @@ fn a_refused_action_is_shown_by_the_target_of_its_operation() {
         assert!(matches!(done, Err(StoreError::Refused(_))));
     });
 }
+
+/// Refused requests are written in batches, at most one in a second; the newest is shown at once.
+#[test]
+fn the_newest_refusal_is_shown_before_it_is_stored() {
+    crate::test_env::simulate(async {
+        let fixture = RackFixture::ready().await;
+        let engine = fixture.engine();
+        let refuse = async |by: &str| {
+            let change: Change<Machine, DescribedMachine> =
+                Arc::new(|_| Err(Refusal::new(Reason::DeviceBusy, "it is held")));
+            let machine = MachineId::trusted("m-2");
+            let done = engine.machines().update(machine, change, None, by.into()).await;
+            done.expect_err("refused");
+        };
+        refuse("bob").await;
+        // The writer has stored it, and pauses.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for by in ["cleo", "dora"] {
+            refuse(by).await;
+            let told = engine.explain("m-2").await.expect("an explanation").explanation.refused;
+            assert!(told.starts_with(&format!("update of {by}, ")), "{told}");
+            let history = engine.history("m-2", 0, 1_000).await.expect("a history");
+            let entries = history.iter().filter(|event| event.state == "refused");
+            let actors: Vec<&str> = entries.map(|event| event.actor.as_str()).collect();
+            assert_eq!(actors, [by]);
+        }
+        let told = refused(engine, "m-2").await;
+        assert!(told.starts_with("update of dora, "), "it is stored: {told}");
+    });
+}
