@@ -44,7 +44,7 @@ use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, Enqueue, NewEvent, Result, Tx};
+use store::{Cause, Enqueue, NewEvent, Result, StoreError, Tx};
 
 /// A request to bring a machine into service as a node.
 #[derive(Debug, Clone)]
@@ -425,6 +425,25 @@ pub(crate) async fn load_node_context(
     let name = tx.last_heartbeat(&node.id()).await?;
     let received = name.at.is_some_and(|at| now.since(at) <= limits.silence);
     Ok((run, NodeContext { run: None, healthy: received && name.problems.is_empty() }))
+}
+
+/// The machine of a node that is to return to service, locked, so that no run begins meanwhile.
+/// None: another operation than the node's own holds it and may undo what the node needs, or that
+/// is unknown.
+pub(crate) async fn lock_free_machine(tx: &mut Tx, node: &Node) -> Result<Option<Machine>> {
+    match tx.machine_locked(&node.machine).await {
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        found => Ok(found?.filter(|machine| node.other_holder(machine).is_none())),
+    }
+}
+
+/// Records on its machine that a node serves.
+pub(crate) fn write_serving(tx: &mut Tx, machine: &mut Machine, event: &NewEvent) -> Result<()> {
+    let Some(observed) = machine.outdated_by_service() else { return Ok(()) };
+    let message =
+        format!("{}={} ({})", observed.condition.as_str(), observed.status, observed.reason);
+    machine.learn(&[observed], event.at);
+    tx.update_machine(machine, &NewEvent { message, ..event.clone() })
 }
 
 /// Writes the transitions of a node, each with its event. `note` is appended to the messages.

@@ -76,6 +76,8 @@ pub fn imaged(image: &str) -> ConditionObservation {
 pub const NOT_JOINED: &str = "NotJoined";
 /// The reason of `Drained` for a machine that is in no cluster.
 pub const NOT_IN_CLUSTER: &str = "NotInCluster";
+/// The reason of `Drained` for a machine that is back in service.
+pub const IN_SERVICE: &str = "InService";
 
 /// Derives `Degraded`. A machine is degraded when its system or its BMC is unreachable, or when a
 /// component is unhealthy. During an operation unreachability does not count, because the machine

@@ -20,7 +20,7 @@ pub use network_boot::NetworkBoot;
 pub use problem::MachineProblem;
 
 use crate::condition::{
-    ConditionObservation, ConditionType, Conditions, NOT_IN_CLUSTER, NOT_JOINED,
+    ConditionObservation, ConditionType, Conditions, IN_SERVICE, NOT_IN_CLUSTER, NOT_JOINED,
 };
 use crate::health::HealthSummary;
 use crate::id::{MachineId, PowerShelfId, RackId, RunId};
@@ -274,9 +274,7 @@ impl Machine {
     /// being in none.
     fn implied_by(&self, observed: &ConditionObservation) -> Option<ConditionObservation> {
         use ConditionType::{Drained, InCustomerCluster};
-        let drained = self.conditions.get(Drained);
-        let in_none = drained.is_some_and(|known| known.status && known.reason == NOT_IN_CLUSTER);
-        if observed.condition == InCustomerCluster && observed.status && in_none {
+        if observed.condition == InCustomerCluster && observed.status && self.is_empty_in_none() {
             return Some(ConditionObservation::new(Drained, false, "Joined"));
         }
         let left = observed.condition == Drained
@@ -284,5 +282,18 @@ impl Machine {
             && observed.reason == NOT_IN_CLUSTER
             && self.is(InCustomerCluster);
         left.then(|| ConditionObservation::new(InCustomerCluster, false, NOT_JOINED))
+    }
+
+    /// The condition that a node in service outdates: it has work, also where no cluster has
+    /// given it any.
+    pub fn outdated_by_service(&self) -> Option<ConditionObservation> {
+        let serves = || ConditionObservation::new(ConditionType::Drained, false, IN_SERVICE);
+        self.is_empty_in_none().then(serves)
+    }
+
+    /// True if the machine counts as drained because it is in no cluster.
+    fn is_empty_in_none(&self) -> bool {
+        let drained = self.conditions.get(ConditionType::Drained);
+        drained.is_some_and(|known| known.status && known.reason == NOT_IN_CLUSTER)
     }
 }

@@ -43,7 +43,7 @@ use crate::filter::FilterField;
 use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
-use crate::machine::Labels;
+use crate::machine::{Labels, Machine};
 use crate::plan::RunType;
 use crate::refusal::{Reason, Refusal};
 use crate::run::{HistoryNote, Run, Workflow};
@@ -247,6 +247,12 @@ impl Node {
             | NodeState::Removing
             | NodeState::Deleted => None,
         }
+    }
+
+    /// The operation that holds the machine of the node, and is not the node's own: the node
+    /// returns to service after it.
+    pub fn other_holder<'a>(&self, machine: &'a Machine) -> Option<&'a RunId> {
+        machine.active_run.as_ref().filter(|run| self.workflow.as_ref() != Some(*run))
     }
 
     /// A transition into quarantine, with its cause.

@@ -4,7 +4,7 @@
 
 use super::{
     NewNodeRun, create_run, health_gate, load_node_context, load_stage_target, no_node, run_type,
-    write_moves,
+    write_moves, write_serving,
 };
 use crate::admission::{Created, event, lock_machine, replay};
 use crate::node::Nodes;
@@ -115,6 +115,9 @@ impl ApplyNodeRequest {
         let moved = !moves.is_empty();
         node.last_request = self.applied().or(node.last_request);
         write_moves(tx, &mut node, moves, (&event, &note))?;
+        if moved && node.state == NodeState::Active {
+            write_serving(tx, &mut machine, &event)?;
+        }
         if let Some((mut run, note)) = end {
             run.version = tx.update_unclaimed(&run, self.now)?.version;
             let event = NewEvent {

@@ -7,10 +7,10 @@
 
 use super::watch::{MOVES_AT_ONCE, PAGE, locked, readable};
 use crate::admission::event;
-use crate::node::Nodes;
+use crate::node::{Nodes, lock_free_machine, write_serving};
 use model::fault::{Fault, FaultCode};
 use model::here;
-use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::id::{NodeId, RunId, SiteId};
 use model::node::drift::{self, DriftAction, DriftCase};
 use model::node::heartbeat::{AgentHeartbeat, HeartbeatLimits, MassOutage};
 use model::node::{MaasObservation, MaasState, Node, NodeState, Quarantine, TransitionOwner};
@@ -337,11 +337,16 @@ impl Change {
             DriftAction::Quarantine(why) => {
                 node.quarantined(Quarantine::Drift, TransitionOwner::Reconciler, why).ok()
             }
-            // A run that holds the machine may undo what the node needs for service.
-            DriftAction::Heal if is_machine_held(tx, &node.machine).await? => None,
             DriftAction::Heal => {
+                let Some(mut machine) = lock_free_machine(tx, &node).await? else {
+                    return Ok(true);
+                };
                 let why = "proven healthy again";
-                node.become_(NodeState::Active, TransitionOwner::Reconciler, why).ok()
+                let healed = node.become_(NodeState::Active, TransitionOwner::Reconciler, why).ok();
+                if healed.is_some() {
+                    write_serving(tx, &mut machine, &event)?;
+                }
+                healed
             }
         };
         let Some(mut moved) = moved else { return Ok(true) };
@@ -354,16 +359,6 @@ impl Change {
         };
         tx.update_record(&mut moved, &NewEvent { message, ..event })?;
         Ok(true)
-    }
-}
-
-/// True if an operation holds the node's machine, or if that is unknown. The machine is locked,
-/// so that no run begins while the node returns to service.
-async fn is_machine_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
-    match tx.machine_locked(machine).await {
-        Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
-        Ok(Some(machine)) => Ok(machine.active_run.is_some()),
-        Err(error) => Err(error),
     }
 }
 

@@ -7,7 +7,7 @@
 use super::reconcile::ReconcileMode;
 use super::waiting_agents::WaitingAgents;
 use crate::admission::event;
-use crate::node::Nodes;
+use crate::node::{Nodes, lock_free_machine, write_serving};
 use futures_util::FutureExt;
 use model::here;
 use model::id::{NodeId, RunId, SiteId};
@@ -272,13 +272,17 @@ impl Nodes {
 async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) -> Result<()> {
     for HeartbeatTransition { node: id, to, why, lost } in moves {
         let Some(node) = locked(tx, id).await? else { continue };
-        if *to == NodeState::Active && !is_back(tx, &node).await? {
-            continue;
-        }
         // The node may have changed since the assessment.
         let Ok(mut moved) = node.become_(*to, TransitionOwner::Heartbeat, why) else { continue };
         moved.head.since = now;
         let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
+        if *to == NodeState::Active {
+            if !is_back(tx, &node).await? {
+                continue;
+            }
+            let Some(mut machine) = lock_free_machine(tx, &node).await? else { continue };
+            write_serving(tx, &mut machine, &event)?;
+        }
         tx.update_record(&mut moved, &event)?;
         if *lost {
             tx.mark_offline(id, now)?;

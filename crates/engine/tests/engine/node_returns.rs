@@ -10,13 +10,17 @@ use crate::test_env::simulate;
 use engine::Engine;
 use engine::node::{Agents, TaskReport};
 use engine::rack::MaintenanceStart;
+use model::condition::ConditionType::Drained;
+use model::condition::{ConditionObservation, IN_SERVICE, NOT_IN_CLUSTER};
 use model::gate::{Gate, Overrides};
 use model::id::{MachineId, NodeId, RunId};
+use model::machine::Machine;
 use model::node::requests::NodeRequest;
 use model::node::{DecommissionMode, Node, NodeState};
 use model::rack::maintenance::{MaintenanceScope, PowerSequence};
 use model::run::actions::{Action, RestartMode};
 use model::run::{Run, Workflow};
+use model::time::Timestamp;
 use providers::sim::{self, FaultRule};
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -43,6 +47,40 @@ impl RackFixture {
             Box::pin(async move { tx.record_heartbeat(id, *now, "").await.map(drop) })
         });
         beat.await.expect("recorded");
+    }
+
+    /// Changes the record of a machine without a run.
+    async fn change_machine(&self, id: &str, change: fn(&mut Machine, Timestamp)) {
+        let input = (MachineId::trusted(id), self.env.now());
+        let written = self.env.store.write("change_machine", input, move |(id, now), tx| {
+            Box::pin(async move {
+                let mut machine = tx.machine_locked(id).await?.expect("the machine");
+                change(&mut machine, *now);
+                tx.update_machine(&mut machine, &event(*now))
+            })
+        });
+        written.await.expect("written");
+    }
+
+    /// The machine counts as in service.
+    async fn serves(&self, id: &str) {
+        let machine = self.env.machine(id).await;
+        let drained = machine.conditions.get(Drained).expect("known");
+        assert_eq!((drained.status, drained.reason.as_str()), (false, IN_SERVICE));
+    }
+
+    /// Waits until the node is in this state; with heartbeats, if it is to serve.
+    async fn wait_for_node(&self, id: &NodeId, state: NodeState) {
+        for _ in 0..600 {
+            if self.node_state(id).await == state {
+                return;
+            }
+            if state == NodeState::Active {
+                self.beat(id).await;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        panic!("the node is never {state}");
     }
 
     async fn node_state(&self, id: &NodeId) -> NodeState {
@@ -93,6 +131,55 @@ fn a_node_returns_after_the_maintenance_of_its_rack() {
             fixture.beat(&node).await;
         }
         panic!("it never returned");
+    });
+}
+
+/// An operation of its rack holds the machine of a node that had fallen silent, and has not taken
+/// it down: the node waits for its end, and says so. When it serves again, its machine is not
+/// drained for being in no cluster.
+#[test]
+fn a_node_waits_for_the_operation_that_holds_its_machine() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let node = NodeId::trusted("node-1");
+        fixture.add_node(&node, "m-1").await;
+        fixture.wait_for_node(&node, NodeState::Offline).await;
+        fixture
+            .change_machine("m-1", |machine, now| {
+                machine.active_run = Some(RunId::trusted("op-9"));
+                let drained = ConditionObservation::new(Drained, true, NOT_IN_CLUSTER);
+                machine.learn(&[drained], now);
+            })
+            .await;
+        for _ in 0..60 {
+            fixture.beat(&node).await;
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(fixture.node_state(&node).await, NodeState::Offline);
+        }
+        let told = fixture.engine().explain(node.as_str()).await.expect("explained").explanation;
+        assert!(told.headline.contains("op-9 holds its machine m-1"), "{}", told.headline);
+        assert!(told.waiting_for.starts_with("op-9 to end"), "{}", told.waiting_for);
+        fixture.change_machine("m-1", |machine, _| machine.active_run = None).await;
+        fixture.wait_for_node(&node, NodeState::Active).await;
+        fixture.serves("m-1").await;
+
+        // An operator brings it back.
+        let why = || "a fan".to_string();
+        let nodes = fixture.engine().nodes();
+        let quarantine = NodeRequest::Quarantine { why: why() };
+        nodes.apply_request(&node, quarantine, None, somebody()).await.expect("quarantined");
+        fixture
+            .change_machine("m-1", |machine, now| {
+                let drained = ConditionObservation::new(Drained, true, NOT_IN_CLUSTER);
+                machine.learn(&[drained], now);
+            })
+            .await;
+        fixture.beat(&node).await;
+        let release = NodeRequest::Release { why: why(), overrides: Overrides::default() };
+        let released =
+            nodes.apply_request(&node, release, None, somebody()).await.expect("released");
+        assert_eq!(released.node.state, NodeState::Active);
+        fixture.serves("m-1").await;
     });
 }
 

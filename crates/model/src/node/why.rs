@@ -159,6 +159,9 @@ impl Node {
         let down = self
             .machine_down(context)
             .map_or_else(String::new, |how| format!("; its machine {} {how}", self.machine));
+        let held = self
+            .held_by(context)
+            .map_or_else(String::new, |run| format!("; {run} holds its machine {}", self.machine));
         let disabled = self.state == NodeState::Offline && context.run.is_some_and(leaves_disabled);
         let idle = if disabled { "; it takes no new work" } else { "" };
         let lost = self.lost_onboarding(context).map_or_else(String::new, |run| {
@@ -168,7 +171,7 @@ impl Node {
         let maas = self.maas.as_ref().filter(differs).map_or_else(String::new, |observed| {
             format!("; MAAS has its machine as {}", observed.state)
         });
-        format!("{state}{idle}{down}{lost}{maas}")
+        format!("{state}{idle}{down}{held}{lost}{maas}")
     }
 
     /// The agent that the node or its operation waits for, if nothing can be expected of it. A
@@ -241,6 +244,14 @@ impl Node {
         self.machine_down(context) == Some(SWITCHED_OFF)
     }
 
+    /// The operation on its machine that an offline node waits for. One that has taken the machine
+    /// down is told by itself.
+    fn held_by<'a>(&self, context: NodeContext<'a>) -> Option<&'a RunId> {
+        let down = context.down_by.filter(|run| self.down_by.is_some() && !run.ended());
+        let waits = self.state == NodeState::Offline && down.is_none();
+        self.other_holder(context.machine?).filter(|_| waits)
+    }
+
     fn waiting_for(&self, context: NodeContext, now: Timestamp) -> String {
         let agent = context.contacts.and_then(|contacts| contacts.agent.as_ref());
         let silence =
@@ -254,7 +265,11 @@ impl Node {
             (NodeState::Offline, None) if context.run.is_some_and(leaves_disabled) => {
                 "an operator, who has its drain continued or canceled".into()
             }
-            (NodeState::Offline, None) => format!("{}{silence}", self.rests()),
+            (NodeState::Offline, None) => {
+                let held = self.held_by(context);
+                let end = held.map_or_else(String::new, |run| format!("{run} to end, then "));
+                format!("{end}{}{silence}", self.rests())
+            }
             (
                 NodeState::BootstrapIssued
                 | NodeState::Enrolling
@@ -275,6 +290,10 @@ impl Node {
         let down = context.down_by.filter(|run| self.down_by.is_some() && !run.ended());
         if let Some(run) = down {
             commands.insert(0, format!("farrier why {}", run.spec.id));
+            return commands;
+        }
+        if let Some(run) = self.held_by(context) {
+            commands.insert(0, format!("farrier why {run}"));
             return commands;
         }
         if self.machine_is_off(context) {

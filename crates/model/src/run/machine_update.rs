@@ -1,7 +1,7 @@
 //! The changes that a run makes to its machine: conditions, phase, and the hold.
 
 use super::{Run, RunPhase, StopKind};
-use crate::condition::{ConditionObservation, ConditionType, NOT_IN_CLUSTER};
+use crate::condition::{ConditionObservation, ConditionType, IN_SERVICE, NOT_IN_CLUSTER};
 use crate::id::RunId;
 use crate::machine::{Machine, Phase};
 use crate::plan::{OnFailure, RunType};
@@ -62,7 +62,10 @@ fn final_conditions(
                 one.condition == Drained && one.status && one.reason != NOT_IN_CLUSTER
             };
             if run.spec.run_type == RunType::ExitMaintenance && !evidence.iter().any(empty) {
-                message.push(ConditionObservation::new(Drained, false, "InService"));
+                message.push(ConditionObservation::new(Drained, false, IN_SERVICE));
+            }
+            if run.spec.run_type == RunType::Onboard {
+                message.extend(machine.outdated_by_service());
             }
             if run.spec.run_type == RunType::ExitRma {
                 message.push(ConditionObservation::new(Rma, false, format!("Returned:{id}")));

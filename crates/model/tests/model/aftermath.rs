@@ -96,6 +96,28 @@ fn leaving_maintenance_keeps_a_node_that_is_observed_as_empty() {
     }
 }
 
+/// A machine in no cluster counts as drained until a node on it serves.
+#[test]
+fn a_node_that_was_onboarded_is_not_drained_for_being_in_no_cluster() {
+    for (reason, run_type, workflow, drained) in [
+        ("NotInCluster", RunType::Onboard, Workflow::Completed, false),
+        ("NotInCluster", RunType::Onboard, Workflow::Cancelled, true),
+        ("NotInCluster", RunType::NodeDrain, Workflow::Completed, true),
+        ("Evicted", RunType::Onboard, Workflow::Completed, true),
+    ] {
+        let mut machine = machine(Phase::FactoryReady);
+        machine.learn(&[ConditionObservation::new(Drained, true, reason)], at(1));
+        assert_eq!(machine.outdated_by_service().is_some(), reason == "NotInCluster");
+        apply_to_machine(
+            &mut machine,
+            &run_in(run_type, OnFailure::KeepPhase, workflow),
+            &[],
+            at(5),
+        );
+        assert_eq!(machine.is(Drained), drained, "{reason} {run_type:?} {workflow:?}");
+    }
+}
+
 #[test]
 fn a_failure_names_its_code_and_its_run() {
     let mut failed = machine(Phase::Ready);

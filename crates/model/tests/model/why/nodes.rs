@@ -109,6 +109,28 @@ fn a_stopped_onboarding_leads_to_a_rerun_or_to_the_removal() {
     assert_eq!(NodeWork::of(&idle, false, None), NodeWork::Idle);
 }
 
+/// Rows: the operation that holds the machine of an offline node, and whether the node waits for
+/// it. Its own operation is told by itself.
+#[test]
+fn an_offline_node_names_the_operation_that_holds_its_machine() {
+    for (state, holder, waits) in [
+        (NodeState::Offline, Some("op-9"), true),
+        (NodeState::Offline, Some("op-1"), false),
+        (NodeState::Offline, None, false),
+        (NodeState::Active, Some("op-9"), false),
+    ] {
+        let node = node(state);
+        let machine = Machine { active_run: holder.map(RunId::trusted), ..machine(false) };
+        assert_eq!(node.other_holder(&machine).is_some(), holder == Some("op-9"), "{holder:?}");
+        let context = NodeContext { machine: Some(&machine), ..NodeContext::default() };
+        let told = node.explain(context, at(100));
+        let case = format!("{state} {holder:?}: {told:#?}");
+        assert_eq!(told.headline.contains("; op-9 holds its machine m-1"), waits, "{case}");
+        assert_eq!(told.waiting_for.starts_with("op-9 to end, then a heartbeat"), waits, "{case}");
+        assert_eq!(told.next_commands[0] == "farrier why op-9", waits, "{case}");
+    }
+}
+
 /// Rows: the operation that took the machine down, whether the machine is off. Then the words of
 /// the headline and of the wait, and the first command.
 #[test]
