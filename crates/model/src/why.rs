@@ -51,6 +51,7 @@ use crate::rack::RackPowerOn;
 use crate::rack::maintenance::{FIRMWARE_SKIPPED, switched_power};
 use crate::run::{Failure, Run, RunPhase, StopKind, StopRequest, Workflow};
 use crate::time::{Timestamp, format_duration};
+use condition::add_unusable_bmc;
 use disk::{REIMAGE, disk_cause, disk_note, half_written, reimage};
 use failed_change::add_failed_changes;
 use network::add_network_boot;
@@ -153,7 +154,8 @@ pub fn explain_machine(
     let mut reported = explain_state(machine, run, context, now);
     reported.notes.extend(disk_note(machine));
     add_network_boot(machine, &mut reported);
-    add_failed_changes(machine, run, &mut reported);
+    add_unusable_bmc(machine, &mut reported);
+    add_failed_changes(machine, run, context, &mut reported);
     let mut reported = match context.node {
         Some(node) => as_node(machine, run, node, reported),
         None => reported,

@@ -1,8 +1,10 @@
 //! The commands that repair the cause of a bad condition of a machine.
 
+use super::Explanation;
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::fault::{Fault, FaultCode, Incident};
-use crate::machine::Machine;
+use crate::machine::view::EffectiveState;
+use crate::machine::{Machine, MachineProblem};
 
 /// The commands that repair the cause of a bad condition, best first.
 pub(super) fn condition_repairs(
@@ -28,6 +30,19 @@ pub(super) fn condition_repairs(
     }
     commands.push(format!("farrier history {id}"));
     commands.into_iter()
+}
+
+/// Adds a BMC that cannot be used to what a machine at rest needs a person for otherwise. Its
+/// repair comes first: the operations on the machine need it.
+pub(super) fn add_unusable_bmc(machine: &Machine, reported: &mut Explanation) {
+    let lost = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
+    let attention = machine.effective_state() == EffectiveState::Attention;
+    let Some(known) = lost.filter(|_| attention && machine.active_run.is_none()) else { return };
+    let what = MachineProblem::BmcUnreachable(known).describe();
+    reported.headline = format!("{}; {what}", reported.headline);
+    let repair = condition_repairs(machine, ConditionType::BmcReachable, known).next();
+    let new = repair.filter(|repair| !reported.next_commands.contains(repair));
+    new.into_iter().for_each(|repair| reported.next_commands.insert(0, repair));
 }
 
 /// The fault behind a condition: a probe uses the credential of the spec.

@@ -3,6 +3,7 @@
 
 use super::disk::reimage;
 use super::{Explanation, RunContext, headline, plain, possible_damage, repairs};
+use crate::id::RunId;
 use crate::machine::{ChangeKind, FailedChange, Machine, Phase};
 use crate::run::Run;
 
@@ -44,16 +45,28 @@ fn repair_again(run: &Run, context: RunContext) -> Vec<String> {
     repairs(run, context).into_iter().map(|(_, command)| command).chain(again).collect()
 }
 
-/// Adds the failed changes that the explanation does not tell of. The note about the last operation
-/// on the disk tells of a failed image.
+/// Adds the failed changes that the explanation does not tell of. The one that the machine is shown
+/// with stands beside the other problem in the headline. Of the others, the note about the last
+/// operation on the disk tells of a failed image.
 pub(super) fn add_failed_changes(
     machine: &Machine,
     explained: Option<&Run>,
+    context: RunContext,
     reported: &mut Explanation,
 ) {
+    let in_headline =
+        |reported: &Explanation, run: &RunId| reported.headline.contains(run.as_str());
+    if let Some(shown) = machine.failed_change().filter(|one| !in_headline(reported, &one.run)) {
+        let told = explain_failed_change(machine, shown, context);
+        reported.headline = format!("{}; {}", reported.headline, told.headline);
+        let repairs = told.next_commands.into_iter();
+        let new: Vec<String> =
+            repairs.filter(|command| !reported.next_commands.contains(command)).collect();
+        reported.next_commands.extend(new);
+    }
     let told = |failed: &FailedChange| {
         failed.kind == ChangeKind::Imaging
-            || reported.headline.contains(failed.run.as_str())
+            || in_headline(reported, &failed.run)
             || explained.is_some_and(|run| run.spec.id == failed.run)
     };
     let untold = machine.failed_changes.iter().filter(|failed| !told(failed));

@@ -10,7 +10,7 @@ use crate::id::{PowerShelfId, RackId, RunId, SiteId};
 use crate::lifecycle::Lifecycle;
 use crate::list_format::join_limited;
 use crate::machine::view::EffectiveState;
-use crate::machine::{Machine, MachineProblem};
+use crate::machine::{ChangeKind, Machine, MachineProblem};
 use crate::node::{Node, NodeState, NodeWork};
 use crate::power_shelf::PowerShelf;
 use crate::rack::{Rack, RackFailurePhase};
@@ -291,6 +291,10 @@ impl CauseLinks {
         }
         let spec = &machine.spec;
         let silent = Some((spec.rack.clone(), spec.feeds.clone()));
+        // What explains its silence explains no change that failed, but one of its power.
+        if machine.failed_change().is_some_and(|failed| failed.kind != ChangeKind::Power) {
+            return Self::default();
+        }
         match machine.problem().filter(|_| machine.effective_state() == EffectiveState::Idle) {
             Some(MachineProblem::BmcUnreachable(known)) if is_refused_login(&known.reason) => {
                 let credential = Some(spec.bmc_credential.clone());

@@ -209,23 +209,39 @@ fn why_names_the_operation_and_its_repair() {
     }
 }
 
-/// What another problem hides is a note.
+/// The change that a machine at rest is shown with, every kind of which stands beside another
+/// problem in the headline; the others are notes.
 #[test]
-fn an_untold_failure_is_a_note() {
+fn a_failure_is_told_beside_another_problem() {
+    use ConditionType::{BmcReachable, Reachable};
+    for kind in ChangeKind::ALL {
+        for (condition, reason) in [(Reachable, "timeout"), (BmcReachable, "bmc-unreachable")] {
+            let mut machine = machine(Phase::Ready);
+            let run = failed_change("op-1", kind);
+            machine.record_change(&run);
+            let observed = ConditionObservation::new(condition, false, reason);
+            machine.learn(&[observed], at(80));
+            let lost = machine.problem().expect("a problem").describe();
+            let context = RunContext { failed_change: Some(&run), ..RunContext::default() };
+            let told = explain_machine(&machine, None, context, at(99));
+            let cause = format!("{} op-1 failed at step", run.spec.run_type.as_str());
+            for words in [&lost, &cause] {
+                assert!(told.headline.contains(words), "{words}: {}", told.headline);
+            }
+            // Its BMC is needed for the repair.
+            let first = &told.next_commands[0];
+            let looks = ["farrier machine power m-1 on", "farrier machine inspect m-1"];
+            assert!(looks.contains(&first.as_str()), "{told:#?}");
+            assert!(told.next_commands.contains(&"farrier why op-1".to_string()), "{told:#?}");
+        }
+    }
     let mut machine = machine(Phase::Ready);
     let network = failed_change("op-1", ChangeKind::Network);
     machine.record_change(&network);
-    let firmware = failed_change("op-3", ChangeKind::Firmware);
-    machine.record_change(&firmware);
+    machine.record_change(&failed_change("op-3", ChangeKind::Firmware));
     let context = RunContext { failed_change: Some(&network), ..RunContext::default() };
     let told = explain_machine(&machine, None, context, at(99));
     assert_eq!(told.notes.last().unwrap(), "its last firmware update op-3 failed");
-    let off = ConditionObservation::new(ConditionType::Reachable, false, POWERED_OFF);
-    machine.learn(&[off], at(80));
-    let told = explain_machine(&machine, None, context, at(99));
-    assert!(!told.headline.contains("op-1"), "{}", told.headline);
-    let note = "its last network change op-1 failed".to_string();
-    assert!(told.notes.contains(&note), "{:?}", told.notes);
 }
 
 /// An older version remembered a reimage alone, under another name.

@@ -6,7 +6,7 @@ use model::effect::{DesiredPower, DeviceFacts};
 use model::health::HealthSummary;
 use model::id::{MachineId, PowerShelfId, RackId, RunId, SiteId};
 use model::lifecycle::RecordHeader;
-use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::machine::{ChangeKind, FailedChange, Labels, Machine, MachineSpec, Phase};
 use model::power_shelf::PowerShelf;
 use model::why::{
     CREDENTIAL, CauseGroup, CauseLinks, ListedObject, Rank, SharedCause, ShelvesByRack, Suspect,
@@ -340,5 +340,23 @@ fn a_machine_is_explained_by_the_stopped_operation_of_its_node() {
         let links = CauseLinks::of_machine(&machine, Some((&node, &run)));
         assert_eq!(links.depends_on == Some(node.clone()), explained, "{reason}: {links:?}");
         assert_eq!(CauseLinks::of_machine(&machine, None).depends_on, None);
+    }
+}
+
+/// A machine that is dark, and whose last change failed too, needs a person for itself. A change of
+/// its power may have failed because it is dark.
+#[test]
+fn a_failed_change_keeps_its_row() {
+    for kind in ChangeKind::ALL {
+        let id = MachineId::trusted("m-1");
+        let mut machine = Machine::new(id, MachineSpec::default(), Labels::new(), at(0));
+        machine.phase = Phase::Ready;
+        let lost = ConditionObservation::new(ConditionType::BmcReachable, false, "bmc-unreachable");
+        machine.learn(&[lost], at(1));
+        let run = RunId::trusted("op-1");
+        let failed = FailedChange { kind, run, since: at(2), wanted_power: None };
+        machine.failed_changes.insert(failed);
+        let alone = CauseLinks::of_machine(&machine) == CauseLinks::default();
+        assert_eq!(alone, kind != ChangeKind::Power, "{kind:?}");
     }
 }

@@ -212,6 +212,29 @@ fn a_machine_without_a_system_is_not_ready_for_work() {
     }
 }
 
+/// A BMC that is lost after an operation has failed is told beside the failure, and its repair
+/// comes first. An active operation may have it restarted.
+#[test]
+fn a_lost_bmc_is_told_beside_a_failed_operation() {
+    let run = failed(Fault::new(FaultCode::EffectFailed, "the deploy environment said no"));
+    let needs = ConditionType::NeedsIntervention;
+    let mut machine = machine(Phase::Maintenance, false, &[needs]);
+    let bmc = "its BMC cannot be used; BMCReachable is false: bmc-unreachable";
+    let explain =
+        |machine: &Machine| explain_machine(machine, Some(&run), RunContext::default(), at(9));
+    assert!(!explain(&machine).headline.contains(bmc));
+    let (lost, reason) = (ConditionType::BmcReachable, "bmc-unreachable");
+    machine.learn(&[ConditionObservation::new(lost, false, reason)], at(2));
+    let told = explain(&machine);
+    assert!(told.headline.starts_with("m-1 needs attention: REIMAGE op-1 failed"), "{told:#?}");
+    assert!(told.headline.ends_with(bmc), "{told:#?}");
+    let retry = "farrier operation retry-step op-1".to_string();
+    assert!(told.next_commands[1..].contains(&retry), "{told:#?}");
+    check_commands(&told, "a lost BMC");
+    machine.active_run = Some(RunId::trusted("op-2"));
+    assert!(!explain(&machine).headline.contains(bmc));
+}
+
 fn shelf(id: &str, power: Option<DesiredPower>) -> PowerShelf {
     let shelf = PowerShelf::new(RecordHeader::new(id, Labels::new(), at(0)), DeviceSpec::default());
     PowerShelf { facts: DeviceFacts { power, ..DeviceFacts::default() }, ..shelf }
