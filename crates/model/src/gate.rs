@@ -98,7 +98,7 @@ impl Gate {
             Self::Maas => "MAAS releases the machine of a node that is removed.",
             Self::Devices => "A rack is deleted only when no device is in it.",
             Self::UnfinishedDisk => {
-                "A machine whose last disk write did not finish does not leave maintenance or the inventory."
+                "A machine whose last disk write did not finish does not leave maintenance or the inventory; one whose system was removed does not leave maintenance."
             }
             Self::Approval => {
                 "A request of a class that the approval policy names starts after another person has approved it."

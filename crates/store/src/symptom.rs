@@ -21,7 +21,7 @@ pub enum MachineSymptom {
     NetworkBoot,
     /// An operation that was to change it failed, and was not repaired since.
     FailedChange,
-    /// Meant to be in service, at rest, and its system was removed.
+    /// In service or in maintenance, at rest, and its system was removed.
     NoSystem,
     /// Probed and not reachable, at rest and not in maintenance.
     Unreachable,
@@ -42,8 +42,8 @@ impl MachineSymptom {
                                    '%\"failed_imaging\":%')"
                 .into(),
             Self::NoSystem => {
-                let ready = Phase::Ready.as_str();
-                format!("phase = '{ready}' AND {}", observed_as_lost(ConditionType::Provisioned))
+                let unused = Phase::FactoryReady.as_str();
+                format!("phase <> '{unused}' AND {}", observed_as_lost(ConditionType::Provisioned))
             }
             Self::Unreachable => lost_in_use(ConditionType::Reachable),
             Self::BmcUnreachable => lost_in_use(ConditionType::BmcReachable),

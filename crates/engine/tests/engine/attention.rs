@@ -3,7 +3,8 @@
 use crate::clients::Client;
 use crate::node_scenarios::MACHINE;
 use crate::nodes::{
-    DAY, NodeFixture, agents, decommission_request, enrolling_agent, onboard_request, requester,
+    DAY, NodeFixture, agents, decommission_request, enrolling_agent, onboard_request, refusal,
+    requester,
 };
 use crate::rack_fixture::RackFixture;
 use crate::test_env::{TestEnv, simulate};
@@ -13,7 +14,7 @@ use engine::secret::{Cipher, CredentialRequest, SecretStore};
 use engine::{Attention, Engine};
 use model::condition::{ConditionObservation, ConditionType};
 use model::credential::{BindingWrite, CredentialWrite};
-use model::gate::Overrides;
+use model::gate::{Gate, Overrides};
 use model::health::{Alert, AlertClass, ReportChange};
 use model::here;
 use model::id::MachineId;
@@ -236,8 +237,8 @@ fn a_node_whose_onboarding_stopped_needs_a_person() {
     });
 }
 
-/// A machine that left maintenance without a system: the list, the dry run and the explanation say
-/// so, and the printed commands install one.
+/// A machine without a system leaves maintenance only with an override: the list and the
+/// explanation say so, before and after, and the printed commands install one.
 #[test]
 fn a_machine_without_a_system_needs_a_person() {
     simulate(async {
@@ -250,27 +251,34 @@ fn a_machine_without_a_system_needs_a_person() {
         client.wait_until_ended(&enter).await;
         observe(&env, "m-1", ConditionType::Provisioned, false).await;
         let words = "it has no system; Provisioned is false: test";
-        // The helper has put it into phase READY; it goes back, and the exit is previewed.
+        // The helper has put it into phase READY; it goes back.
         let enter = client.start("m-1", RunType::EnterMaintenance, "again".into()).await.unwrap();
         client.wait_until_ended(&enter).await;
-        assert!(listed(engine, 9).await.items.is_empty(), "it is in maintenance");
+        let found = listed(engine, 9).await;
+        let told = &found.items.first().expect("the machine").explained.explanation;
+        assert_eq!(told.headline, format!("m-1 is in maintenance, but {words}"));
+        assert_eq!(told.next_command(), Some("farrier reimage m-1"));
         let told = engine.explain("m-1").await.expect("explained").explanation;
-        assert!(told.headline.ends_with(words), "{}", told.headline);
-        let leave = StartRequest {
+        assert_eq!(told.next_commands, ["farrier reimage m-1"], "the exit would be refused");
+        let rig = Overrides::of(&[Gate::UnfinishedDisk], "it boots from the network");
+        let leave = |request_id: &str, overrides: &Overrides| StartRequest {
             machine_id: MachineId::trusted("m-1"),
-            request_id: "dry".into(),
+            request_id: request_id.into(),
             run_type: RunType::ExitMaintenance,
             plan_id: None,
             params: Params::new(),
-            overrides: Overrides::default(),
+            overrides: overrides.clone(),
             initiator: "ada".into(),
         };
         let dry = engine.with_dry_run(true);
-        let leaving = dry.runs().start(leave).await.expect("it stays allowed").run;
+        let refused = dry.runs().start(leave("dry", &Overrides::default())).await;
+        let refusal = refusal(refused.map(drop));
+        assert_eq!(refusal.gate, Some(Gate::UnfinishedDisk), "{refusal:?}");
+        let leaving = dry.runs().start(leave("dry", &rig)).await.expect("accepted").run;
         let preview = dry.runs().preview(&leaving).await.expect("a preview");
         let note = format!("{words}; farrier reimage m-1");
         assert!(preview.notes.contains(&note), "{:?}", preview.notes);
-        let exit = client.start("m-1", RunType::ExitMaintenance, "exit".into()).await.unwrap();
+        let exit = engine.runs().start(leave("exit", &rig)).await.expect("accepted").run.spec.id;
         assert_eq!(client.wait_until_ended(&exit).await.phase(), RunPhase::Succeeded);
         let found = listed(engine, 9).await;
         let item = found.items.first().expect("the machine");

@@ -224,7 +224,7 @@ impl RunCase<'_> {
     /// The gate `unfinished-disk`: it guards the way back into service.
     fn check_disk(&self, overrides: &Overrides) -> Result<(), Refusal> {
         match self.run_type == RunType::ExitMaintenance {
-            true => self.machine.check_disk(self.run_type.as_str(), overrides),
+            true => self.machine.check_system(self.run_type.as_str(), overrides),
             false => Ok(()),
         }
     }

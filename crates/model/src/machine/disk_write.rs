@@ -4,7 +4,8 @@
 //! [`DiskWrite`], so a crash at any later point leaves a true record. The write stays open until an
 //! answer observes the disk: the new system, or that there is none any more. If the provider proves
 //! that nothing was written, the record gets back what was true before. A machine whose last write
-//! is still open leaves maintenance, or is deleted, only with an override.
+//! is still open leaves maintenance, or is deleted, only with an override; one whose system was
+//! removed leaves maintenance only with it.
 
 use super::Machine;
 use crate::condition::{Condition, ConditionObservation, ConditionType};
@@ -13,6 +14,7 @@ use crate::gate::{Gate, OR_REPEAT, Overrides};
 use crate::refusal::{Reason, Refusal};
 use crate::run::Run;
 use crate::time::Timestamp;
+use crate::why::install_command;
 use serde::{Deserialize, Serialize};
 
 /// A disk write that was intended and whose end was not observed.
@@ -163,7 +165,24 @@ impl Machine {
         };
     }
 
-    /// The gate `unfinished-disk`: a half-written disk does not go into service.
+    /// The gate `unfinished-disk` on the way into service: the disk has a whole system.
+    pub(super) fn check_system(&self, what: &str, overrides: &Overrides) -> Result<(), Refusal> {
+        self.check_disk(what, overrides)?;
+        let Some(known) = self.removed_system() else { return Ok(()) };
+        if overrides.passes(Gate::UnfinishedDisk) {
+            return Ok(());
+        }
+        let (id, reason) = (&self.id, &known.reason);
+        let message = format!(
+            "{what} is refused: {id} has no system; it was removed, and Provisioned is false: {reason}"
+        );
+        let flags = overrides.flags_with(Gate::UnfinishedDisk);
+        Err(Refusal::new(Reason::UnfinishedDisk, message)
+            .at_gate(Gate::UnfinishedDisk)
+            .next(format!("{}{OR_REPEAT}{flags}", install_command(id, None))))
+    }
+
+    /// The gate `unfinished-disk`: a half-written disk is not forgotten.
     pub(super) fn check_disk(&self, what: &str, overrides: &Overrides) -> Result<(), Refusal> {
         match &self.open_disk_write {
             Some(write) if !overrides.passes(Gate::UnfinishedDisk) => {

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 pub enum MachineProblem<'a> {
     /// Its last disk write did not finish.
     UnfinishedDisk(&'a DiskWrite),
-    /// It is meant to be in service, and its system was removed.
+    /// It is in service or in maintenance, and its system was removed.
     NoSystem(&'a Condition),
     /// It is meant to be in service, and is off or does not answer.
     Unreachable(&'a Condition),
@@ -30,16 +30,19 @@ impl Machine {
         let unfinished = self.open_disk_write.as_ref().map(MachineProblem::UnfinishedDisk);
         let boot = self.network_boot.as_ref().map(MachineProblem::NetworkBoot);
         let failed = self.failed_change().map(MachineProblem::FailedChange);
+        let removed = self.removed_system().map(MachineProblem::NoSystem);
         match self.effective_state() {
             // Without a system it cannot answer, so that comes before its silence.
             EffectiveState::Idle => unfinished
-                .or_else(|| self.removed_system().map(MachineProblem::NoSystem))
+                .or(removed)
                 .or_else(|| lost(ConditionType::Reachable).map(MachineProblem::Unreachable))
                 .or_else(|| lost(ConditionType::BmcReachable).map(MachineProblem::BmcUnreachable))
                 .or(boot)
                 .or(failed),
-            // A machine in maintenance, and one that was never in service, may well be off.
-            EffectiveState::New | EffectiveState::Maintenance => unfinished.or(boot).or(failed),
+            // It may well be off, and it does not leave maintenance without a system.
+            EffectiveState::Maintenance => unfinished.or(removed).or(boot).or(failed),
+            // A machine that is out of use may well be off and without a system.
+            EffectiveState::New => unfinished.or(boot).or(failed),
             EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => None,
         }
     }

@@ -100,7 +100,7 @@ reasons! {
         "an alert on the object prevents it; the sentence names the alert and its source",
         "see [Health reports](health.md): the source removes it, or the request overrides it";
     UnfinishedDisk = "UNFINISHED_DISK", Precondition,
-        "the last write to the machine's disk did not finish; the sentence names the image, the operation and the percentage",
+        "the last write to the machine's disk did not finish, or its system was removed; the sentence names the image, the operation and the percentage, or who removed it",
         "install an image again, or override it: [Gates](concepts/gates.md)";
     CapabilityMissing = "CAPABILITY_MISSING", Precondition,
         "the machine's provider cannot do a step of the plan, or cannot inspect hardware",

@@ -6,7 +6,7 @@ use super::failed_change::explain_failed_change;
 use super::{Explanation, RunContext, headline, plain};
 use crate::condition::{Condition, ConditionType, POWERED_OFF};
 use crate::fault::FaultCode;
-use crate::machine::{Machine, MachineProblem, NetworkBoot};
+use crate::machine::{Machine, MachineProblem, NetworkBoot, Phase};
 use crate::plan::RunType;
 use crate::run::{Run, RunPhase};
 
@@ -28,6 +28,9 @@ pub(super) fn in_maintenance(
     context: RunContext,
 ) -> Explanation {
     let (id, imaging) = (&machine.id, context.imaging);
+    if let Some(MachineProblem::NoSystem(known)) = machine.problem() {
+        return without_system(machine, known, imaging);
+    }
     let finished = run.filter(|run| is_finished_reimage(run));
     let intended = match finished {
         Some(run) => format!("{id} is in maintenance, and {}", headline(run)),
@@ -49,19 +52,10 @@ pub(super) fn in_maintenance(
                 waiting_for: "an operator, who puts it back into service".into(),
                 ..plain(intended, vec![leave])
             },
-            None => match machine.removed_system() {
-                Some(known) => Explanation {
-                    since: Some(known.last_transition),
-                    ..plain(
-                        format!("{intended}; {}", MachineProblem::NoSystem(known).describe()),
-                        vec![reimage(machine, imaging), leave],
-                    )
-                },
-                None => plain(
-                    format!("{intended}; nothing is waiting"),
-                    vec![leave, reimage(machine, imaging)],
-                ),
-            },
+            None => plain(
+                format!("{intended}; nothing is waiting"),
+                vec![leave, reimage(machine, imaging)],
+            ),
         };
     };
     Explanation {
@@ -112,21 +106,24 @@ fn is_finished_reimage(run: &Run) -> bool {
     run.phase() == RunPhase::Succeeded && run.spec.run_type == RunType::Reimage
 }
 
-/// A machine that is meant to be in service, and whose system was removed. Its BMC installs the
-/// image, so one that cannot be used comes first.
+/// A machine in service or in maintenance whose system was removed. Its BMC installs the image, so
+/// one that cannot be used comes first.
 fn without_system(machine: &Machine, known: &Condition, imaging: Option<&Run>) -> Explanation {
     let (id, what) = (&machine.id, MachineProblem::NoSystem(known).describe());
+    let (state, enter) = match machine.phase {
+        Phase::Maintenance => ("in maintenance", None),
+        Phase::FactoryReady | Phase::Ready => {
+            ("meant to be in service", Some(format!("farrier enter-maintenance {id}")))
+        }
+    };
     let bmc = machine.conditions.get(ConditionType::BmcReachable).filter(|bmc| !bmc.status);
     let repairs = bmc.into_iter().flat_map(|bmc| {
         condition_repairs(machine, ConditionType::BmcReachable, bmc).collect::<Vec<_>>()
     });
-    let install = [format!("farrier enter-maintenance {id}"), reimage(machine, imaging)];
+    let install = enter.into_iter().chain([reimage(machine, imaging)]);
     Explanation {
         since: Some(known.last_transition),
-        ..plain(
-            format!("{id} is meant to be in service, but {what}"),
-            repairs.chain(install).collect(),
-        )
+        ..plain(format!("{id} is {state}, but {what}"), repairs.chain(install).collect())
     }
 }
 

@@ -53,6 +53,7 @@ async fn machines_are_found_by_symptom(db: Db) {
         ready("m-solved", Some((ConditionType::NeedsIntervention, false))),
         Machine { open_disk_write: Some(write), ..ready("m-half", None) },
         ready("m-empty", empty),
+        Machine { phase: Phase::Maintenance, ..ready("m-empty-out", empty) },
         ready("m-imaged", Some((ConditionType::Provisioned, true))),
         Machine { phase: Phase::FactoryReady, ..ready("m-out-of-use", empty) },
         Machine { network_boot: Some(boot), ..ready("m-netboot", None) },
@@ -67,7 +68,7 @@ async fn machines_are_found_by_symptom(db: Db) {
     for (symptom, expected) in [
         (MachineSymptom::NeedsIntervention, &["m-failed"][..]),
         (MachineSymptom::OpenDiskWrite, &["m-half"]),
-        (MachineSymptom::NoSystem, &["m-empty"]),
+        (MachineSymptom::NoSystem, &["m-empty", "m-empty-out"]),
         (MachineSymptom::FailedChange, &["m-not-changed", "m-not-installed"]),
         (MachineSymptom::NetworkBoot, &["m-netboot"]),
         (MachineSymptom::Unreachable, &["m-lost-1", "m-lost-2"]),

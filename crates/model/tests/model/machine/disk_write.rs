@@ -9,6 +9,7 @@ use model::gate::{Gate, Overrides};
 use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::admit::{RunCase, admit_again};
+use model::machine::delete::{MachineReferences, admit_deletion};
 use model::machine::{DiskReport, DiskWrite, Labels, Machine, MachineSpec, Phase};
 use model::node::{MaasState, NodeStage};
 use model::plan::{RunStep, RunType};
@@ -366,6 +367,27 @@ fn a_half_written_disk_does_not_leave_maintenance() {
                 "farrier operation rerun op-7   # or repeat it with --override unfinished-disk --reason …"
             )
         );
+    }
+    // A system that was removed: the machine is empty, and may still be deleted.
+    let mut removed = machine(Phase::Maintenance);
+    removed.learn(&[ConditionObservation::new(PROVISIONED, false, "Released")], at(1));
+    let refusal = leave(&removed, &Overrides::default()).unwrap_err();
+    assert_eq!(refusal.reason.as_str(), "UNFINISHED_DISK");
+    assert_eq!(
+        refusal.message,
+        "EXIT_MAINTENANCE is refused: m-1 has no system; it was removed, and Provisioned is false: Released (gate unfinished-disk)"
+    );
+    assert_eq!(
+        refusal.next_command.as_deref(),
+        Some("farrier reimage m-1   # or repeat it with --override unfinished-disk --reason …")
+    );
+    let rig = Overrides::of(&[Gate::UnfinishedDisk], "a test rig");
+    assert_eq!(leave(&removed, &rig), Ok(()));
+    let deletion = admit_deletion(&removed, MachineReferences::default(), &Overrides::default());
+    assert_eq!(deletion, Ok(()));
+    for run_type in RunType::PLANNED.into_iter().filter(|one| *one != RunType::ExitRma) {
+        let open = run_type != RunType::ExitMaintenance;
+        assert_eq!(admit(&removed, run_type, &[]).is_ok(), open, "{run_type:?}");
     }
     // Both gates refuse: the command names both.
     let mut ill = half_written(None);

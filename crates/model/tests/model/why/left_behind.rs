@@ -198,14 +198,18 @@ fn a_machine_without_a_system_is_not_ready_for_work() {
         assert_eq!(told.next_commands[0], first, "{told:#?}");
     }
 
-    // A machine that is out of use or in maintenance is no problem; the explanation still says that
-    // it has no system.
-    for (phase, words, first) in [
-        (Phase::FactoryReady, "it has no system any more", "farrier enter-maintenance m-1"),
-        (Phase::Maintenance, "it has no system;", "farrier reimage m-1"),
+    // A machine that is out of use is no problem; one in maintenance cannot leave it.
+    for (phase, rank, words, first) in [
+        (Phase::FactoryReady, None, "it has no system any more", "farrier enter-maintenance m-1"),
+        (
+            Phase::Maintenance,
+            Some(Rank::new(Urgency::OutOfService, at(1))),
+            "m-1 is in maintenance, but it has no system; Provisioned is false: Released",
+            "farrier reimage m-1",
+        ),
     ] {
         let machine = Machine { phase, ..machine.clone() };
-        assert_eq!((machine.problem(), rank_machine(&machine)), (None, None), "{phase:?}");
+        assert_eq!(rank_machine(&machine), rank, "{phase:?}");
         let told = explain_machine(&machine, None, RunContext::default(), at(9));
         assert!(told.headline.contains(words), "{told:#?}");
         assert_eq!(told.next_commands[0], first, "{told:#?}");
