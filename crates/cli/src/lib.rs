@@ -52,7 +52,7 @@ mod update;
 mod watch;
 mod why;
 
-use args::{Cli, ClientCommand, Command, CompletionsArgs};
+use args::{Cli, ClientCommand, Command, CompletionsArgs, OperationCommand};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use context::ConnectionOptions;
@@ -151,7 +151,9 @@ async fn run_client_command(
         ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
         ClientCommand::Watch(args) => watch::watch_operations(client, screen, args).await,
         ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
-        ClientCommand::Cancel(args) => operation::cancel(client, screen, &args).await,
+        ClientCommand::Cancel(args) => {
+            operation::run(client, screen, OperationCommand::Cancel(args)).await
+        }
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
         ClientCommand::Why(args) => match args.id {
             Some(id) => why::explain(client, screen, id).await,

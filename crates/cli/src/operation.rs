@@ -1,7 +1,8 @@
 //! Operations: start, list, show and follow them, and the repair actions.
 //!
 //! An operation and a run are the same record. These commands fetch it as a run, which has the
-//! steps. A node ID stands for the newest operation on that node.
+//! steps. A node ID stands for the newest operation on that node. For a command that only reads,
+//! so does the ID of a device or of a rack.
 
 mod preview;
 mod submit;
@@ -22,23 +23,34 @@ use crate::follow::progress::Progress;
 use crate::machine::{fetch, fetch_run_machine};
 use crate::output::Screen;
 use crate::time::Clock;
-use crate::{logs, node, watch};
+use crate::{OPERATION_PREFIX, logs, node, watch};
 use model::filter::{Filter, FilterSubject};
 use model::node::NODE;
 use model::plan::RunType;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use proto::v1::{
     AdoptObservedStateRequest, CancelRunRequest, GetRunRequest, ListRunsRequest, MarkManualRequest,
     RerunRequest, RestartCleanRequest, ResumeRunRequest, RetryStepRequest, Run, StartRunRequest,
+    run::Phase,
 };
 
 /// The prefix of node IDs; no other ID starts with it.
 const NODE_PREFIX: &str = "node-";
+/// The short form of `operation cancel`.
+const CANCEL: &str = "cancel";
 /// Printed in place of an empty list.
 const NONE_MATCH: &str = "no operations match";
 
-pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand) -> Result<Exit> {
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    mut command: OperationCommand,
+) -> Result<Exit> {
     let dry_run = client.is_dry_run();
+    if let Some(acting) = ActingCommand::of(&mut command) {
+        acting.resolve(client).await?;
+    }
     match command {
         OperationCommand::List(args) => list(client, screen, &args).await,
         OperationCommand::Get(args) => get(client, screen, &args.operation_id).await,
@@ -87,8 +99,8 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
             restart_run(client, screen, &args, call).await
         }
         OperationCommand::MarkManual(args) => {
-            let run_id = resolve_operation_id(client, &args.operation_id).await?;
-            let request = MarkManualRequest { run_id, reason: args.reason, dry_run };
+            let request =
+                MarkManualRequest { run_id: args.operation_id, reason: args.reason, dry_run };
             let run = client.call(client.runs().mark_manual(request)).await?;
             if dry_run {
                 let request = preview::PreviewedRequest::MarkManual;
@@ -100,18 +112,99 @@ pub async fn run(client: &Client, screen: &mut Screen, command: OperationCommand
     }
 }
 
-/// Resolves an ID to an operation ID: a node ID becomes the newest operation on the node.
+/// A command that acts on one operation.
+struct ActingCommand<'a> {
+    name: &'static str,
+    /// What it needs beside the ID.
+    options: &'static str,
+    id: &'a mut String,
+}
+
+impl<'a> ActingCommand<'a> {
+    fn of(command: &'a mut OperationCommand) -> Option<Self> {
+        let (name, options, id) = match command {
+            OperationCommand::Cancel(args) => (CANCEL, "", &mut args.operation_id),
+            OperationCommand::RetryStep(args) => {
+                ("operation retry-step", "", &mut args.operation_id)
+            }
+            OperationCommand::Resume(args) => ("operation resume", "", &mut args.operation_id),
+            OperationCommand::Adopt(args) => ("operation adopt", "", &mut args.operation_id),
+            OperationCommand::Rerun(args) => ("operation rerun", "", &mut args.operation_id),
+            OperationCommand::RestartClean(args) => {
+                ("operation restart-clean", "", &mut args.operation_id)
+            }
+            OperationCommand::MarkManual(args) => {
+                ("operation mark-manual", " --reason …", &mut args.operation_id)
+            }
+            OperationCommand::List(_)
+            | OperationCommand::Get(_)
+            | OperationCommand::Start(_)
+            | OperationCommand::Watch(_)
+            | OperationCommand::Logs(_) => return None,
+        };
+        Some(Self { name, options, id })
+    }
+
+    /// Resolves its ID. A device has many operations, so its ID names none.
+    async fn resolve(self, client: &Client) -> Result<()> {
+        let Self { name, options, id } = self;
+        if [OPERATION_PREFIX, NODE_PREFIX].iter().any(|prefix| id.starts_with(prefix)) {
+            *id = resolve_operation_id(client, id).await?;
+            return Ok(());
+        }
+        let run = fetch_newest(client, id).await?;
+        let (run_id, phase) = (&run.run_id, run.phase());
+        let which = match matches!(phase, Phase::Pending | Phase::Running) {
+            true => format!("{run_id} is active on {id}"),
+            false => {
+                let phase = phase.as_str_name();
+                format!("none is active on {id}, and the last one was {run_id}: {phase}")
+            }
+        };
+        // Nothing is left to cancel of an operation that did not fail.
+        let over = name == CANCEL && matches!(phase, Phase::Succeeded | Phase::Canceled);
+        let next = if over { "why" } else { name };
+        Err(Failure::refused(format!(
+            "farrier {name} needs the ID of an operation: {which}\n\
+             next: farrier {next} {run_id}{options}"
+        )))
+    }
+}
+
+/// Resolves the ID of a command that reads to an operation ID.
 pub async fn resolve_operation_id(client: &Client, id: &str) -> Result<String> {
-    if !id.starts_with(NODE_PREFIX) {
+    if id.starts_with(OPERATION_PREFIX) {
         return Ok(id.to_string());
+    }
+    if !id.starts_with(NODE_PREFIX) {
+        return Ok(fetch_newest(client, id).await?.run_id);
     }
     match node::fetch(client, id).await?.workflow {
         Some(run) => Ok(run.run_id),
-        None => {
-            let message = format!("{id} has had no operation yet, or it has been cleared away");
-            Err(Failure::refused(format!("{message}\nnext: farrier node get {id}")))
+        None => Err(no_operation(id, &format!("node get {id}"))),
+    }
+}
+
+/// Fetches the operation that holds a machine, or else the newest one on a machine, rack, switch or
+/// power shelf.
+async fn fetch_newest(client: &Client, id: &str) -> Result<Run> {
+    // The server says what is wrong with an ID that names nothing.
+    let Ok(target) = TargetId::parse(id) else { return fetch_run(client, id).await };
+    if target.kind == TargetKind::Machine {
+        let machine = fetch(client, id).await?;
+        let holder = machine.status.unwrap_or_default().active_operation_id;
+        if !holder.is_empty() {
+            return fetch_run(client, &holder).await;
         }
     }
+    let filter = build_id_filter("target_id", id, "")?;
+    let runs = fetch_runs(client, (&filter, ""), Some(1)).await?;
+    runs.into_iter().next().ok_or_else(|| no_operation(id, &format!("why {id}")))
+}
+
+fn no_operation(id: &str, next: &str) -> Failure {
+    let message = format!("{id} has had no operation yet, or it has been cleared away");
+    Failure::refused(format!("{message}\nnext: farrier {next}"))
 }
 
 pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run> {
@@ -201,7 +294,7 @@ async fn apply_action(
     expected_end: ExpectedEnd,
     call: impl AsyncFnOnce(String, String) -> Result<Run>,
 ) -> Result<Exit> {
-    let run_id = resolve_operation_id(client, &args.operation_id).await?;
+    let run_id = args.operation_id.clone();
     let mut before = None;
     let mut origin = RunOrigin::Acted { printed: Progress::default(), log_offset: 0 };
     if args.wait.waits() {
@@ -224,7 +317,7 @@ async fn restart_run(
     args: &OperationRestartArgs,
     call: impl AsyncFnOnce(String, String, String) -> Result<Run>,
 ) -> Result<Exit> {
-    let run_id = resolve_operation_id(client, &args.operation_id).await?;
+    let run_id = args.operation_id.clone();
     let mut before = None;
     if args.submit.wait.waits() {
         let old = fetch_run(client, &run_id).await?;

@@ -171,13 +171,13 @@ impl OperationTypeArg {
 
 #[derive(Debug, Args)]
 pub struct OperationArg {
-    /// ID of the operation (op-…), or of a node (node-…) for its newest operation
+    /// ID of the operation (op-…), or of a device or node for its newest operation
     pub operation_id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct OperationWatchArgs {
-    /// ID of the operation (op-…) or node (node-…) to follow (default: all events)
+    /// ID of the operation, device or node to follow (default: all events)
     pub operation_id: Option<String>,
     /// Filter expression, e.g. 'type=REIMAGE'
     #[arg(
@@ -198,7 +198,7 @@ pub struct OperationWatchArgs {
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// ID of the operation (op-…), or of a node (node-…) for its newest operation
+    /// ID of the operation (op-…), or of a device or node for its newest operation
     pub operation_id: String,
     /// Print what is logged so far, and do not wait for the end of the operation
     #[arg(long)]

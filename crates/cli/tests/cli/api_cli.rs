@@ -694,7 +694,34 @@ fn stopping(person: &Terminal) {
     );
     assert!(person.line("reboot machine-3", 2).contains("farrier why op-"));
     let run = person.json("get machine-3")["status"]["active_run_id"].as_str().unwrap().to_string();
+    // What reads takes the machine; what acts says which operation to name.
+    assert_eq!(person.json("operation get machine-3")["operation_id"], run.as_str());
+    let log = |id: &str| person.line(&format!("logs {id} --no-follow"), 0);
+    assert_eq!(log("machine-3"), log(&run));
+    for command in [
+        "cancel",
+        "operation retry-step",
+        "operation resume",
+        "operation adopt",
+        "operation rerun",
+        "operation restart-clean",
+        "operation mark-manual --reason look",
+    ] {
+        let name = command.split(" --").next().unwrap();
+        let refused = person.line(&format!("{command} machine-3"), 2);
+        let needs = format!("farrier {name} needs the ID of an operation: {run} is active");
+        let reason = if name.ends_with("mark-manual") { " --reason …" } else { "" };
+        let next = format!("next: farrier {name} {run}{reason}\n");
+        assert!(refused.contains(&needs) && refused.contains(&next), "{refused}");
+    }
     person.line(&format!("cancel {run}"), 0);
+    let refused = person.line("cancel machine-3", 2);
+    let last = format!("none is active on machine-3, and the last one was {run}: CANCELED");
+    let next = format!("next: farrier why {run}");
+    assert!(refused.contains(&last) && refused.contains(&next), "{refused}");
+    let next = format!("next: farrier operation rerun {run}");
+    assert!(person.line("operation rerun machine-3", 2).contains(&next));
+    assert!(person.line("logs machine-none", 2).contains("machine-none"));
     person.line("sim fault delete --all", 0);
 }
 
