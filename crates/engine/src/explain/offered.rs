@@ -177,6 +177,7 @@ impl Engine {
         let mut plain = std::mem::take(why).with_plain_commands();
         let mut asked = offer.order(std::mem::take(&mut plain.next_commands));
         asked.retain(|command| *command != own);
+        let mut past_gate = false;
         while let Some(command) = asked.pop_front() {
             if Box::pin(self.is_accepted(&command, offer, &ended, &offered)).await {
                 offered.push(command);
@@ -187,13 +188,14 @@ impl Engine {
             }
             // Where nothing else repairs a rack, the ways past its machines in service are asked
             // about in the place of the command that the gate refuses.
-            if offered.iter().any(|one| Question::of(one, &ended).is_some()) {
+            if past_gate || offered.iter().any(|one| Question::of(one, &ended).is_some()) {
                 continue;
             }
             let Some((start, again)) = requested_maintenance(&ended, &command) else { continue };
             if let Some(needed) = Box::pin(self.find_needed_machines(start)).await {
                 let commands = plain.add_needed_machines(&needed, &again);
                 commands.into_iter().rev().for_each(|command| asked.push_front(command));
+                past_gate = true;
             }
         }
         *why = Explanation { next_commands: offered, ..plain };

@@ -591,10 +591,22 @@ fn an_upgrade_of_a_rack_that_stops_is_one_row() {
         let retry = format!("farrier operation retry-step {id}");
         let commands = ["farrier machine console-log m-1", &retry];
         assert_eq!(told.next_commands[..2], commands, "{told:#?}");
+        // The retry is refused once another operation has followed on one of its machines.
+        let client = Client::new(fixture.engine());
+        let enter = client.start("m-2", RunType::EnterMaintenance, "in".into()).await.expect("ok");
+        client.wait_until_ended(&enter).await;
+        let told = why(fixture.engine(), RACK).await;
+        let rerun = format!("farrier operation rerun {id}");
+        assert_eq!(
+            told.next_commands[..2],
+            ["farrier machine console-log m-1", &rerun],
+            "{told:#?}"
+        );
         fixture.env.sim.clear_faults(None).expect("cleared");
         let runs = fixture.engine().runs();
-        runs.act(id.clone(), Action::RetryStep, requester()).await.expect("accepted");
-        assert_eq!(fixture.wait_until_ended(&id).await.phase(), RunPhase::Succeeded);
+        let again = runs.restart(id, RestartMode::Rerun, "again".into(), requester());
+        let again = again.await.expect("accepted").run.spec.id;
+        assert_eq!(fixture.wait_until_ended(&again).await.phase(), RunPhase::Succeeded);
         fixture.wait_for_state("Ready").await;
         tokio::time::sleep(Duration::from_secs(30)).await;
         let listed = fixture.engine().attention(9, None).await.expect("the list");

@@ -6,9 +6,10 @@ use super::{
 };
 use crate::blast_radius::{AffectedMachine, ImpactObjection};
 use crate::effect::DesiredPower;
-use crate::fault::FaultCode;
+use crate::fault::{FaultCode, Repair};
 use crate::gate::{Gate, Overrides};
 use crate::lifecycle::Lifecycle;
+use crate::run::actions::{Action, RestartMode};
 use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, record_overdue};
 
@@ -151,8 +152,9 @@ fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanat
     };
     // An older version stored a second command after `   #`.
     let repair = cause.next_command.split("   #").next().unwrap_or_default().to_string();
-    let anew = cause.failure.run.as_ref().map(|run| format!("farrier operation rerun {run}"));
-    let anew = anew.filter(|anew| *anew != repair && cause.device.is_none());
+    // A retry is refused once another operation has followed on one of the devices.
+    let anew = repair.strip_prefix(Repair::Act(Action::RetryStep).words());
+    let anew = anew.map(|run| format!("{}{run}", Repair::Restart(RestartMode::Rerun).words()));
     // A sequence that stopped may have left devices off, and a rerun switches off again.
     let stopped = cause.phase == RackFailurePhase::PowerSequence;
     let on = stopped.then(|| RackPowerOn::of_rack(rack.id()).to_string());
