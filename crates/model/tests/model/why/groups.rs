@@ -356,7 +356,7 @@ fn a_failed_change_keeps_its_row() {
         let run = RunId::trusted("op-1");
         let failed = FailedChange { kind, run, since: at(2), wanted_power: None };
         machine.failed_changes.insert(failed);
-        let alone = CauseLinks::of_machine(&machine) == CauseLinks::default();
+        let alone = CauseLinks::of_machine(&machine, None) == CauseLinks::default();
         assert_eq!(alone, kind != ChangeKind::Power, "{kind:?}");
     }
 }
