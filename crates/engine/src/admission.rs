@@ -28,14 +28,14 @@ pub(crate) use start::admit_again_now;
 
 use crate::Engine;
 use crate::access::Caller;
-use crate::holds::hold_devices;
+use crate::holds::{apply_run, hold_devices};
 use model::approval::Proposal;
 use model::gate::Overrides;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
 use model::refusal::{Reason, Refusal};
-use model::run::{Run, RunSpec, apply_to_machine};
+use model::run::{Run, RunSpec};
 use model::target::TargetId;
 use model::time::{Timestamp, format_duration};
 use store::{
@@ -86,7 +86,7 @@ impl Created {
         let event = &NewEvent { at, ..event.clone() };
         tx.insert_run(&run, enqueue, event)?;
         if let Holds::Machine { machine, note } = holds {
-            apply_to_machine(machine, &run, &[], at);
+            apply_run(tx, machine, &run, &[], at).await?;
             let message = format!("held by {}{note}", run.spec.id);
             tx.update_machine(machine, &NewEvent { message, ..event.clone() })?;
         }

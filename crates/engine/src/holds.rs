@@ -23,7 +23,7 @@ use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Refusal;
 use model::run::actions::{Action, ActionResult, Requester, apply_action};
-use model::run::{Run, apply_to_machine};
+use model::run::{Run, RunSpec, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -44,6 +44,17 @@ pub(crate) async fn hold_devices(
         if !own.is_some_and(|own| is_record_of(own, &target)) {
             name_holder(tx, &target, &run.spec.id, event).await?;
         }
+    }
+    Ok(())
+}
+
+/// Locks the devices that a run will hold, before anything that comes later in the order of locks.
+pub(crate) async fn lock_devices(tx: &mut Tx, spec: &RunSpec) -> Result<()> {
+    let mut targets = vec![&spec.target];
+    targets.extend(&spec.held_targets);
+    targets.sort();
+    for target in targets {
+        lock(tx, target).await?;
     }
     Ok(())
 }
@@ -313,7 +324,7 @@ impl TargetUpdate<'_> {
                 }
                 let before = machine.clone();
                 let (evidence, at) = (self.evidence, self.event.at);
-                apply_to_machine(&mut machine, self.run, evidence, at);
+                apply_run(tx, &mut machine, self.run, evidence, at).await?;
                 machine.record_disk_write(self.run, evidence, self.disk_report, at);
                 machine.record_network_boot(self.run);
                 machine.record_change(self.run);
@@ -410,6 +421,24 @@ impl TargetUpdate<'_> {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// Applies a commit of a run to its machine. One that leaves phase FACTORY_READY with a node that
+/// has served is not new.
+pub(crate) async fn apply_run(
+    tx: &mut Tx,
+    machine: &mut Machine,
+    run: &Run,
+    evidence: &[ConditionObservation],
+    at: Timestamp,
+) -> Result<()> {
+    let was_new = machine.never_served;
+    apply_to_machine(machine, run, evidence, at);
+    if machine.never_served && !was_new {
+        let node = tx.node_service(&machine.id).await?;
+        machine.never_served = !node.is_some_and(|node| node.served);
+    }
+    Ok(())
 }
 
 fn release_record<R: Lifecycle>(

@@ -1,22 +1,26 @@
 //! Disruption budgets: how many machines of a part of the fleet may be out of service at once.
 //!
 //! A budget selects machines by a filter over what does not change while they work: labels, rack,
-//! provider, id. [`unavailability`] is the one rule for whether a machine serves. An operation
-//! takes a machine that serves; one that does not serve already takes nothing more, so it can be
-//! healed. The store keeps the members of each budget and counts; [`BudgetUse`] decides.
+//! provider, id. [`counts`] and [`unavailability`] are the one rule for whether a machine is in the
+//! total and whether it serves. An operation takes a machine that serves; one that does not serve
+//! already takes nothing more, so it can be healed. The store keeps the members of each budget and
+//! counts; [`BudgetUse`] decides.
 
+mod service;
 mod verdict;
 
+pub use service::{
+    NodeService, Unavailability, counts, same_for_budgets, same_membership, unavailability,
+};
 pub use verdict::{BudgetUse, MAX_NAMED, UnavailableMachine, describe_uses, history_notes, refuse};
 
 use crate::blast_radius::Impact;
-use crate::condition::ConditionType;
 use crate::effect::Effect;
 use crate::filter::{Filter, FilterField, FilterItem, FilterSubject, FilterTerm, FilterValues};
 use crate::id::{BudgetId, PowerShelfId, RackId};
+use crate::machine::Machine;
 use crate::machine::admit::impact_of;
-use crate::machine::{Machine, Phase};
-use crate::node::{DecommissionMode, MODE, NodeState};
+use crate::node::{DecommissionMode, MODE};
 use crate::plan::{RunStep, RunType};
 use crate::refusal::{Reason, Refusal};
 use crate::run::RunSpec;
@@ -287,13 +291,9 @@ const fn is_lasting(term: &FilterTerm) -> bool {
 }
 
 impl BudgetRule {
-    /// The domains in which a machine counts; empty if it is no member. A machine that was never in
-    /// service, or is flagged, is outside.
-    pub fn domains(&self, machine: &Machine) -> BTreeSet<String> {
-        let counts = machine.phase != Phase::FactoryReady
-            && !machine.is(ConditionType::Rma)
-            && !machine.is(ConditionType::Retired);
-        match counts && self.filter.matches(FilterItem::Machine(machine)) {
+    /// The domains in which a machine counts; empty if it is no member.
+    pub fn domains(&self, machine: &Machine, node: Option<NodeService>) -> BTreeSet<String> {
+        match counts(machine, node) && self.filter.matches(FilterItem::Machine(machine)) {
             true => self.per.of(machine),
             false => BTreeSet::new(),
         }
@@ -313,73 +313,6 @@ impl FilterValues for Budget {
             _ => Vec::new(),
         }
     }
-}
-
-/// Why a machine does not serve.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unavailability {
-    /// This operation, or this power shelf, takes it away.
-    TakenBy(String),
-    Phase(Phase),
-    Unreachable,
-    Node(NodeState),
-}
-
-impl fmt::Display for Unavailability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TakenBy(taker) => f.write_str(taker),
-            Self::Phase(phase) => write!(f, "phase {}", phase.as_str()),
-            Self::Unreachable => f.write_str("unreachable"),
-            Self::Node(state) => write!(f, "node {state}"),
-        }
-    }
-}
-
-/// Why a machine does not serve; none if it does. `node` is the state of the node on it, `taker` an
-/// operation that takes it away. A machine that was never probed counts as reachable.
-pub fn unavailability(
-    machine: &Machine,
-    node: Option<NodeState>,
-    taker: Option<&str>,
-) -> Option<Unavailability> {
-    if let Some(taker) = taker {
-        return Some(Unavailability::TakenBy(taker.to_string()));
-    }
-    if machine.phase != Phase::Ready {
-        return Some(Unavailability::Phase(machine.phase));
-    }
-    let reachable = machine.conditions.get(ConditionType::Reachable);
-    if reachable.is_some_and(|known| !known.status) {
-        return Some(Unavailability::Unreachable);
-    }
-    node.filter(|state| *state != NodeState::Active).map(Unavailability::Node)
-}
-
-/// True if nothing that decides about budgets differs between two states of a machine: neither its
-/// membership nor whether it serves.
-pub fn same_for_budgets(before: &Machine, after: &Machine) -> bool {
-    let unreachable = |one: &Machine| {
-        one.conditions.get(ConditionType::Reachable).is_some_and(|known| !known.status)
-    };
-    same_membership(before, after)
-        && before.phase == after.phase
-        && unreachable(before) == unreachable(after)
-}
-
-/// True if a machine is a member of the same budgets in both states.
-pub fn same_membership(before: &Machine, after: &Machine) -> bool {
-    let outside = |one: &Machine| {
-        (
-            one.phase == Phase::FactoryReady,
-            one.is(ConditionType::Rma),
-            one.is(ConditionType::Retired),
-        )
-    };
-    let (a, b) = (&before.spec, &after.spec);
-    before.labels == after.labels
-        && (&a.rack, &a.feeds, &a.provider) == (&b.rack, &b.feeds, &b.provider)
-        && outside(before) == outside(after)
 }
 
 /// The devices from which a run takes something, with what it takes. The parts of a run on a rack

@@ -6,6 +6,7 @@
 //! lifecycle never touches hardware: runs do, and wake the record when they end. So one turn of a
 //! lifecycle is one transaction, and a crash cannot leave half of it behind.
 
+use crate::budget::NodeService;
 use crate::effect::{DeviceFacts, Effect};
 use crate::filter::FilterField;
 use crate::health::HealthSummary;
@@ -376,6 +377,11 @@ pub trait Lifecycle:
 
     /// The machine whose labels decide who may see the record; none if its own labels decide.
     fn seen_by_machine(&self) -> Option<&MachineId> {
+        None
+    }
+
+    /// What budgets know of a node, for the machine that it is seen by.
+    fn node_service(&self) -> Option<NodeService> {
         None
     }
 

@@ -209,6 +209,9 @@ pub struct Machine {
     /// The operations that were to change it, failed, and were not repaired since.
     #[serde(default, alias = "failed_imaging", skip_serializing_if = "FailedChanges::is_empty")]
     pub failed_changes: FailedChanges,
+    /// It left phase FACTORY_READY, and neither it nor a node on it has served yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_served: bool,
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -249,6 +252,7 @@ impl Machine {
             open_disk_write: None,
             network_boot: None,
             failed_changes: FailedChanges::default(),
+            never_served: false,
             version: 1,
             created_at: now,
             updated_at: now,

@@ -38,6 +38,7 @@ pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
 pub use why::{NodeContext, NodeWork};
 pub use wire::node::TaskKind;
 
+use crate::budget::NodeService;
 use crate::effect::DeviceFacts;
 use crate::filter::FilterField;
 use crate::here;
@@ -311,6 +312,10 @@ impl Lifecycle for Node {
     /// The labels of a node are made by Farrier.
     fn seen_by_machine(&self) -> Option<&MachineId> {
         Some(&self.machine)
+    }
+
+    fn node_service(&self) -> Option<NodeService> {
+        Some(NodeService::of(self))
     }
 
     fn state_name(&self) -> &'static str {

@@ -28,6 +28,8 @@ struct MachineBody {
     network_boot: Option<NetworkBoot>,
     #[serde(default, alias = "failed_imaging", skip_serializing_if = "FailedChanges::is_empty")]
     failed_changes: FailedChanges,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    never_served: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,6 +254,7 @@ fn body(machine: &Machine) -> Result<Value> {
         open_disk_write: machine.open_disk_write.clone(),
         network_boot: machine.network_boot.clone(),
         failed_changes: machine.failed_changes.clone(),
+        never_served: machine.never_served,
     };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
@@ -281,8 +284,15 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
     let body = row.json(5)?;
-    let MachineBody { spec, conditions, health, open_disk_write, network_boot, failed_changes } =
-        body;
+    let MachineBody {
+        spec,
+        conditions,
+        health,
+        open_disk_write,
+        network_boot,
+        failed_changes,
+        never_served,
+    } = body;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,
@@ -296,6 +306,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         open_disk_write,
         network_boot,
         failed_changes,
+        never_served,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

@@ -68,7 +68,9 @@ impl Tx {
         let sql = self.dialect().fill_placeholders(&sql);
         let key = SubjectId::new(R::KIND, id).key();
         let row = self.query_one(&sql, values![key, R::KIND.as_str()]).await?;
-        named(RowKind::of_record(R::KIND), id, row.as_ref().map(record).transpose())
+        let found = named(RowKind::of_record(R::KIND), id, row.as_ref().map(record).transpose());
+        self.service.note_read_record(&found);
+        found
     }
 
     /// Inserts a record, its queue row, due now, and its first event. [`StoreError::Conflict`]

@@ -6,7 +6,7 @@ use crate::event::NewEvent;
 use crate::unreadable::{RowKind, UnreadableRow};
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
-use model::id::RunId;
+use model::id::{MachineId, RunId};
 use model::machine::NodeName;
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -87,6 +87,7 @@ impl Tx {
             let sql = format!("DELETE FROM {table} WHERE {key} = $1");
             self.queue_write(Statement::new(sql, values![id.as_str()]), ExpectedRows::Any)?;
         }
+        self.note_moved(*kind, id, &stored);
         let sql = "INSERT INTO set_aside (kind, id, problem, actor, reason, set_aside_at, stored) \
                    VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let values = values![
@@ -99,7 +100,6 @@ impl Tx {
             serde_json::to_string(&stored)?,
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
-        self.change_membership_of_row(*kind, id);
         self.set_aside_event(*kind, id, "set aside", event).await?;
         Ok(SetAsideRow {
             kind: *kind,
@@ -115,6 +115,7 @@ impl Tx {
     pub async fn put_back(&mut self, row: &SetAsideRow, event: &NewEvent) -> Result<()> {
         let (kind, id) = (row.kind, row.id.as_str());
         let stored = self.rows_of_set_aside(kind, id).await?.ok_or(StoreError::Conflict)?;
+        self.note_moved(kind, id, &stored);
         for StoredRow { table, columns } in stored {
             // The name is a part of the statement, so it must be one of ours.
             let table = kind.layout().tables.iter().find(|(name, _)| *name == table);
@@ -136,8 +137,23 @@ impl Tx {
         }
         let sql = "DELETE FROM set_aside WHERE kind = $1 AND id = $2";
         self.queue_write(Statement::new(sql, values![kind.as_str(), id]), ExpectedRows::One)?;
-        self.change_membership_of_row(kind, id);
         self.set_aside_event(kind, id, "put back", event).await
+    }
+
+    /// Notes for the budgets what moved without being decoded: a machine, the node on one, or what
+    /// takes machines.
+    fn note_moved(&mut self, kind: RowKind, id: &str, stored: &[StoredRow]) {
+        if kind == RowKind::Machine {
+            self.service.change_membership(&MachineId::trusted(id));
+        }
+        for row in stored {
+            let Some(machine) = row.text("machine_id").map(MachineId::trusted) else { continue };
+            match row.table.as_str() {
+                "nodes" => self.service.change_membership(&machine),
+                "takes" => self.service.change_takes(&machine),
+                _ => {}
+            }
+        }
     }
 
     /// The name in its cluster that a machine had when it was set aside.
@@ -226,11 +242,19 @@ impl Tx {
 
 /// The text in a column of the first stored row of a table.
 fn text_of(stored: &[StoredRow], table: &str, column: &str) -> Option<String> {
-    let row = stored.iter().find(|row| row.table == table)?;
-    row.columns.iter().find_map(|(name, cell)| match cell {
-        StoredCell::Text(text) if name == column => Some(text.clone()),
-        StoredCell::Text(_) | StoredCell::Null | StoredCell::Int(_) | StoredCell::Bytes(_) => None,
-    })
+    stored.iter().find(|row| row.table == table)?.text(column).map(String::from)
+}
+
+impl StoredRow {
+    /// The text in a column.
+    fn text(&self, column: &str) -> Option<&str> {
+        self.columns.iter().find_map(|(name, cell)| match cell {
+            StoredCell::Text(text) if name == column => Some(text.as_str()),
+            StoredCell::Text(_) | StoredCell::Null | StoredCell::Int(_) | StoredCell::Bytes(_) => {
+                None
+            }
+        })
+    }
 }
 
 fn set_aside(row: &Row) -> Result<SetAsideRow> {

@@ -122,16 +122,17 @@ impl RowKind {
                 key: "r.id",
                 columns: "r.spec, s.state, s.version",
                 decode: |row| run::run(row).map(drop),
-                tables: &[("runs", "id"), ("subjects", "id")],
+                tables: &[("runs", "id"), ("subjects", "id"), TAKES],
             },
             Self::Plan => RowLayout::single("plans", "id", "body", &[("plans", "id")], |row| {
                 plan::plan(row).map(drop)
             }),
             Self::Rack => RowLayout::record(|row| record::record::<Rack>(row).map(drop)),
             Self::Switch => RowLayout::record(|row| record::record::<Switch>(row).map(drop)),
-            Self::PowerShelf => {
-                RowLayout::record(|row| record::record::<PowerShelf>(row).map(drop))
-            }
+            Self::PowerShelf => RowLayout {
+                tables: &[("records", "id"), ("subjects", "id"), TAKES],
+                ..RowLayout::record(|row| record::record::<PowerShelf>(row).map(drop))
+            },
             Self::Host => RowLayout::record(|row| record::record::<Host>(row).map(drop)),
             Self::Site => RowLayout::record(|row| record::record::<Site>(row).map(drop)),
             Self::Node => RowLayout {
@@ -217,6 +218,9 @@ impl fmt::Display for RowKind {
         f.write_str(self.as_str())
     }
 }
+
+/// What an operation or a power shelf takes from budgets: a row that is set aside takes nothing.
+const TAKES: (&str, &str) = ("takes", "taker");
 
 /// A health report has two key columns.
 const HEALTH_KEY: &str = "object_id || '/' || source";

@@ -74,10 +74,11 @@ pub(crate) async fn admit_taken_by(
 /// Records what a run takes without asking the budgets: a stop must always be possible.
 pub(crate) async fn take_unasked(tx: &mut Tx, run: &Run) -> Result<()> {
     let machines = load_taken_machines(tx, run).await?;
-    match machines.is_empty() {
-        true => Ok(()),
-        false => tx.take_machines(run.spec.id.as_str(), &machines),
+    if machines.is_empty() {
+        return Ok(());
     }
+    tx.lock_memberships(&machines).await?;
+    tx.take_machines(run.spec.id.as_str(), &machines)
 }
 
 /// The refusal by budgets of a run that a lifecycle would start, if there is one.
@@ -155,7 +156,7 @@ async fn load_budget_uses(
         return Ok(Vec::new());
     }
     let members = match read {
-        BudgetRead::Decide { .. } => tx.budget_members_locked(machines).await?,
+        BudgetRead::Decide { .. } => tx.lock_memberships(machines).await?,
         BudgetRead::Foresee => tx.budget_members(machines).await?,
     };
     let mut taken: BTreeMap<(BudgetId, String), u64> = BTreeMap::new();

@@ -7,6 +7,7 @@ use super::{
     write_moves, write_serving,
 };
 use crate::admission::{Created, event, lock_machine, replay};
+use crate::holds::apply_run;
 use crate::node::Nodes;
 use model::gate::{Gate, Overrides, gate_of};
 use model::here;
@@ -18,8 +19,8 @@ use model::node::{
 };
 use model::plan::Params;
 use model::refusal::{Reason, Refusal};
+use model::run::Run;
 use model::run::actions::{Requester, close};
-use model::run::{Run, apply_to_machine};
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
@@ -126,7 +127,7 @@ impl ApplyNodeRequest {
                 ..event.clone()
             };
             tx.append_run_event(&run, &event)?;
-            apply_to_machine(&mut machine, &run, &[], self.now);
+            apply_run(tx, &mut machine, &run, &[], self.now).await?;
             tx.update_machine(&mut machine, &event)?;
         }
         let mut started = None;

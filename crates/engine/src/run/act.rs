@@ -6,7 +6,7 @@ use crate::admission::{
     admit_again_now, admit_taken_by, event, lock_machine, may_continue_alone, no_run, overrides_of,
     take_unasked,
 };
-use crate::holds::{hold_devices, is_held_by_parent};
+use crate::holds::{apply_run, hold_devices, is_held_by_parent};
 use crate::node;
 use crate::rack::reopen_operation;
 use model::gate::{Gate, Overrides};
@@ -17,7 +17,7 @@ use model::node::requests::admit_resume;
 use model::plan::RunType;
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{Action, ActionResult, Requester, apply_action};
-use model::run::{HistoryNote, Run, RunPhase, apply_to_machine};
+use model::run::{HistoryNote, Run, RunPhase};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use store::{Cause, NewEvent, Result, Tx};
@@ -132,7 +132,7 @@ impl ActionTransaction {
             }
         };
         machine.active_run = Some(run.spec.id.clone());
-        apply_to_machine(&mut machine, run, &[], self.now);
+        apply_run(tx, &mut machine, run, &[], self.now).await?;
         let message = format!("held by {} again{note}", run.spec.id);
         tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })?;
         Ok(note)

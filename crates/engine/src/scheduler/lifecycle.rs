@@ -5,7 +5,7 @@
 
 use super::Scheduler;
 use crate::admission::{Admission, Created, Holds, find_budget_refusal, take_unasked};
-use crate::holds::halt_run;
+use crate::holds::{halt_run, lock_devices};
 use crate::topology::{self, DeviceLocation};
 use crate::{Settings, rack};
 use model::host::Host;
@@ -206,6 +206,7 @@ impl RecordTurn {
     ) -> Result<Option<Refusal>> {
         for new in &change.start {
             let run = new.clone().into_run(self.now);
+            lock_devices(tx, &run.spec).await?;
             if let Some(refusal) = find_budget_refusal(tx, &run).await? {
                 return Ok(Some(refusal));
             }

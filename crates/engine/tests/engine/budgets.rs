@@ -1,6 +1,7 @@
 //! Disruption budgets in admission: no request takes more machines than they allow, whatever it is,
 //! and nothing is taken twice or kept after its end.
 
+use crate::node_scenarios::NodeAction;
 use crate::nodes::{NodeFixture, refusal};
 use crate::rack_fixture::{RackFixture, machines, maintenance_request, power};
 use crate::test_env::{TestEnv, simulate};
@@ -14,7 +15,7 @@ use model::effect::DesiredPower;
 use model::gate::{Gate, Overrides};
 use model::id::{BudgetId, MachineId, PowerShelfId, RackId, RunId};
 use model::machine::{Machine, Phase};
-use model::node::DecommissionMode;
+use model::node::{DecommissionMode, NodeState};
 use model::plan::{Params, RunType};
 use model::power_shelf::maintenance::PowerChangeRequest;
 use model::rack::maintenance::{
@@ -414,6 +415,76 @@ fn a_node_that_is_drained_uses_the_budget_of_its_machine() {
         ended(&fixture.process.engine, &run.spec.id).await;
         // It is drained now: its node is retired, so its machine does not serve.
         assert_eq!(unavailable(&fixture.process.engine, "all").await, 1);
+    });
+}
+
+/// The machine of a node that was onboarded stays in phase FACTORY_READY, and counts.
+#[test]
+fn an_onboarded_machine_counts_by_its_node() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        make_budget(engine, "all", "", "1", "").await;
+        let stands = async || {
+            let view = engine.budgets().get(&BudgetId::trusted("all")).await.unwrap();
+            view.domains.first().map(|one| (one.total, one.unavailable))
+        };
+        let events = async |id: &str| engine.history(id, 0, 200).await.unwrap().len();
+        fixture.perform(NodeAction::Onboard, "onboard").await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        let machine = node.machine.as_str();
+        assert_eq!(fixture.env.machine(machine).await.phase, Phase::FactoryReady);
+        assert_eq!(stands().await, Some((1, 0)));
+        fixture.env.register(engine, "m-other").await;
+        set_machine(&fixture.env.store, "m-other", |one| one.phase = Phase::Maintenance).await;
+        assert_eq!(stands().await, Some((2, 1)));
+        // Past the gate of the node: the budget still refuses to take its machine.
+        let before = events(machine).await;
+        let enter = |overrides, id: &str| StartRequest {
+            overrides,
+            ..start(machine, RunType::EnterMaintenance, id)
+        };
+        is_exhausted(&refusal(engine.runs().start(enter(in_service(), "r-1")).await), "all");
+        assert_eq!(events(machine).await, before);
+        let run = engine
+            .runs()
+            .start(enter(in_service().and_budget(&BudgetId::trusted("all")), "r-2"))
+            .await;
+        ended(engine, &run.unwrap().run.spec.id).await;
+        // It was in service before, so it counts in maintenance.
+        assert_eq!(fixture.env.machine(machine).await.phase, Phase::Maintenance);
+        assert_eq!(stands().await, Some((2, 2)));
+    });
+}
+
+/// New machines are prepared beside a budget that is used up, and join it when they serve.
+#[test]
+fn a_new_machine_uses_no_budget_until_it_serves() {
+    simulate(async {
+        let (env, engine) = fleet(1).await;
+        make_budget(&engine, "all", "", "1", "").await;
+        let stands = async || {
+            let view = engine.budgets().get(&BudgetId::trusted("all")).await.unwrap();
+            (view.domains[0].total, view.domains[0].unavailable)
+        };
+        env.register(&engine, "m-new").await;
+        let done = async |machine: &str, run_type, id: &str| {
+            let run = engine.runs().start(start(machine, run_type, id)).await.unwrap().run;
+            ended(&engine, &run.spec.id).await;
+        };
+        done("m-new", RunType::EnterMaintenance, "r-1").await;
+        assert_eq!(stands().await, (1, 0));
+        done("m-1", RunType::EnterMaintenance, "r-2").await;
+        assert_eq!(stands().await, (1, 1));
+        done("m-new", RunType::Reimage, "r-3").await;
+        done("m-new", RunType::ExitMaintenance, "r-4").await;
+        assert_eq!(stands().await, (2, 1));
+        let enter = start("m-new", RunType::EnterMaintenance, "r-5");
+        is_exhausted(&refusal(engine.runs().start(enter).await), "all");
+        done("m-1", RunType::ExitMaintenance, "r-6").await;
+        done("m-new", RunType::EnterMaintenance, "r-7").await;
+        assert_eq!(stands().await, (2, 1));
+        check(&env);
     });
 }
 

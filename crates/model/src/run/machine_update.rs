@@ -22,6 +22,8 @@ pub fn apply_to_machine(
         }
         machine.learn(&final_conditions(machine, run, evidence), now);
         if let Some(phase) = new_phase(run) {
+            let new = machine.phase == Phase::FactoryReady || machine.never_served;
+            machine.never_served = new && phase != Phase::Ready;
             machine.phase = phase;
         }
     } else {

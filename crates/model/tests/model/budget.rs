@@ -1,21 +1,21 @@
 //! Disruption budgets: which machines count, which serve, what an operation takes, and the verdict.
 
-use crate::support::{at, drain, note, power_off, spec, wipe};
+use crate::support::{at, drain, note, power_off, run, spec, wipe};
 use model::blast_radius::Impact;
 use model::budget::{
-    Budget, BudgetUse, FailureDomain, MaxUnavailable, Unavailability, UnavailableMachine,
-    describe_uses, history_notes, losses, refuse, same_for_budgets, same_membership,
-    unavailability,
+    Budget, BudgetUse, FailureDomain, MaxUnavailable, NodeService, Unavailability,
+    UnavailableMachine, counts, describe_uses, history_notes, losses, refuse, same_for_budgets,
+    same_membership, unavailability,
 };
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{ChildRunGroup, ChildRunSpec, Effect};
 use model::gate::{Gate, Overrides};
-use model::id::{BudgetId, MachineId, PowerShelfId, RackId};
+use model::id::{BudgetId, MachineId, NodeId, PowerShelfId, RackId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
-use model::node::{MODE, NodeState};
-use model::plan::{RunStep, RunType};
+use model::node::{MODE, Node, NodeState};
+use model::plan::{OnFailure, RunStep, RunType};
 use model::refusal::Reason;
-use model::run::RunSpec;
+use model::run::{RunSpec, Workflow, apply_to_machine};
 use model::target::{TargetId, TargetKind};
 
 fn budget(filter: &str, max: &str, per: &str) -> Budget {
@@ -107,7 +107,7 @@ fn a_filter_names_what_does_not_change_while_a_machine_works() {
 fn a_machine_counts_in_the_domains_of_what_it_depends_on() {
     let domains = |per: &str, machine: &Machine| {
         let rule = budget("labels.env=prod", "1", per).rule().unwrap();
-        rule.domains(machine).into_iter().collect::<Vec<_>>()
+        rule.domains(machine, None).into_iter().collect::<Vec<_>>()
     };
     for (per, expected) in [
         ("", &[""][..]),
@@ -132,29 +132,113 @@ fn a_machine_counts_in_the_domains_of_what_it_depends_on() {
     assert_eq!(domains("", &maintained), [""]);
 }
 
+/// The machine of the table: `new` has not served yet, `flagged` is READY and flagged RMA.
+const COLUMNS: [&str; 5] = ["FACTORY_READY", "MAINTENANCE, new", "MAINTENANCE", "READY", "flagged"];
+
+/// For every state of its node: `+` the machine counts and serves, `-` it counts as unavailable,
+/// `.` it is outside of the total.
+const SERVICE: [(Option<NodeState>, bool, &str); 16] = [
+    (None, false, ". . - + ."),
+    (Some(NodeState::BootstrapIssued), false, ". . - - ."),
+    (Some(NodeState::Enrolling), false, ". . - - ."),
+    // A node that is active has served.
+    (Some(NodeState::Active), false, "+ + - + +"),
+    (Some(NodeState::Active), true, "+ + - + +"),
+    (Some(NodeState::Offline), true, "- - - - -"),
+    (Some(NodeState::Quarantined), true, "- - - - ."),
+    // Its onboarding was canceled.
+    (Some(NodeState::Quarantined), false, ". . - - ."),
+    (Some(NodeState::Draining), true, "- - - - -"),
+    (Some(NodeState::Draining), false, ". . - - ."),
+    (Some(NodeState::Retired), true, "- - - - ."),
+    (Some(NodeState::Retired), false, ". . - - ."),
+    (Some(NodeState::Removing), true, "- - - - ."),
+    (Some(NodeState::Removing), false, ". . - - ."),
+    (Some(NodeState::Deleted), true, ". . - + ."),
+    (Some(NodeState::Deleted), false, ". . - + ."),
+];
+
+#[test]
+fn what_counts_and_what_serves_follows_from_the_phase_the_flags_and_the_node() {
+    let maintained = Machine { phase: Phase::Maintenance, ..machine() };
+    let machines = [
+        Machine { phase: Phase::FactoryReady, ..machine() },
+        Machine { never_served: true, ..maintained.clone() },
+        maintained,
+        machine(),
+        with(ConditionType::Rma, true),
+    ];
+    for (state, served, expected) in SERVICE {
+        let node = state.map(|state| {
+            let node = Node::new(&NodeId::trusted("node-1"), &machine().id, state, at(0));
+            NodeService::of(&Node { served, ..node })
+        });
+        for ((machine, column), expected) in machines.iter().zip(COLUMNS).zip(expected.split(' ')) {
+            let found = match (counts(machine, node), unavailability(machine, node, None)) {
+                (false, _) => ".",
+                (true, None) => "+",
+                (true, Some(_)) => "-",
+            };
+            assert_eq!(found, expected, "{column}, {state:?}, served: {served}");
+            // What is taken serves nobody, and is not added by it.
+            assert_eq!(counts(machine, node), expected != ".");
+            assert!(unavailability(machine, node, Some("op-1")).is_some());
+        }
+    }
+    for state in NodeState::ALL {
+        assert!(SERVICE.iter().any(|(one, ..)| *one == Some(state)), "{state}");
+    }
+    let retired = with(ConditionType::Retired, true);
+    assert!(!counts(&retired, None));
+}
+
+/// A new machine that is prepared, or fails to be, joins when it first serves.
+#[test]
+fn a_machine_joins_when_it_first_serves() {
+    use RunType::{EnterMaintenance, ExitMaintenance, ExitRma, Reimage};
+    let mut machine = Machine { phase: Phase::FactoryReady, ..machine() };
+    for (run_type, workflow, joined) in [
+        (EnterMaintenance, Workflow::FailedRetryable, false),
+        (EnterMaintenance, Workflow::Completed, false),
+        (Reimage, Workflow::Completed, false),
+        (EnterMaintenance, Workflow::Completed, false),
+        (ExitMaintenance, Workflow::FailedRetryable, false),
+        (ExitMaintenance, Workflow::Completed, true),
+        (EnterMaintenance, Workflow::Completed, true),
+        (Reimage, Workflow::Completed, true),
+        (ExitRma, Workflow::Completed, true),
+        (ExitMaintenance, Workflow::Completed, true),
+    ] {
+        let mut ended = run(vec![note(0)]);
+        ended.spec.run_type = run_type;
+        ended.spec.on_failure = OnFailure::EnterMaintenance;
+        ended.progress.workflow = workflow;
+        apply_to_machine(&mut machine, &ended, &[], at(5));
+        assert_eq!(counts(&machine, None), joined, "{run_type:?} {workflow:?}");
+    }
+}
+
 #[test]
 fn a_machine_serves_while_it_is_ready_reachable_and_free() {
     let in_phase = |phase| Machine { phase, ..machine() };
+    let active = Some(NodeService { state: NodeState::Active, served: true });
     let reachable = with(ConditionType::Reachable, true);
     let unreachable = with(ConditionType::Reachable, false);
     let table = [
         (machine(), None, None, None),
         (reachable.clone(), None, None, None),
-        (reachable.clone(), Some(NodeState::Active), None, None),
+        (reachable.clone(), active, None, None),
         (unreachable.clone(), None, None, Some("unreachable")),
-        (unreachable, Some(NodeState::Active), None, Some("unreachable")),
+        (unreachable.clone(), active, None, Some("unreachable")),
+        (Machine { phase: Phase::FactoryReady, ..unreachable }, active, None, Some("unreachable")),
         (in_phase(Phase::Maintenance), None, None, Some("phase MAINTENANCE")),
         (in_phase(Phase::FactoryReady), None, None, Some("phase FACTORY_READY")),
-        (reachable.clone(), None, Some("op-7"), Some("op-7")),
+        (reachable, None, Some("op-7"), Some("op-7")),
         (in_phase(Phase::Maintenance), None, Some("op-7"), Some("op-7")),
     ];
     for (machine, node, taker, expected) in table {
         let why = unavailability(&machine, node, taker).map(|why| why.to_string());
         assert_eq!(why.as_deref(), expected, "{machine:?} {node:?} {taker:?}");
-    }
-    for state in NodeState::ALL {
-        let serves = unavailability(&reachable, Some(state), None).is_none();
-        assert_eq!(serves, state == NodeState::Active, "{state}");
     }
 }
 
@@ -169,8 +253,9 @@ fn what_changes_a_membership_is_known() {
     let mut other = machine();
     other.spec.provider = "maas".into();
     let new = Machine { phase: Phase::FactoryReady, ..machine() };
+    let unserved = Machine { never_served: true, ..machine() };
     let flagged = [with(ConditionType::Rma, true), with(ConditionType::Retired, true)];
-    for after in [relabeled, moved, fed, other, new].into_iter().chain(flagged) {
+    for after in [relabeled, moved, fed, other, new, unserved].into_iter().chain(flagged) {
         assert!(!same_membership(&machine(), &after), "{after:?}");
     }
     let entered = Machine { phase: Phase::Maintenance, ..machine() };

@@ -1,16 +1,16 @@
 //! Which machines count in which budgets, and which of them do not serve.
 
 use crate::driver::{ExpectedRows, Statement};
-use crate::unreadable::RowKind;
+use crate::record::record;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::budget::{
-    BudgetRule, UnavailableMachine, same_for_budgets, same_membership, unavailability,
+    BudgetRule, NodeService, UnavailableMachine, same_for_budgets, same_membership, unavailability,
 };
 use model::id::{BudgetId, MachineId};
 use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Machine;
-use model::node::NodeState;
+use model::node::Node;
 use model::run::Run;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +40,8 @@ const DOMAINS_PER_QUERY: usize = 50;
 pub(crate) struct ServiceChanges {
     /// Machines as they were read, or written last.
     known: BTreeMap<MachineId, Machine>,
+    /// The same of nodes, by the keys of their records.
+    known_nodes: BTreeMap<String, NodeService>,
     machines: BTreeMap<MachineId, MembershipChange>,
     /// Operations and power shelves that take nothing any more.
     released: BTreeSet<String>,
@@ -60,12 +62,25 @@ impl ServiceChanges {
         }
     }
 
+    pub fn note_read_record<R: Lifecycle>(&mut self, found: &Result<Option<R>>) {
+        if let Ok(Some(record)) = found
+            && let Some(service) = record.node_service()
+        {
+            self.known_nodes.insert(record.subject().key(), service);
+        }
+    }
+
     fn note(&mut self, id: &MachineId, change: MembershipChange) {
         let known = self.machines.entry(id.clone()).or_insert(change);
         *known = change.max(*known);
     }
 
-    /// A machine was inserted or deleted.
+    /// What takes a machine has changed.
+    pub fn change_takes(&mut self, id: &MachineId) {
+        self.note(id, MembershipChange::Same);
+    }
+
+    /// A machine was inserted or deleted, or its node was.
     pub fn change_membership(&mut self, id: &MachineId) {
         self.note(id, MembershipChange::Possible);
     }
@@ -82,13 +97,14 @@ impl ServiceChanges {
         }
     }
 
-    /// A record was written. The state of a node, and the power of a shelf, decide whether machines
-    /// serve.
+    /// A record was written. The state of a node decides whether its machine counts and serves, and
+    /// the power of a shelf whether its machines serve.
     pub fn change_record<R: Lifecycle>(&mut self, record: &R) {
-        if R::KIND == SubjectKind::Node
-            && let Some(machine) = record.seen_by_machine()
-        {
-            self.note(machine, MembershipChange::Same);
+        if let (Some(machine), Some(service)) = (record.seen_by_machine(), record.node_service()) {
+            let before = self.known_nodes.insert(record.subject().key(), service);
+            if before != Some(service) {
+                self.note(machine, MembershipChange::Possible);
+            }
         }
         if record.releases_machines() {
             self.released.insert(record.subject().key());
@@ -97,6 +113,11 @@ impl ServiceChanges {
 
     pub fn remove_record<R: Lifecycle>(&mut self, record: &R) {
         self.change_record(record);
+        if record.node_service().is_some()
+            && let Some(machine) = record.seen_by_machine()
+        {
+            self.change_membership(machine);
+        }
         if R::KIND == SubjectKind::PowerShelf {
             self.released.insert(record.subject().key());
         }
@@ -111,19 +132,31 @@ impl ServiceChanges {
 }
 
 impl Tx {
-    /// Notes that a machine's row was moved without being decoded.
-    pub(crate) fn change_membership_of_row(&mut self, kind: RowKind, id: &str) {
-        if kind == RowKind::Machine {
-            self.service.change_membership(&MachineId::trusted(id));
-        }
+    /// What budgets know of the node on a machine.
+    pub async fn node_service(&mut self, machine: &MachineId) -> Result<Option<NodeService>> {
+        Ok(self.nodes_on(&[machine.as_str()]).await?.remove(machine))
     }
 
-    /// The memberships of these machines, locked until the transaction ends.
-    pub async fn budget_members_locked(
+    /// The memberships of these machines, locked until the transaction ends. Every transaction
+    /// locks in one order: machines, memberships by machine and budget, budgets by id. So what this
+    /// one has changed before is locked too: its commit locks no membership after a budget.
+    pub async fn lock_memberships(
         &mut self,
         machines: &BTreeSet<MachineId>,
     ) -> Result<Vec<BudgetMember>> {
-        self.find_members(machines, "{lock}").await
+        let mut all = machines.clone();
+        all.extend(self.service.machines.keys().cloned());
+        if !self.service.released.is_empty() {
+            let sql = "SELECT machine_id FROM takes WHERE taker {among $1}";
+            let sql = self.dialect().fill_placeholders(sql);
+            let released = serde_json::to_string(&self.service.released)?;
+            for row in self.query(&sql, values![released]).await? {
+                all.insert(MachineId::trusted(row.text(0)?));
+            }
+        }
+        let mut members = self.find_members(&all, "{lock}").await?;
+        members.retain(|member| machines.contains(&member.machine));
+        Ok(members)
     }
 
     /// The memberships of these machines.
@@ -203,7 +236,7 @@ impl Tx {
     }
 
     /// Records that an operation or a power shelf takes machines out of service, until it is
-    /// released. Taking a machine again changes nothing.
+    /// released. Taking a machine again changes nothing. The caller has locked the memberships.
     pub fn take_machines(&mut self, taker: &str, machines: &BTreeSet<MachineId>) -> Result<()> {
         for machine in machines {
             let sql =
@@ -218,43 +251,47 @@ impl Tx {
         self.queue_write(Statement::new(sql, values), ExpectedRows::Any)
     }
 
-    /// The machines, each with whether it is unavailable.
+    /// The machines, each with its node and with whether it is unavailable.
     pub(super) async fn service_of(
         &mut self,
         machines: Vec<Machine>,
-    ) -> Result<Vec<(Machine, bool)>> {
+    ) -> Result<Vec<(Machine, Option<NodeService>, bool)>> {
         let ids: Vec<&str> = machines.iter().map(|one| one.id.as_str()).collect();
         let (nodes, takers) = self.nodes_and_takers(&ids).await?;
         let service = |machine: Machine| {
-            let (node, taker) = (nodes.get(&machine.id), takers.get(&machine.id));
-            let why = unavailability(&machine, node.copied(), taker.map(String::as_str));
-            (machine, why.is_some())
+            let (node, taker) = (nodes.get(&machine.id).copied(), takers.get(&machine.id));
+            let why = unavailability(&machine, node, taker.map(String::as_str));
+            (machine, node, why.is_some())
         };
         Ok(machines.into_iter().map(service).collect())
     }
 
-    /// The states of the live nodes on these machines, and what takes each of them.
+    /// The live nodes on these machines, and what takes each of them.
     async fn nodes_and_takers(
         &mut self,
         ids: &[&str],
-    ) -> Result<(BTreeMap<MachineId, NodeState>, BTreeMap<MachineId, String>)> {
+    ) -> Result<(BTreeMap<MachineId, NodeService>, BTreeMap<MachineId, String>)> {
+        let nodes = self.nodes_on(ids).await?;
         let ids = serde_json::to_string(ids)?;
-        let sql = "SELECT n.machine_id, r.state FROM nodes n JOIN records r ON r.id = n.id \
-                   WHERE n.live = 1 AND n.machine_id {among $1}";
-        let sql = self.dialect().fill_placeholders(sql);
-        let rows = self.query(&sql, values![ids.as_str()]).await?;
-        let node = |row: &Row| {
-            // A state that only a newer version knows: whether it serves is unknown.
-            let state = NodeState::parse(row.text(1)?).unwrap_or(NodeState::Offline);
-            Ok((MachineId::trusted(row.text(0)?), state))
-        };
-        let nodes = rows.iter().map(node).collect::<Result<_>>()?;
         let sql = "SELECT machine_id, MIN(taker) FROM takes WHERE machine_id {among $1} \
                    GROUP BY machine_id";
         let sql = self.dialect().fill_placeholders(sql);
         let rows = self.query(&sql, values![ids]).await?;
         let taker = |row: &Row| Ok((MachineId::trusted(row.text(0)?), row.text(1)?.to_string()));
         Ok((nodes, rows.iter().map(taker).collect::<Result<_>>()?))
+    }
+
+    async fn nodes_on(&mut self, machines: &[&str]) -> Result<BTreeMap<MachineId, NodeService>> {
+        let sql = "SELECT r.body, r.version, n.machine_id FROM nodes n \
+                   JOIN records r ON r.id = n.id WHERE n.live = 1 AND n.machine_id {among $1}";
+        let sql = self.dialect().fill_placeholders(sql);
+        let rows = self.query(&sql, values![serde_json::to_string(machines)?]).await?;
+        let node = |row: &Row| {
+            let node = record::<Node>(row);
+            let service = node.map_or(NodeService::UNREADABLE, |node| NodeService::of(&node));
+            Ok((MachineId::trusted(row.text(2)?), service))
+        };
+        rows.iter().map(node).collect()
     }
 
     /// Brings the members of the budgets up to date with what the transaction has changed.
@@ -269,7 +306,7 @@ impl Tx {
         // The rows are locked before anything is read that decides about them: of two transactions
         // that change the same machine, the second reads what the first has written.
         let changed: BTreeSet<MachineId> = machines.keys().cloned().collect();
-        let members = self.budget_members_locked(&changed).await?;
+        let members = self.find_members(&changed, "{lock}").await?;
         let rules = match machines.values().any(|change| *change == MembershipChange::Possible) {
             true => self.budget_rules().await?,
             false => Vec::new(),
@@ -314,7 +351,7 @@ impl Tx {
                 Err(error) => return Err(error),
             }
         }
-        for (machine, unavailable) in self.service_of(readable).await? {
+        for (machine, node, unavailable) in self.service_of(readable).await? {
             let member = |budget: &BudgetId, domain: String| BudgetMember {
                 machine: machine.id.clone(),
                 budget: budget.clone(),
@@ -323,7 +360,7 @@ impl Tx {
             };
             if changes.get(&machine.id) == Some(&MembershipChange::Possible) {
                 for rule in rules {
-                    let domains = rule.domains(&machine).into_iter();
+                    let domains = rule.domains(&machine, node).into_iter();
                     desired.extend(domains.map(|domain| member(&rule.id, domain)));
                 }
             } else {

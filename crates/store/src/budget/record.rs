@@ -32,8 +32,8 @@ impl Tx {
         row.as_ref().map(budget).transpose()
     }
 
-    /// Reads budgets and locks them, in the order of their ids: transactions that take from several
-    /// budgets do not deadlock.
+    /// Reads budgets and locks them in the order of their ids, after the memberships of all
+    /// machines that the transaction takes or changes.
     pub async fn budgets_locked(&mut self, ids: &[BudgetId]) -> Result<Vec<Budget>> {
         self.find_budgets(ids, "{lock}").await
     }
@@ -166,8 +166,8 @@ impl Tx {
         loop {
             let page = self.machines(rule.filter(), after.as_deref(), PAGE).await?;
             let mut rows = Vec::new();
-            for (machine, unavailable) in self.service_of(page.machines).await? {
-                for domain in rule.domains(&machine) {
+            for (machine, node, unavailable) in self.service_of(page.machines).await? {
+                for domain in rule.domains(&machine, node) {
                     let count = counts.entry(domain.clone()).or_default();
                     *count = (count.0 + 1, count.1 + i64::from(unavailable));
                     rows.push((domain, machine.id.to_string(), unavailable));

@@ -1,16 +1,22 @@
 //! Disruption budgets: their members follow every change, also of concurrent transactions.
 
 use crate::harness::{Db, Dice, at, event, machine, set_condition, within_timeout};
-use model::budget::{Budget, FailureDomain, MaxUnavailable, Unavailability, unavailability};
+use model::budget::{
+    Budget, FailureDomain, MaxUnavailable, NodeService, Unavailability, unavailability,
+};
 use model::condition::ConditionType;
 use model::filter::Filter;
 use model::id::{BudgetId, MachineId, NodeId, PowerShelfId, RackId};
+use model::lifecycle::{DeviceSpec, RecordHeader};
 use model::machine::{Labels, Machine, Phase};
 use model::node::{Node, NodeState};
+use model::power_shelf::PowerShelf;
 use model::run::Workflow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use store::{BudgetMember, DomainCount, StoreError};
+use store::{BudgetMember, DomainCount, RowKind, SetAsideRow, StoreError, UnreadableRow};
 
 on_both!(
     a_budget_is_stored_with_its_version_and_history,
@@ -18,17 +24,21 @@ on_both!(
     members_follow_every_change,
     an_ended_run_gives_its_machines_back,
     a_dry_run_of_a_budget_writes_nothing,
+    a_row_that_is_set_aside_takes_nothing,
+    a_machine_counts_while_the_row_of_its_node_is_there,
 );
 
 mod raced {
     use super::{
         a_budget_that_is_made_beside_changes_misses_none,
         of_two_that_take_the_last_machine_one_waits_and_counts_the_other,
+        two_admissions_wait_for_each_other_in_one_order,
     };
 
     on_postgres!(
         a_budget_that_is_made_beside_changes_misses_none,
         of_two_that_take_the_last_machine_one_waits_and_counts_the_other,
+        two_admissions_wait_for_each_other_in_one_order,
     );
 }
 
@@ -153,10 +163,10 @@ async fn expected(
             let Some(node) = tx.live_node_of_machine(&id).await? else { return Ok(None) };
             tx.record::<Node>(node.as_str()).await
         }));
-        let node = node.await.unwrap().map(|node| node.state);
+        let node = node.await.unwrap().map(|node| NodeService::of(&node));
         let taker = taken.get(&machine.id).and_then(|takers| takers.first()).copied();
         for one in budgets {
-            for domain in one.rule().unwrap().domains(&machine) {
+            for domain in one.rule().unwrap().domains(&machine, node) {
                 members.push(BudgetMember {
                     machine: machine.id.clone(),
                     budget: one.id.clone(),
@@ -257,7 +267,10 @@ async fn members_follow_every_change(db: Db) {
 
 fn change_machine(machine: &mut Machine, dice: &mut Dice) {
     match dice.roll(6) {
-        0 => machine.phase = *dice.pick(&Phase::ALL),
+        0 => {
+            machine.phase = *dice.pick(&Phase::ALL);
+            machine.never_served = machine.phase == Phase::Maintenance && dice.coin();
+        }
         1 => set_condition(machine, ConditionType::Reachable, dice.coin()),
         2 => set_condition(machine, ConditionType::Rma, dice.coin()),
         3 => {
@@ -287,10 +300,16 @@ async fn change_node(db: &Db, machine: &Machine, dice: &mut Dice) {
         db.write(attach).await.unwrap();
         return;
     };
-    let state = *dice.pick(&[NodeState::Active, NodeState::Offline, NodeState::Deleted]);
+    let state = *dice.pick(&NodeState::ALL);
+    let served = dice.coin();
     let update = tx!([id], |tx| {
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or(StoreError::Conflict)?;
-        node.state = state;
+        let next = node.state.owners(state).first();
+        if let Some(owner) = next.filter(|_| state != NodeState::Deleted) {
+            let mut moved = node.become_(state, *owner, "")?;
+            return tx.update_record(&mut moved, &event());
+        }
+        (node.state, node.served) = (state, served);
         if state == NodeState::Deleted {
             tx.detach_node(&id)?;
         }
@@ -316,6 +335,66 @@ async fn an_ended_run_gives_its_machines_back(db: Db) {
     assert_eq!(counts(&db, "gpu").await, [(String::new(), 2, 1)]);
     db.update_unclaimed(&run, Workflow::Completed).await;
     assert_eq!(counts(&db, "gpu").await, [(String::new(), 2, 0)]);
+}
+
+async fn set_aside(db: &Db, kind: RowKind, id: &str) -> SetAsideRow {
+    let row = UnreadableRow { kind, id: id.into(), problem: "damaged".into() };
+    db.write(tx!([row], |tx| tx.set_aside(&row, "damaged", &event()).await)).await.unwrap()
+}
+
+async fn put_back(db: &Db, row: SetAsideRow) {
+    db.write(tx!([row], |tx| tx.put_back(&row, &event()).await)).await.unwrap();
+}
+
+/// What a run or a shelf takes goes with its row, and comes back with it.
+async fn a_row_that_is_set_aside_takes_nothing(db: Db) {
+    let run = db.add_run("op-1").await;
+    let shelf =
+        PowerShelf::new(RecordHeader::new("ps-1", Labels::new(), at(0)), DeviceSpec::default());
+    let insert = tx!([shelf], |tx| {
+        let mut shelf = shelf;
+        tx.insert_record(&mut shelf, &event()).await
+    });
+    db.write(insert).await.unwrap();
+    db.add_machines(vec![in_service("m-2", "gpu"), in_service("m-3", "gpu")]).await;
+    add_budget(&db, budget("gpu", "labels.role=gpu", "1", "")).await;
+    take(&db, "op-1", &["m-2"]).await;
+    take(&db, "ps-1", &["m-3"]).await;
+    let unavailable = async || counts(&db, "gpu").await[0].2;
+    assert_eq!(unavailable().await, 2);
+    let shelf = set_aside(&db, RowKind::PowerShelf, "ps-1").await;
+    assert_eq!(unavailable().await, 1);
+    let row = set_aside(&db, RowKind::Run, "op-1").await;
+    assert_eq!(unavailable().await, 0);
+    put_back(&db, row).await;
+    assert_eq!(unavailable().await, 1);
+    db.update_unclaimed(&run, Workflow::Completed).await;
+    assert_eq!(unavailable().await, 0);
+    put_back(&db, shelf).await;
+    assert_eq!(unavailable().await, 1);
+}
+
+async fn a_machine_counts_while_the_row_of_its_node_is_there(db: Db) {
+    db.add_machines(vec![Machine { phase: Phase::FactoryReady, ..in_service("m-1", "gpu") }]).await;
+    add_budget(&db, budget("gpu", "labels.role=gpu", "1", "")).await;
+    let (id, machine) = (NodeId::trusted("node-1"), MachineId::trusted("m-1"));
+    let node = Node::new(&id, &machine, NodeState::Active, at(0));
+    let attach = tx!([node], |tx| {
+        let mut node = node;
+        tx.attach_node(&node.id(), &node.machine.clone(), None)?;
+        tx.insert_record(&mut node, &event()).await
+    });
+    db.write(attach).await.unwrap();
+    assert_eq!(counts(&db, "gpu").await, [(String::new(), 1, 0)]);
+    // A row that cannot be read hides no machine.
+    let damage = "UPDATE records SET body = '{' WHERE id = 'node-1'";
+    db.execute_sql(damage, damage).await;
+    take(&db, "op-1", &["m-1"]).await;
+    assert_eq!(counts(&db, "gpu").await, [(String::new(), 1, 1)]);
+    let row = set_aside(&db, RowKind::Node, "node-1").await;
+    assert_eq!(counts(&db, "gpu").await, []);
+    put_back(&db, row).await;
+    assert_eq!(counts(&db, "gpu").await, [(String::new(), 1, 1)]);
 }
 
 async fn a_dry_run_of_a_budget_writes_nothing(db: Db) {
@@ -383,7 +462,7 @@ async fn of_two_that_take_the_last_machine_one_waits_and_counts_the_other(db: Db
             tokio::spawn(async move {
                 db.write(tx!([id, budget], |tx| {
                     let own = BTreeSet::from([id.clone()]);
-                    tx.budget_members_locked(&own).await?;
+                    tx.lock_memberships(&own).await?;
                     tx.budgets_locked(std::slice::from_ref(&budget)).await?;
                     let domain = BTreeSet::from([(budget.clone(), String::new())]);
                     let count = tx.count_domains(&domain).await?;
@@ -406,4 +485,41 @@ async fn of_two_that_take_the_last_machine_one_waits_and_counts_the_other(db: Db
             *run = db.update_unclaimed(run, Workflow::Completed).await;
         }
     }
+}
+
+/// The first has changed a machine that the second takes; both take from one budget. A deadlock
+/// would execute one of them twice.
+async fn two_admissions_wait_for_each_other_in_one_order(db: Db) {
+    let names = ["m-1", "m-2"];
+    db.add_machines(names.iter().map(|name| in_service(name, "gpu")).collect()).await;
+    let (one, _) = add_budget(&db, budget("gpu", "labels.role=gpu", "2", "")).await;
+    let executed = Arc::new(AtomicU32::new(0));
+    let locked = Arc::new(tokio::sync::Notify::new());
+    let budget = one.id.clone();
+    let [first, second] = names.map(|name| BTreeSet::from([MachineId::trusted(name)]));
+    let waits = db.clone();
+    let change = db.write(tx!([executed, locked, budget, first, waits], |tx| {
+        executed.fetch_add(1, Ordering::Relaxed);
+        let other = tx.machine_locked(&MachineId::trusted("m-2")).await?;
+        let mut other = other.ok_or(StoreError::Conflict)?;
+        other.phase = Phase::Maintenance;
+        tx.update_machine(&mut other, &event())?;
+        tx.lock_memberships(&first).await?;
+        tx.budgets_locked(std::slice::from_ref(&budget)).await?;
+        locked.notify_one();
+        waits.wait_until_one_waits_for_a_lock().await;
+        tx.take_machines("op-1", &first)
+    }));
+    let (change, executed_second) = (tokio::spawn(change), executed.clone());
+    within_timeout("the first has its locks", locked.notified()).await;
+    let take = db.write(tx!([executed_second, budget, second], |tx| {
+        executed_second.fetch_add(1, Ordering::Relaxed);
+        tx.lock_memberships(&second).await?;
+        tx.budgets_locked(std::slice::from_ref(&budget)).await?;
+        tx.take_machines("op-2", &second)
+    }));
+    within_timeout("the second", take).await.unwrap();
+    within_timeout("the first", change).await.unwrap().unwrap();
+    assert_eq!(executed.load(Ordering::Relaxed), 2, "a deadlock");
+    assert_eq!(counts(&db, "gpu").await, [(String::new(), 2, 2)]);
 }

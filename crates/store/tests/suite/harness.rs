@@ -186,6 +186,24 @@ impl Db {
         )
     }
 
+    /// Waits until a transaction of this database waits for a lock of another one. PostgreSQL only.
+    pub async fn wait_until_one_waits_for_a_lock(&self) {
+        let Options::Postgres { url, .. } = &self.options else { panic!("PostgreSQL only") };
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("PostgreSQL");
+        let pump = tokio::spawn(connection);
+        let sql = "SELECT COUNT(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        loop {
+            let row = client.query_one(sql, &[]).await.expect("an answer");
+            if row.get::<_, i64>(0) > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(client);
+        pump.await.expect("no panic").expect("a clean end");
+    }
+
     /// Another store on the same database, as another replica has it.
     pub async fn open_another(&self) -> Self {
         let store = Store::open(&self.options).await.expect("the same database");
