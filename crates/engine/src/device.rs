@@ -118,7 +118,7 @@ impl Devices {
     ) -> Result<D> {
         let by = actor.clone();
         let done = self.put(id.to_string(), change, Expected::Known { version }, actor).await;
-        self.0.trace_refusal(id, (&by, "update"), done)
+        self.0.trace_refusal(id, (&by, "update"), done).await
     }
 
     async fn put<D: Device>(
@@ -199,7 +199,7 @@ impl Devices {
             self.0.store().retry_write("change_device", input, |(id, requested, who, now), tx| {
                 Box::pin(change_device::<D>(tx, id, *requested, who, *now))
             });
-        self.0.trace_refusal(id, (&by, request), done.await)
+        self.0.trace_refusal(id, (&by, request), done.await).await
     }
 
     /// Explains a switch or a power shelf; none for an id of another kind.

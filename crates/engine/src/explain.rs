@@ -235,7 +235,8 @@ impl Engine {
     async fn explain_offering(&self, id: &str, offer: Offer<'_>) -> Result<Explained> {
         let error = match self.explain_readable(id, offer).await {
             Ok(explained) => {
-                let explanation = explained.explanation.with_plain_commands();
+                let mut explanation = explained.explanation.with_plain_commands();
+                self.hide_in_explanation(id, &mut explanation).await?;
                 return Ok(Explained { explanation, ..explained });
             }
             Err(error) => error,

@@ -76,7 +76,7 @@ impl Hosts {
             .store()
             .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)));
         let done = gate.settle(&self.0, done.await).await;
-        self.0.trace_refusal(machine.as_str(), (&by, "reprovision"), done)
+        self.0.trace_refusal(machine.as_str(), (&by, "reprovision"), done).await
     }
 
     /// Withdraws the request to a host. An active run is stopped first.
@@ -87,7 +87,7 @@ impl Hosts {
             self.0.store().retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
                 Box::pin(cancel(tx, machine, who, at))
             });
-        self.0.trace_refusal(machine.as_str(), (&by, "reprovision cancel"), done.await)
+        self.0.trace_refusal(machine.as_str(), (&by, "reprovision cancel"), done.await).await
     }
 
     /// The host of a machine; Ready if nothing was ever requested.

@@ -62,7 +62,7 @@ impl Machines {
     ) -> Result<Machine> {
         let (machine, by) = (id.clone(), actor.clone());
         let done = self.put(id, change, Expected::Known { version }, actor).await;
-        self.0.trace_refusal(machine.as_str(), (&by, "update"), done)
+        self.0.trace_refusal(machine.as_str(), (&by, "update"), done).await
     }
 
     async fn put(
@@ -139,7 +139,7 @@ impl Machines {
             .store()
             .retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx)))
             .await;
-        self.0.trace_refusal(id.as_str(), (&by, &what), done)
+        self.0.trace_refusal(id.as_str(), (&by, &what), done).await
     }
 
     pub async fn get(&self, id: &MachineId) -> Result<Machine> {

@@ -96,7 +96,7 @@ impl Nodes {
         let (machine, by) = (start.request.machine.clone(), start.request.by.clone());
         let done =
             self.0.admit("start_onboarding", claims, start, |start, tx| Box::pin(start.run(tx)));
-        self.0.trace_refusal(machine.as_str(), (&by, "onboard"), done.await)
+        self.0.trace_refusal(machine.as_str(), (&by, "onboard"), done.await).await
     }
 
     /// Takes a node out of service, or empties it.
@@ -115,7 +115,7 @@ impl Nodes {
         let (node, by) = (start.request.node.clone(), start.request.by.clone());
         let done =
             self.0.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx)));
-        self.0.trace_refusal(node.as_str(), (&by, "decommission"), done.await)
+        self.0.trace_refusal(node.as_str(), (&by, "decommission"), done.await).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! model decides; this module locks the records that the decision depends on.
 
 use crate::Engine;
+use crate::access::Caller;
 use crate::admission::{
     ApprovalGate, MachinesTaken, approval_sentence, event, foresee_taken, override_lines,
     overrides_of, sealed,
@@ -76,19 +77,27 @@ impl PowerShelves {
     /// The predicted result of the same request. Nothing is written.
     pub async fn preview(&self, requested: PowerChangeRequest) -> Result<ShelfPreview> {
         let requested = requested.checked(self.0.settings().max_find_by_ids)?;
-        self.0.store().read(requested, |requested, tx| Box::pin(preview(tx, requested))).await
+        let input = (requested, self.0.caller().clone());
+        let read = self
+            .0
+            .store()
+            .read(input, |(requested, caller), tx| Box::pin(preview(tx, requested, caller)));
+        read.await
     }
 }
 
-async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPreview> {
+async fn preview(
+    tx: &mut Tx,
+    requested: &PowerChangeRequest,
+    caller: &Caller,
+) -> Result<ShelfPreview> {
     let shelves = load_named_shelves(tx, requested).await?;
     let topology = load_topology(tx, &known_shelves(&shelves)).await?;
     let mut preview = preview_power_change(requested, &shelves, &topology);
     let refusing = refusing_gates(requested, &shelves, &topology);
     preview.warnings.extend(requested.overrides.describe(&refusing));
-    let (uses, refusal) =
-        foresee_taken(tx, &what(requested), &taken(requested, &preview), &requested.overrides)
-            .await?;
+    let (what, taken) = (what(requested), taken(requested, &preview));
+    let (uses, refusal) = foresee_taken(tx, (&what, &taken), &requested.overrides, caller).await?;
     preview.warnings.extend(uses);
     preview.refusals.extend(refusal);
     if !preview.accepted.is_empty() {

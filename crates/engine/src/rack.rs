@@ -137,7 +137,7 @@ impl Racks {
             .0
             .store()
             .retry_write("update_rack", update, |update, tx| Box::pin(update.run(tx)));
-        self.0.trace_refusal(rack.as_str(), (&actor, "update"), done.await)
+        self.0.trace_refusal(rack.as_str(), (&actor, "update"), done.await).await
     }
 
     /// Marks a rack for deletion, at this version if one is named. Devices in it make this fail,
@@ -156,7 +156,7 @@ impl Racks {
             .0
             .store()
             .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)));
-        self.0.trace_refusal(rack.as_str(), (&actor, "delete"), done.await)
+        self.0.trace_refusal(rack.as_str(), (&actor, "delete"), done.await).await
     }
 }
 

@@ -49,7 +49,7 @@ impl Runs {
     ) -> Result<T> {
         let Err(StoreError::Refused(refusal)) = &done else { return done };
         if self.0.store().is_dry_run() {
-            return done;
+            return self.0.hide_in_refusal(id.as_str(), done).await;
         }
         self.0.note_refusal(id.as_str(), (by, action), refusal);
         // An unknown run has no target.
@@ -60,7 +60,7 @@ impl Runs {
                 self.0.note_refusal(object, (by, &request), refusal);
             }
         }
-        done
+        self.0.hide_in_refusal(id.as_str(), done).await
     }
 
     pub async fn get(&self, id: &RunId) -> Result<Run> {

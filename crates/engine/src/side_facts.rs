@@ -4,6 +4,7 @@
 //! may be lost: no transition waits for them, and none fails with them.
 
 use crate::Engine;
+use model::hidden::hides;
 use model::refusal::{Refusal, RefusalKind, RefusedRequest};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
@@ -79,8 +80,8 @@ impl SideFacts {
 
 impl Engine {
     /// Remembers a request that a gate has refused, for the people who ask about its object.
-    /// Returns the same result.
-    pub(crate) fn trace_refusal<T>(
+    /// Returns the same result, as its caller may see it.
+    pub(crate) async fn trace_refusal<T>(
         &self,
         object_id: &str,
         request: (&str, &str),
@@ -89,7 +90,22 @@ impl Engine {
         if let Err(StoreError::Refused(refusal)) = &done {
             self.note_refusal(object_id, request, refusal);
         }
-        done
+        self.hide_in_refusal(object_id, done).await
+    }
+
+    /// The same result. A refusal for the state of the object names nothing that the caller may not
+    /// see; another one names what the request has named.
+    pub(crate) async fn hide_in_refusal<T>(&self, object_id: &str, done: Result<T>) -> Result<T> {
+        let mut refusal = match done {
+            Err(StoreError::Refused(refusal)) if refusal.kind() == RefusalKind::Precondition => {
+                refusal
+            }
+            done => return done,
+        };
+        let texts = std::iter::once(&mut refusal.message).chain(&mut refusal.next_command);
+        self.hide_foreign_ids(object_id, texts).await?;
+        refusal.next_command = refusal.next_command.filter(|command| !hides(command));
+        Err(refusal.into())
     }
 
     /// A refusal for the state of the object, or for something that the request names and that does
@@ -119,7 +135,7 @@ impl Engine {
             by: by.into(),
             request: request.into(),
             reason: refusal.reason.to_string(),
-            message: refusal.message.clone(),
+            message: refusal.kept_message().into(),
         };
         self.side_facts().note_refused(object_id, refused);
     }

@@ -55,7 +55,7 @@ impl Sites {
             .0
             .store()
             .retry_write("update_site", update, |update, tx| Box::pin(update.run(tx)));
-        let site = self.0.trace_refusal(name.as_str(), (&by, "update"), written.await)?;
+        let site = self.0.trace_refusal(name.as_str(), (&by, "update"), written.await).await?;
         self.0.nodes().probe_sites_soon();
         Ok(site)
     }
@@ -103,7 +103,7 @@ impl Sites {
             self.0.store().retry_write("delete_site", input, |(id, version, who, now), tx| {
                 Box::pin(delete(tx, id, *version, who, *now))
             });
-        self.0.trace_refusal(id.as_str(), (&by, "delete"), done.await)
+        self.0.trace_refusal(id.as_str(), (&by, "delete"), done.await).await
     }
 }
 

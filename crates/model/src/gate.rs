@@ -450,7 +450,9 @@ pub fn answer(refusals: &[Refusal]) -> Option<Refusal> {
     let mut answer = first.clone();
     if answer.gate.is_some() {
         for other in others.iter().filter(|other| other.gate.is_some()) {
+            let kept = format!("{}; {}", answer.kept_message(), other.kept_message());
             answer.message = format!("{}; {}", answer.message, other.message);
+            answer.kept = Some(Box::new(kept));
         }
     }
     Some(answer)

@@ -22,6 +22,7 @@ pub mod filter;
 pub mod firmware;
 pub mod gate;
 pub mod health;
+pub mod hidden;
 pub mod host;
 pub mod id;
 pub mod image;

@@ -45,6 +45,9 @@ pub struct Refusal {
     pub budget: Option<Box<BudgetId>>,
     /// The approval that the request waits for.
     pub approval: Option<Box<ApprovalRef>>,
+    /// What is kept about the request, if the message names objects that not everybody who asks
+    /// about its object may see.
+    pub kept: Option<Box<String>>,
 }
 
 /// An approval, and the request id with which its request is to be repeated.
@@ -85,11 +88,17 @@ impl Refusal {
             gate: None,
             budget: None,
             approval: None,
+            kept: None,
         }
     }
 
     pub const fn kind(&self) -> RefusalKind {
         self.reason.kind()
+    }
+
+    /// The message as it is kept for the people who ask about the object of the request.
+    pub fn kept_message(&self) -> &str {
+        self.kept.as_ref().map_or(&self.message, |kept| kept.as_str())
     }
 
     pub fn missing(field: &str) -> Self {

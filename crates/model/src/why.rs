@@ -85,6 +85,20 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// Every text that may name other objects.
+    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let one = [
+            &mut self.headline,
+            &mut self.waiting_for,
+            &mut self.last_word,
+            &mut self.failed,
+            &mut self.last_operation,
+            &mut self.refused,
+        ];
+        let lists = [&mut self.next_commands, &mut self.health, &mut self.notes];
+        one.into_iter().chain(lists.into_iter().flatten())
+    }
+
     /// Adds the commands that repair the cause of a failed run to the explanation of the object
     /// that it has stopped at. The actions on the run are not among them.
     pub fn add_cause_repairs(&mut self, run: &Run, machine: Option<&Machine>, node: Option<&Node>) {

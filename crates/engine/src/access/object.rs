@@ -8,6 +8,7 @@ use crate::device::no_device;
 use crate::node::no_node;
 use model::access::{Permission, PermissionSet, check_permission};
 use model::device::Device;
+use model::hidden::{hide_ids, hides, ids_in};
 use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId, SwitchId};
 use model::known_as::nothing_known_as;
 use model::machine::{Labels, Machine};
@@ -16,6 +17,7 @@ use model::power_shelf::PowerShelf;
 use model::refusal::Refusal;
 use model::run::RunSpec;
 use model::switch::Switch;
+use model::why::Explanation;
 use std::collections::BTreeSet;
 use store::{Result, StoreError, Tx};
 
@@ -46,6 +48,15 @@ impl NamedObject {
         }
     }
 
+    /// The object with this id, which shows its kind.
+    fn of_id(id: &str) -> Self {
+        match (SwitchId::parse(id), PowerShelfId::parse(id)) {
+            (Ok(_), _) => Self::Switch(id.into()),
+            (_, Ok(_)) => Self::PowerShelf(id.into()),
+            (Err(_), Err(_)) => Self::Any(id.into()),
+        }
+    }
+
     async fn labels(&self, tx: &mut Tx) -> Result<Option<Labels>> {
         match self {
             Self::Machine(id) => labels_of_machine(tx, &MachineId::trusted(id)).await,
@@ -54,17 +65,24 @@ impl NamedObject {
             Self::Switch(id) => labels_of_device::<Switch>(tx, id).await,
             Self::PowerShelf(id) => labels_of_device::<PowerShelf>(tx, id).await,
             Self::Any(id) | Self::KnownAs(id) => {
-                let run = labels_of_run(tx, &RunId::trusted(id)).await?;
-                let machine = match run {
-                    Some(labels) => Some(labels),
-                    None => labels_of_machine(tx, &MachineId::trusted(id)).await?,
-                };
-                match machine {
-                    Some(labels) => Ok(Some(labels)),
-                    None => labels_of_node(tx, id).await,
-                }
+                Ok(machine_behind(tx, id).await?.map(|machine| machine.labels))
             }
         }
+    }
+}
+
+/// The machine, or that of the run or of the node.
+async fn machine_behind(tx: &mut Tx, id: &str) -> Result<Option<Machine>> {
+    let machine = match readable(tx.run(&RunId::trusted(id)).await)? {
+        Some(run) => run.spec.target.machine(),
+        None => match readable(tx.record::<Node>(id).await)? {
+            Some(node) => Some(node.machine),
+            None => Some(MachineId::trusted(id)),
+        },
+    };
+    match machine {
+        Some(machine) => readable(tx.machine(&machine).await),
+        None => Ok(None),
     }
 }
 
@@ -134,14 +152,52 @@ impl Engine {
         Ok(self.caller().check_object(known.as_ref(), needed, || object.absent())?)
     }
 
-    /// Those of these machines, runs and nodes that the caller may see.
+    /// Hides the ids of objects that the caller may not see in texts about an object. The rack of
+    /// its machine, and the power shelves that feed it, are facts of the machine.
+    pub(crate) async fn hide_foreign_ids<'a>(
+        &self,
+        about: &str,
+        texts: impl Iterator<Item = &'a mut String>,
+    ) -> Result<()> {
+        if !self.caller().sees_a_part() {
+            return Ok(());
+        }
+        let texts: Vec<&mut String> = texts.collect();
+        let named: BTreeSet<&str> = texts.iter().flat_map(|text| ids_in(text)).collect();
+        let named = named.into_iter().map(String::from).collect();
+        let mut visible = self.visible_objects(named).await?;
+        let id = about.to_string();
+        let own = self.store().scan(id, |id, tx| Box::pin(machine_behind(tx, id))).await?;
+        if let Some(spec) = own.map(|machine| machine.spec) {
+            visible.extend(spec.rack.iter().map(RackId::to_string));
+            visible.extend(spec.feeds.iter().map(PowerShelfId::to_string));
+        }
+        visible.insert(about.to_string());
+        for text in texts {
+            *text = hide_ids(text, &visible);
+        }
+        Ok(())
+    }
+
+    /// The same for an explanation. A command that would name a hidden object is left out.
+    pub(crate) async fn hide_in_explanation(
+        &self,
+        about: &str,
+        explanation: &mut Explanation,
+    ) -> Result<()> {
+        self.hide_foreign_ids(about, explanation.texts_mut()).await?;
+        explanation.next_commands.retain(|command| !hides(command));
+        Ok(())
+    }
+
+    /// Those of these objects that the caller may see.
     pub(crate) async fn visible_objects(&self, ids: Vec<String>) -> Result<BTreeSet<String>> {
         let input = (ids, self.caller().clone());
         let read = self.store().scan(input, |(ids, caller), tx| {
             Box::pin(async move {
                 let mut visible = BTreeSet::new();
                 for id in ids {
-                    let labels = NamedObject::Any(id.clone()).labels(tx).await?;
+                    let labels = NamedObject::of_id(id).labels(tx).await?;
                     let granted = labels.map(|labels| caller.grants().on(&labels));
                     if granted.is_some_and(|granted| granted.contains(Permission::View)) {
                         visible.insert(id.clone());
@@ -192,6 +248,15 @@ impl Caller {
             None => self.grants().everywhere,
         };
         Ok(granted.intersection(of_parent))
+    }
+
+    /// True if the caller may see a machine.
+    pub(crate) async fn sees_machine(&self, tx: &mut Tx, id: &MachineId) -> Result<bool> {
+        if !self.sees_a_part() {
+            return Ok(true);
+        }
+        let labels = labels_of_machine(tx, id).await?;
+        Ok(labels.is_some_and(|labels| self.grants().on(&labels).contains(Permission::View)))
     }
 
     /// Refuses a request unless all needed permissions are granted.

@@ -22,9 +22,8 @@ use store::{Result, Tx};
 /// How budgets are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BudgetRead {
-    /// To decide: the rows that decide are locked. A refusal names the machines that use a budget
-    /// only to a caller that may see all machines.
-    Decide { names: bool },
+    /// To decide: the rows that decide are locked.
+    Decide,
     /// For a dry run.
     Foresee,
 }
@@ -45,8 +44,7 @@ impl MachinesTaken<'_> {
     /// Refuses the transaction if a budget would be exceeded; otherwise records what is taken.
     /// Returns the note about the override for the history; empty: there is nothing to say.
     pub async fn admit(&self, tx: &mut Tx) -> Result<String> {
-        let read = BudgetRead::Decide { names: !self.caller.sees_a_part() };
-        let uses = load_budget_uses(tx, &self.machines, read).await?;
+        let uses = load_budget_uses(tx, &self.machines, (BudgetRead::Decide, self.caller)).await?;
         if let Some(refusal) = refuse(self.what, &uses, self.overrides) {
             return Err(refusal.into());
         }
@@ -84,7 +82,8 @@ pub(crate) async fn take_unasked(tx: &mut Tx, run: &Run) -> Result<()> {
 /// The refusal by budgets of a run that a lifecycle would start, if there is one.
 pub(crate) async fn find_budget_refusal(tx: &mut Tx, run: &Run) -> Result<Option<Refusal>> {
     let machines = load_taken_machines(tx, run).await?;
-    let uses = load_budget_uses(tx, &machines, BudgetRead::Decide { names: true }).await?;
+    let caller = Caller::internal();
+    let uses = load_budget_uses(tx, &machines, (BudgetRead::Decide, &caller)).await?;
     Ok(refuse(&title(run), &uses, &Overrides::of_params(&run.spec.params)))
 }
 
@@ -93,22 +92,23 @@ pub(crate) async fn foresee_budgets(
     tx: &mut Tx,
     run: &Run,
     overrides: &Overrides,
+    caller: &Caller,
 ) -> Result<(Vec<String>, Option<Refusal>)> {
     if run.spec.parent_run.is_some() || run.ended() {
         return Ok((Vec::new(), None));
     }
     let machines = load_taken_machines(tx, run).await?;
-    foresee_taken(tx, &title(run), &machines, overrides).await
+    foresee_taken(tx, (&title(run), &machines), overrides, caller).await
 }
 
 /// Like [`foresee_budgets`], for machines.
 pub(crate) async fn foresee_taken(
     tx: &mut Tx,
-    what: &str,
-    machines: &BTreeSet<MachineId>,
+    (what, machines): (&str, &BTreeSet<MachineId>),
     overrides: &Overrides,
+    caller: &Caller,
 ) -> Result<(Vec<String>, Option<Refusal>)> {
-    let uses = load_budget_uses(tx, machines, BudgetRead::Foresee).await?;
+    let uses = load_budget_uses(tx, machines, (BudgetRead::Foresee, caller)).await?;
     Ok((describe_uses(&uses, overrides), refuse(what, &uses, overrides)))
 }
 
@@ -146,17 +146,18 @@ async fn load_taken_machines(tx: &mut Tx, run: &Run) -> Result<BTreeSet<MachineI
 }
 
 /// The budgets of which some of these machines are members and serve now. A machine that does not
-/// serve takes nothing more.
+/// serve takes nothing more. A refusal names the machines that use a budget, if the caller may see
+/// them.
 async fn load_budget_uses(
     tx: &mut Tx,
     machines: &BTreeSet<MachineId>,
-    read: BudgetRead,
+    (read, caller): (BudgetRead, &Caller),
 ) -> Result<Vec<BudgetUse>> {
     if machines.is_empty() {
         return Ok(Vec::new());
     }
     let members = match read {
-        BudgetRead::Decide { .. } => tx.lock_memberships(machines).await?,
+        BudgetRead::Decide => tx.lock_memberships(machines).await?,
         BudgetRead::Foresee => tx.budget_members(machines).await?,
     };
     let mut taken: BTreeMap<(BudgetId, String), u64> = BTreeMap::new();
@@ -169,7 +170,7 @@ async fn load_budget_uses(
     let ids: BTreeSet<BudgetId> = taken.keys().map(|(budget, _)| budget.clone()).collect();
     let ids: Vec<BudgetId> = ids.into_iter().collect();
     let budgets = match read {
-        BudgetRead::Decide { .. } => tx.budgets_locked(&ids).await?,
+        BudgetRead::Decide => tx.budgets_locked(&ids).await?,
         BudgetRead::Foresee => tx.budgets_by_ids(&ids).await?,
     };
     let domains = taken.keys().cloned().collect();
@@ -185,9 +186,13 @@ async fn load_budget_uses(
             takes,
             named: Vec::new(),
         };
-        if found.is_exceeded() && read != (BudgetRead::Decide { names: false }) {
+        if found.is_exceeded() {
             let domain = (&found.budget.id, found.domain.as_str());
-            found.named = tx.unavailable_members(domain, MAX_NAMED as i64).await?;
+            for one in tx.unavailable_members(domain, MAX_NAMED as i64).await? {
+                if caller.sees_machine(tx, &one.machine).await? {
+                    found.named.push(one);
+                }
+            }
         }
         uses.push(found);
     }

@@ -66,11 +66,11 @@ impl Runs {
         let installs = start.start.run_type == RunType::Reimage || start.start.plan_id.is_some();
         if installs && matches!(start.origin, Origin::Plan) {
             let checked = start.check_provider_images(self.0.store()).await;
-            self.0.trace_refusal(machine.as_str(), (&by, request), checked)?;
+            self.0.trace_refusal(machine.as_str(), (&by, request), checked).await?;
         }
         let done =
             self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await;
-        self.0.trace_refusal(machine.as_str(), (&by, request), done)
+        self.0.trace_refusal(machine.as_str(), (&by, request), done).await
     }
 }
 

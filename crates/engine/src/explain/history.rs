@@ -28,7 +28,7 @@ impl Engine {
         let events = self.store().scan(input, |(id, query, limit, (waiting, caller)), tx| {
             Box::pin(history(tx, id, query, *limit, (waiting.clone(), caller)))
         });
-        let (events, known) = events.await?;
+        let (mut events, known) = events.await?;
         if !known {
             let (what, list) = match NodeId::parse(id) {
                 Ok(_) => ("node", "farrier node list"),
@@ -36,6 +36,7 @@ impl Engine {
             };
             return Err(Refusal::not_found(what, id, list).into());
         }
+        self.hide_foreign_ids(id, events.iter_mut().map(|event| &mut event.message)).await?;
         Ok(events)
     }
 }

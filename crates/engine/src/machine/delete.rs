@@ -46,7 +46,7 @@ impl Machines {
             .0
             .store()
             .retry_write("delete_machine", delete, |delete, tx| Box::pin(delete.run(tx)));
-        self.0.trace_refusal(machine.as_str(), (&by, "delete"), done.await)
+        self.0.trace_refusal(machine.as_str(), (&by, "delete"), done.await).await
     }
 
     /// The peers of a machine that another machine or device has too, such as the BMC of a chassis.

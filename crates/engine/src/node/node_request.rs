@@ -49,7 +49,7 @@ impl Nodes {
             now: self.0.now(),
         };
         let done = self.0.admit("admit_node_request", None, ask, |ask, tx| Box::pin(ask.run(tx)));
-        self.0.trace_refusal(id.as_str(), (&by, request), done.await)
+        self.0.trace_refusal(id.as_str(), (&by, request), done.await).await
     }
 }
 

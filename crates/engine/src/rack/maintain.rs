@@ -2,6 +2,7 @@
 //! same transaction, rolled back. It lists every refusal; a real request fails with the first.
 
 use super::{load_devices, no_rack, resolve_firmware};
+use crate::access::Caller;
 use crate::admission::{
     Admission, Created, Holds, RestartRequest, approval_sentence, event, foresee_budgets,
     not_before, replay, time_after_runs,
@@ -115,13 +116,14 @@ impl Racks {
             restart_of: restarts,
             id: RunId::new(self.0.now(), self.0.random()),
             limits: self.0.settings().rack_limits,
+            caller: self.0.caller().clone(),
             now: self.0.now(),
         };
         let (rack, by) = (begin.start.rack_id.clone(), begin.start.by.clone());
         let request = RunType::RackMaintenance.as_str();
         let done =
             engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx)));
-        engine.trace_refusal(rack.as_str(), (&by, request), done.await)
+        engine.trace_refusal(rack.as_str(), (&by, request), done.await).await
     }
 }
 
@@ -137,6 +139,7 @@ struct MaintenanceAdmission {
     restart_of: Option<Restart>,
     id: RunId,
     limits: RackLimits,
+    caller: Caller,
     now: Timestamp,
 }
 
@@ -183,7 +186,7 @@ impl MaintenanceAdmission {
         let (mut steps, mut later_gates) = (Vec::new(), Vec::new());
         if self.start.dry_run {
             let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
-            let (budgets, refusal) = foresee_budgets(tx, &run, overrides).await?;
+            let (budgets, refusal) = foresee_budgets(tx, &run, overrides, &self.caller).await?;
             refusals.extend(refusal);
             let approval = approval_sentence(tx, run.spec.permissions(), overrides).await?;
             later_gates.extend(budgets.into_iter().chain(approval));

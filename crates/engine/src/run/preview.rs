@@ -2,6 +2,7 @@
 
 use super::Runs;
 use super::durations::previewed_steps;
+use crate::access::Caller;
 use crate::admission::{approval_sentence, foresee_budgets, may_continue_alone, overrides_of};
 use crate::fan_out::child_runs;
 use crate::node::gates_of_node_run;
@@ -129,10 +130,11 @@ async fn load_preview(
         // A stop passes no gate.
         false => {
             notes.extend(describe_overrides(tx, run, now).await?);
+            let overrides = Overrides::of_params(&run.spec.params);
+            let caller = Caller::internal();
+            notes.extend(foresee_budgets(tx, run, &overrides, &caller).await?.0);
             // A run that exists continues under the approval that it started with.
             if tx.run(&run.spec.id).await?.is_none() {
-                let overrides = Overrides::of_params(&run.spec.params);
-                notes.extend(foresee_budgets(tx, run, &overrides).await?.0);
                 notes.extend(approval_sentence(tx, run.spec.permissions(), &overrides).await?);
             }
         }

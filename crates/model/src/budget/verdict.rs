@@ -51,7 +51,7 @@ impl BudgetUse {
         format!("{}{}", self.budget.id, self.budget.per.describe(&self.domain))
     }
 
-    /// Where the budget stands: `3 of 3 allowed unavailable of 61: m-1 (op-1), m-2 (unreachable)`.
+    /// Where the budget stands: `3 of 3 allowed unavailable of 61`.
     fn describe(&self) -> String {
         let (allowed, total) = (self.allowed(), self.total);
         let rounded = match self.budget.max_unavailable {
@@ -60,17 +60,18 @@ impl BudgetUse {
             }
             MaxUnavailable::Percent(_) | MaxUnavailable::Count(_) => String::new(),
         };
-        let stands = format!("{} of {allowed} allowed unavailable of {total}", self.unavailable);
+        format!("{} of {allowed} allowed unavailable of {total}{rounded}", self.unavailable)
+    }
+
+    /// Who uses it: `m-1 (op-1), m-2 (unreachable), and 1 more`. Empty if no machine is named.
+    fn describe_users(&self) -> String {
         let named: Vec<String> =
             self.named.iter().map(|one| format!("{} ({})", one.machine, one.why)).collect();
         let more = usize::try_from(self.unavailable).unwrap_or(usize::MAX);
-        let users = match more.saturating_sub(named.len()) {
+        match more.saturating_sub(named.len()) {
+            _ if named.is_empty() => String::new(),
             0 => named.join(", "),
             more => format!("{}, and {more} more", named.join(", ")),
-        };
-        match named.is_empty() {
-            true => format!("{stands}{rounded}"),
-            false => format!("{stands}{rounded}: {users}"),
         }
     }
 }
@@ -86,16 +87,24 @@ pub fn refuse(what: &str, uses: &[BudgetUse], overrides: &Overrides) -> Option<R
         |one: &&BudgetUse| one.is_exceeded() && !overrides.budgets().contains(&one.budget.id);
     let refusing: Vec<&BudgetUse> = uses.iter().filter(refuses).collect();
     let first = refusing.first()?;
-    let said = |one: &&BudgetUse| {
+    let said = |one: &BudgetUse| {
         let takes = one.takes;
         format!("{takes} {} from budget {}, {}", machines(takes), one.name(), one.describe())
     };
-    let said: Vec<String> = refusing.iter().map(said).collect();
-    let message = format!("{what} would take {}", join_limited(&said, "; ", MAX_NAMED));
+    let with_users = |one: &BudgetUse| match one.describe_users() {
+        users if users.is_empty() => said(one),
+        users => format!("{}: {users}", said(one)),
+    };
+    let told = |said: &dyn Fn(&BudgetUse) -> String| {
+        let said: Vec<String> = refusing.iter().map(|one| said(one)).collect();
+        let message = format!("{what} would take {}", join_limited(&said, "; ", MAX_NAMED));
+        Refusal::new(Reason::BudgetExhausted, message).at_budget(&first.budget.id)
+    };
     let with = refusing.iter().fold(overrides.clone(), |all, one| all.and_budget(&one.budget.id));
     let id = &first.budget.id;
     let next = format!("farrier budget get {id}   # or repeat it with {}", with.flags());
-    Some(Refusal::new(Reason::BudgetExhausted, message).at_budget(id).next(next))
+    let kept = Some(Box::new(told(&said).message));
+    Some(Refusal { kept, ..told(&with_users).next(next) })
 }
 
 /// For a dry run and for the history: one sentence for each budget from which something is taken,

@@ -9,12 +9,12 @@ use model::budget::{
 };
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{ChildRunGroup, ChildRunSpec, Effect};
-use model::gate::{Gate, Overrides};
+use model::gate::{Gate, Overrides, answer};
 use model::id::{BudgetId, MachineId, NodeId, PowerShelfId, RackId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::node::{MODE, Node, NodeState};
 use model::plan::{OnFailure, RunStep, RunType};
-use model::refusal::Reason;
+use model::refusal::{Reason, Refusal};
 use model::run::{RunSpec, Workflow, apply_to_machine};
 use model::target::{TargetId, TargetKind};
 
@@ -374,6 +374,14 @@ fn a_refusal_names_the_budget_its_state_its_users_and_the_command() {
         "REBOOT of m-9 would take 1 machine from budget gpu-prod, 3 of 3 allowed unavailable of \
          61: m-0 (op-0), m-1 (op-1), and 1 more (gate budget:gpu-prod)"
     );
+    // What is kept with the object names no other machine.
+    let kept = "REBOOT of m-9 would take 1 machine from budget gpu-prod, 3 of 3 allowed \
+                unavailable of 61 (gate budget:gpu-prod)";
+    assert_eq!(refusal.kept_message(), kept);
+    let other = Refusal::new(Reason::HealthPrevents, "its fan is slow").at_gate(Gate::Health);
+    let both = answer(&[other, refusal.clone()]).unwrap();
+    assert!(both.message.contains("m-0 (op-0)"), "{both}");
+    assert_eq!(both.kept_message(), format!("its fan is slow (gate health); {kept}"));
     assert_eq!(refusal.reason, Reason::BudgetExhausted);
     assert_eq!(refusal.gate_word().as_deref(), Some("budget:gpu-prod"));
     assert_eq!(

@@ -31,6 +31,7 @@ mod filter;
 mod firmware;
 mod gate;
 mod health;
+mod hidden;
 mod host;
 mod id;
 mod image;
