@@ -130,8 +130,14 @@ async fn held_by_a_rack(url: &str, admin: &mut Clients, ada: &impl Fn(&str) -> (
         assert_eq!(code, 2, "{line}: {said}");
     }
     for line in ["reboot own-1", "reboot own-1 --dry-run", "why own-1", "history own-1", "why"] {
-        ada(line);
+        let (_, said) = ada(line);
+        assert!(!said.contains(parent), "{line}: {said}");
     }
+    // The history says that an operation holds it, and keeps the place of one's own machine.
+    let (_, said) = ada("history own-1");
+    assert!(said.contains("op-(hidden)"), "{said}");
+    let whole = expect(url, "history own-1", 0, &["held by", parent]);
+    assert!(!whole.contains("(hidden)"), "{whole}");
     let (code, said) = ada("reboot own-1");
     assert_eq!(code, 2, "{said}");
     admin.sim.delete_faults(v1::DeleteFaultsRequest::default()).await.unwrap();

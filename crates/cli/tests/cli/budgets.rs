@@ -1,8 +1,9 @@
 //! Disruption budgets as people type them, and two replicas that admit at the same instant.
 
+use crate::access::{farrier, token};
 use crate::api::{TestServer, on_both, slow};
 use crate::api_cli::Terminal;
-use crate::fleet::{Clients, replicas};
+use crate::fleet::{Clients, NO_CONTEXTS, replicas};
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -96,6 +97,58 @@ async fn refuses_and_is_overridden(env: &TestServer, _: Clients) {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_names_no_machine_of_another_team() {
+    on_both("zero", of_two_teams).await;
+}
+
+async fn of_two_teams(env: &TestServer, _: Clients) {
+    let url = env.server.url();
+    let (_, secret) = token(env, "ada", &[]).await;
+    let admin = Terminal::new(url.clone());
+    let limited = move |line: &str| {
+        let words = ["--server", &url].into_iter().chain(line.split_whitespace());
+        let variables = [("FARRIER_TOKEN", secret.as_str()), ("FARRIER_CONTEXTS", NO_CONTEXTS)];
+        let (code, out, err) = farrier(&words.collect::<Vec<_>>(), &variables);
+        let said = out + &err;
+        assert!(!said.contains("theirs"), "{line}: {said}");
+        (code, said)
+    };
+    let compared = move || {
+        admin.line("role bind operator user:ada --selector labels.team=ml", 0);
+        for (machine, team) in [("own-1", "ml"), ("own-2", "ml"), ("theirs", "web")] {
+            admin.line(&format!("machine register {machine} --provider sim"), 0);
+            admin.line(&format!("machine update {machine} --label team={team}"), 0);
+            admin.line(&format!("enter-maintenance {machine}"), 0);
+            admin.line(&format!("exit-maintenance {machine}"), 0);
+        }
+        admin.line("budget create all --max-unavailable 2", 0);
+        admin.line("enter-maintenance own-2", 0);
+        admin.line("enter-maintenance theirs", 0);
+        let both = "2 of 2 allowed unavailable of 3: own-2 (phase MAINTENANCE), theirs (phase \
+                    MAINTENANCE)";
+        let said = admin.line("reboot own-1", 2);
+        assert!(said.contains(both), "{said}");
+        // What is kept names nobody: whoever may see the object reads it.
+        let started = std::time::Instant::now();
+        let kept = "2 of 2 allowed unavailable of 3 (gate budget:all)";
+        while !limited("why own-1").1.contains(kept) {
+            assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT);
+        }
+        for line in ["why own-1", "history own-1"] {
+            let (code, said) = limited(line);
+            assert!(code == 0 && said.contains(kept), "{line}: {said}");
+        }
+        // To a limited caller it names the machines that it may see.
+        let own = "2 of 2 allowed unavailable of 3: own-2 (phase MAINTENANCE), and 1 more";
+        for line in ["reboot own-1", "reboot own-1 --dry-run", "enter-maintenance own-1"] {
+            let (code, said) = limited(line);
+            assert!(code == 2 && said.contains(own), "{line}: {said}");
+        }
+    };
+    tokio::task::spawn_blocking(compared).await.unwrap();
 }
 
 /// Both replicas are asked to reboot every machine at the same instant; one machine is allowed.

@@ -29,6 +29,7 @@ mod audit_cut;
 mod audit_log;
 mod audit_streams;
 mod bodies;
+mod budget_calls;
 mod budgets;
 mod client_certificates;
 mod cluster;
