@@ -15,6 +15,7 @@
 
 mod age;
 mod bmcs;
+mod budgets;
 mod client;
 mod crash;
 mod empty;
@@ -99,6 +100,8 @@ enum Figure {
     Nodes,
     /// GetMachine and StartRun with TLS beside those without, and the cost of a token
     Secured,
+    /// StartRun under 50 disruption budgets beside none
+    Budgets,
 }
 
 impl Figure {
@@ -226,5 +229,6 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Racks => racks::measure(bench, store, report).await,
         Figure::Nodes => nodes::measure(bench, store, report).await,
         Figure::Secured => secured::measure(bench, store, report).await,
+        Figure::Budgets => budgets::measure(bench, store, report).await,
     }
 }
