@@ -164,6 +164,7 @@ mod tests {
         ("AuditEntry.refusal_reason", "the code of google.rpc.ErrorInfo, which is a string"),
         ("Node.reason", "a sentence"),
         ("Explanation.degraded_reason", "a sentence"),
+        ("UnavailableMachine.reason", "a sentence"),
         ("GateOverride.reason", "written by a person"),
         ("RowSetAside.reason", "written by a person"),
     ];
