@@ -69,7 +69,10 @@ async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
     const KILLS: usize = 8;
     let mut dice = SeededRandom::seeded(seed);
     let machines = names(MACHINES);
-    in_maintenance(&servers[0].clients().await, &machines).await;
+    let mut clients = servers[0].clients().await;
+    in_maintenance(&clients, &machines).await;
+    // On a busy computer too, work is in somebody's hands when the kills strike.
+    clients.fault(v1::SimFault { times: 24, ..slow_repave() }).await;
     let through = FailoverClient::of(&servers);
     let watcher = RunWatcher::start(through.clone()).await;
     let work = machines.into_iter().enumerate().map(|(index, machine)| {
