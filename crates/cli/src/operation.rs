@@ -115,7 +115,7 @@ pub async fn run(
 /// A command that acts on one operation.
 struct ActingCommand<'a> {
     name: &'static str,
-    /// What it needs beside the ID.
+    /// The required options of the command.
     options: &'static str,
     id: &'a mut String,
 }

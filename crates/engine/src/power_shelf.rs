@@ -291,7 +291,8 @@ pub(crate) async fn machines_fed_by(tx: &mut Tx, shelf: &TargetId) -> Result<Vec
     Ok(loss.machines.into_iter().map(|affected| affected.machine).collect())
 }
 
-/// What is lost when these shelves are switched off. Shelves that do not exist feed nothing.
+/// The machines that lose power or the fabric when these shelves are switched off. Unknown shelves
+/// feed nothing.
 pub(crate) async fn load_power_loss(tx: &mut Tx, off: &[PowerShelfId]) -> Result<PowerLoss> {
     let mut shelves = Vec::with_capacity(off.len());
     for id in off {

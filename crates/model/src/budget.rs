@@ -260,7 +260,7 @@ impl Budget {
     }
 }
 
-/// Whether a term is about something that stays while operations run.
+/// True if the field of a term stays the same while operations run.
 const fn is_lasting(term: &FilterTerm) -> bool {
     match term.field {
         FilterField::MachineId

@@ -695,7 +695,7 @@ fn stopping(person: &Terminal) {
     );
     assert!(person.line("reboot machine-3", 2).contains("farrier why op-"));
     let run = person.json("get machine-3")["status"]["active_run_id"].as_str().unwrap().to_string();
-    // What reads takes the machine; what acts says which operation to name.
+    // A command that reads accepts the machine; one that acts names the operation to type.
     assert_eq!(person.json("operation get machine-3")["operation_id"], run.as_str());
     let log = |id: &str| person.line(&format!("logs {id} --no-follow"), 0);
     assert_eq!(log("machine-3"), log(&run));

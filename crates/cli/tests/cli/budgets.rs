@@ -145,7 +145,7 @@ async fn of_two_teams(env: &TestServer, _: Clients) {
             let (code, said) = limited(line);
             assert!(code == 2 && said.contains(own), "{line}: {said}");
         }
-        // What is kept has the numbers alone: whoever asks about the object reads it.
+        // The stored refusal has only the numbers: everyone who may see the object reads it.
         told("2 of 2 allowed unavailable of 3 (gate budget:all)");
     };
     tokio::task::spawn_blocking(compared).await.unwrap();

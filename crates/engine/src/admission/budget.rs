@@ -19,7 +19,7 @@ use model::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Result, Tx};
 
-/// How budgets are read.
+/// The purpose of a read of budgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BudgetRead {
     /// To decide: the rows that decide are locked.
@@ -32,7 +32,7 @@ enum BudgetRead {
 pub(crate) struct MachinesTaken<'a> {
     /// The operation, or the key of the power shelf.
     pub taker: &'a str,
-    /// What a refusal calls the request.
+    /// The request as refusals name it, such as `REBOOT of m-1`.
     pub what: &'a str,
     pub by: &'a str,
     pub machines: BTreeSet<MachineId>,

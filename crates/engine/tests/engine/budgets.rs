@@ -175,7 +175,7 @@ fn an_override_passes_one_budget_and_is_in_the_history() {
             assert!(history[0].message.contains(&note), "{}", history[0].message);
         }
         ended(&engine, &run.spec.id).await;
-        // One that was not needed says so.
+        // The history of a run tells that its override was not needed.
         set_machine(&env.store, "m-1", ready).await;
         let named = Overrides::of(&[], "fire").and_budget(&one);
         let request = StartRequest { request_id: "r-2".into(), ..request(named) };

@@ -508,7 +508,7 @@ fn an_error_names_the_repairs_of_its_fault() {
             assert_eq!(told.next_commands[..2], ["farrier firmware list", &plain], "{told:#?}");
             assert!(!told.waiting_for.contains("waits for"), "{told:#?}");
         }
-        // What the gate refuses is not offered, but the ways past it.
+        // The gate refuses the maintenance, so `why` offers the commands that satisfy or pass it.
         change(store, "m-1", fixture.env.now(), |one| one.phase = Phase::Ready).await;
         for object in [RACK, id.as_str()] {
             let told = why(fixture.engine(), object).await;

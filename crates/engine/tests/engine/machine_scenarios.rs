@@ -272,7 +272,7 @@ impl MachineFixture {
             let workflow = run.map(|run| run.progress.workflow);
             assert_eq!(workflow, Some(Workflow::Completed), "before {}: {request:?}", self.plan.id);
         }
-        // What the operations take of it is checked after every commit.
+        // The use of this budget is checked after every commit.
         make_budget(&process.engine, "fleet", "", "1", "").await;
         env.enable_budget_checks();
         for rule in &self.faults {
