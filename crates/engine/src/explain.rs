@@ -267,17 +267,13 @@ impl Engine {
         if let Ok(node) = NodeId::parse(id) {
             return self.explain_node(id, &node, offer).await;
         }
-        if let Ok(site) = SiteId::parse(id) {
-            let mut explanation = explain_site(&self.sites().get(&site).await?);
-            self.read_trace(id, None).await?.tell(id, self, &mut explanation);
-            return Ok(Explained { explanation, ..Explained::default() });
-        }
-        if let Ok(rollout) = RolloutId::parse(id) {
-            let mut explanation = self.rollouts().explain(&rollout).await?;
-            self.read_trace(id, None).await?.tell(id, self, &mut explanation);
-            return Ok(Explained { explanation, ..Explained::default() });
-        }
-        self.explain_machine_or_run(id, offer).await
+        let mut explanation = match (SiteId::parse(id), RolloutId::parse(id)) {
+            (Ok(site), _) => explain_site(&self.sites().get(&site).await?),
+            (_, Ok(rollout)) => self.rollouts().explain(&rollout).await?,
+            (Err(_), Err(_)) => return self.explain_machine_or_run(id, offer).await,
+        };
+        self.read_trace(id, None).await?.tell(id, self, &mut explanation);
+        Ok(Explained { explanation, ..Explained::default() })
     }
 
     async fn explain_node(&self, id: &str, node: &NodeId, offer: Offer<'_>) -> Result<Explained> {

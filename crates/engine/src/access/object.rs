@@ -119,8 +119,8 @@ fn readable<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// True if a text is the id of a rack, a device, a site or a rollout, which are not searched by their
-/// names.
+/// True if a text is the id of a rack, a device, a site or a rollout, which are not searched by
+/// their names.
 fn is_other_id(text: &str) -> bool {
     RackId::parse(text).is_ok()
         || SwitchId::parse(text).is_ok()

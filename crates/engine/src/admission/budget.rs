@@ -9,7 +9,7 @@
 use crate::access::Caller;
 use crate::power_shelf::load_power_loss;
 use model::blast_radius::Impact;
-use model::budget::{BudgetUse, MAX_NAMED, describe_uses, history_notes, losses, refuse};
+use model::budget::{Budget, BudgetUse, MAX_NAMED, describe_uses, history_notes, losses, refuse};
 use model::gate::Overrides;
 use model::id::{BudgetId, MachineId, PowerShelfId, RackId};
 use model::refusal::Refusal;
@@ -17,7 +17,7 @@ use model::run::Run;
 use model::switch::Switch;
 use model::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
-use store::{Result, Tx};
+use store::{BudgetMember, Result, Tx};
 
 /// How budgets are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,8 @@ impl MachinesTaken<'_> {
     /// Refuses the transaction if a budget would be exceeded; otherwise records what is taken.
     /// Returns the note about the override for the history; empty: there is nothing to say.
     pub async fn admit(&self, tx: &mut Tx) -> Result<String> {
-        let uses = load_budget_uses(tx, &self.machines, (BudgetRead::Decide, self.caller)).await?;
+        let read = (BudgetRead::Decide, self.caller);
+        let uses = load_budget_uses(tx, &self.machines, self.by, read).await?;
         if let Some(refusal) = refuse(self.what, &uses, self.overrides) {
             return Err(refusal.into());
         }
@@ -82,8 +83,8 @@ pub(crate) async fn take_unasked(tx: &mut Tx, run: &Run) -> Result<()> {
 /// The refusal by budgets of a run that a lifecycle would start, if there is one.
 pub(crate) async fn find_budget_refusal(tx: &mut Tx, run: &Run) -> Result<Option<Refusal>> {
     let machines = load_taken_machines(tx, run).await?;
-    let caller = Caller::internal();
-    let uses = load_budget_uses(tx, &machines, (BudgetRead::Decide, &caller)).await?;
+    let (caller, by) = (Caller::internal(), run.spec.initiator.as_str());
+    let uses = load_budget_uses(tx, &machines, by, (BudgetRead::Decide, &caller)).await?;
     Ok(refuse(&title(run), &uses, &Overrides::of_params(&run.spec.params)))
 }
 
@@ -108,7 +109,8 @@ pub(crate) async fn foresee_taken(
     overrides: &Overrides,
     caller: &Caller,
 ) -> Result<(Vec<String>, Option<Refusal>)> {
-    let uses = load_budget_uses(tx, machines, (BudgetRead::Foresee, caller)).await?;
+    // Only a rollout itself starts with the initiator that its own budget limits.
+    let uses = load_budget_uses(tx, machines, "", (BudgetRead::Foresee, caller)).await?;
     Ok((describe_uses(&uses, overrides), refuse(what, &uses, overrides)))
 }
 
@@ -145,12 +147,13 @@ async fn load_taken_machines(tx: &mut Tx, run: &Run) -> Result<BTreeSet<MachineI
     Ok(machines)
 }
 
-/// The budgets of which some of these machines are members and serve now. A machine that does not
-/// serve takes nothing more. A refusal names the machines that use a budget, if the caller may see
-/// them.
+/// The budgets of this initiator of which some of these machines are members and serve now. A
+/// machine that does not serve takes nothing more. A refusal names the machines that use a budget,
+/// if the caller may see them.
 async fn load_budget_uses(
     tx: &mut Tx,
     machines: &BTreeSet<MachineId>,
+    by: &str,
     (read, caller): (BudgetRead, &Caller),
 ) -> Result<Vec<BudgetUse>> {
     if machines.is_empty() {
@@ -161,7 +164,8 @@ async fn load_budget_uses(
         BudgetRead::Foresee => tx.budget_members(machines).await?,
     };
     let mut taken: BTreeMap<(BudgetId, String), u64> = BTreeMap::new();
-    for member in members.into_iter().filter(|member| !member.unavailable) {
+    let takes = |member: &BudgetMember| !member.unavailable && Budget::binds(&member.budget, by);
+    for member in members.into_iter().filter(takes) {
         *taken.entry((member.budget, member.domain)).or_default() += 1;
     }
     if taken.is_empty() {

@@ -98,7 +98,7 @@ pub fn refuse(what: &str, uses: &[BudgetUse], overrides: &Overrides) -> Option<R
     let told = |said: &dyn Fn(&BudgetUse) -> String| {
         let said: Vec<String> = refusing.iter().map(|one| said(one)).collect();
         let message = format!("{what} would take {}", join_limited(&said, "; ", MAX_NAMED));
-        Refusal::new(Reason::BudgetExhausted, message).at_budget(&first.budget.id)
+        Refusal::new(Reason::BudgetExhausted, message).at_budget(&first.budget.id, &first.domain)
     };
     let with = refusing.iter().fold(overrides.clone(), |all, one| all.and_budget(&one.budget.id));
     let id = &first.budget.id;

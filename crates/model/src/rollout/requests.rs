@@ -1,7 +1,7 @@
 //! The requests of operators to a rollout.
 
 use super::pace::Pace;
-use super::sequence::{RolloutTarget, TargetState};
+use super::target::{RolloutTarget, TargetState};
 use super::{Rollout, RolloutStage};
 use crate::lifecycle::LifecycleDecision;
 use crate::note;

@@ -1,6 +1,6 @@
 //! Why a rollout is in its state, for `farrier why`.
 
-use super::sequence::RolloutTarget;
+use super::target::RolloutTarget;
 use super::{Rollout, RolloutStage};
 use crate::lifecycle::Lifecycle;
 use crate::time::{Timestamp, format_duration};
