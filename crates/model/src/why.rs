@@ -11,6 +11,7 @@ mod condition;
 mod credential;
 mod device;
 mod disk;
+mod explanation;
 mod failed_change;
 mod feed;
 mod group;
@@ -28,6 +29,7 @@ pub use attention::{
 pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};
 pub use disk::install_command;
+pub use explanation::Explanation;
 pub use feed::dead_feeds;
 pub use group::{
     CREDENTIAL, CauseGroup, CauseLinks, ListedObject, Location, SharedCause, ShelvesByRack,
@@ -42,8 +44,7 @@ pub use wait::{
 };
 
 use crate::condition::ConditionType;
-use crate::fault::{FaultCode, Incident};
-use crate::health::HealthSummary;
+use crate::fault::Incident;
 use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, MachineProblem, Phase};
 use crate::node::{Node, NodeState};
@@ -57,92 +58,6 @@ use failed_change::add_failed_changes;
 use network::add_network_boot;
 use outcome::imaging_words;
 use rest::{idle, in_maintenance, out_of_use};
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Explanation {
-    pub headline: String,
-    pub waiting_for: String,
-    /// The last message of the peer that the object waits for.
-    pub last_word: String,
-    pub since: Option<Timestamp>,
-    pub normal: String,
-    pub overdue: bool,
-    pub failed: String,
-    pub fault: Option<FaultCode>,
-    pub next_commands: Vec<String>,
-    /// The health reports, and what they prevent.
-    pub health: Vec<String>,
-    /// Facts that prevent nothing and that an operator should know.
-    pub notes: Vec<String>,
-    /// Requester of the operation in question, and the time of the request.
-    pub requested_by: String,
-    /// A destructive effect on the object has an unknown outcome.
-    pub may_be_damaged: bool,
-    /// The last operation on the object, and how it ended.
-    pub last_operation: String,
-    /// The last request on the object that was refused: who, what, why.
-    pub refused: String,
-}
-
-impl Explanation {
-    /// Every text that may name other objects.
-    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let one = [
-            &mut self.headline,
-            &mut self.waiting_for,
-            &mut self.last_word,
-            &mut self.failed,
-            &mut self.last_operation,
-            &mut self.refused,
-        ];
-        let lists = [&mut self.next_commands, &mut self.health, &mut self.notes];
-        one.into_iter().chain(lists.into_iter().flatten())
-    }
-
-    /// Adds the commands that repair the cause of a failed run to the explanation of the object
-    /// that it has stopped at. The actions on the run are not among them.
-    pub fn add_cause_repairs(&mut self, run: &Run, machine: Option<&Machine>, node: Option<&Node>) {
-        let failure = run.progress.failure.as_ref().filter(|_| run.ended());
-        let Some(Failure { fault, .. }) = failure else { return };
-        let incident = Incident { fault, run: Some(run), machine, node };
-        let own = incident.repairs().filter(|(repair, _)| !repair.is_generic());
-        let known = std::mem::take(&mut self.next_commands);
-        let own = own.map(|(_, command)| command).filter(|command| !known.contains(command));
-        self.next_commands = own.collect();
-        self.next_commands.extend(known);
-    }
-
-    /// Names the operation that came after one that did not succeed. It may have done what that one
-    /// failed to do.
-    #[must_use]
-    pub fn followed_by(mut self, run: &Run, latest: &Run) -> Self {
-        let unfinished = matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled);
-        if unfinished && latest.spec.id != run.spec.id {
-            self.headline = format!("{}; {} came after it", self.headline, latest.spec.id);
-            self.next_commands.insert(0, format!("farrier why {}", run.spec.target));
-        }
-        self
-    }
-
-    /// Adds the health reports of the object.
-    #[must_use]
-    pub(crate) fn with_health(mut self, id: &str, health: &HealthSummary) -> Self {
-        self.health = health.messages();
-        let show = format!("farrier health get {id}");
-        match (self.health.first(), &health.state_changes) {
-            // The alert prevents every other command that changes the object.
-            (Some(message), Some(_)) => {
-                if !self.headline.contains(message) {
-                    self.headline = format!("{}; {message}", self.headline);
-                }
-                self.next_commands.insert(0, show);
-            }
-            (Some(_), None) => self.next_commands.push(show),
-            (None, _) => {}
-        }
-        self
-    }
-}
 
 /// The objects that a run concerns, and its peers. The default is for a reader of the run alone.
 #[derive(Debug, Clone, Copy, Default)]

@@ -272,7 +272,6 @@ impl Engine {
 
     /// The firmware of machines. What failed with the operation of a rack depends on the rack.
     async fn find_hosts(&self, candidates: &mut Candidates) -> Result<()> {
-        let machine = TargetKind::Machine.as_str();
         let interval = self.settings().host_firmware_upgrade_retry_interval;
         let hosts = self.find_records::<Host>(RecordSymptom::InState(&[HostState::FAILED])).await?;
         candidates.more |= hosts.next.is_some();
@@ -282,15 +281,14 @@ impl Engine {
         for host in &hosts.records {
             let rack = host.waits_for().and_then(|run| racks.get(run));
             let links = CauseLinks { depends_on: rack.cloned(), ..CauseLinks::default() };
-            let object = ListedObject::new(machine, host.head.id.as_str());
+            let object = ListedObject::new(TargetKind::Machine.as_str(), host.head.id.as_str());
             candidates.add_linked(object, rank_host(host, interval), links);
         }
         Ok(())
     }
 
     async fn find_alerts(&self, candidates: &mut Candidates) -> Result<()> {
-        let prevents = AlertClass::PreventStateChanges.as_str();
-        let filter = Filter::named("classification", prevents);
+        let filter = Filter::named("classification", AlertClass::PreventStateChanges.as_str());
         let found = self.health().list(filter, "", MAX_FOUND).await?;
         candidates.more |= found.items.len() == MAX_FOUND;
         for (object, reports) in &found.items {
