@@ -12,7 +12,7 @@ pub fn gate_override(gates: &[String], reason: &str) -> Option<GateOverride> {
 /// The help of `--override`.
 macro_rules! override_help {
     ($gates:literal) => {
-        concat!("Gates to pass: ", $gates, "; needs --reason")
+        concat!("Gates: ", $gates, "; add --reason")
     };
 }
 pub(super) use override_help;

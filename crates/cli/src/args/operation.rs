@@ -234,7 +234,7 @@ pub struct OperationRestartArgs {
         value_name = "GATE",
         value_delimiter = ',',
         requires = "reason",
-        help = override_help!("in-service, health, unfinished-disk, approval")
+        help = override_help!("in-service, health, unfinished-disk, budget:NAME, approval")
     )]
     pub gates: Vec<String>,
     #[command(flatten)]

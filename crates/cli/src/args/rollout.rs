@@ -148,7 +148,7 @@ pub struct RolloutPaceArgs {
     /// Most machines at work at once; 0: all of the wave
     #[arg(long, value_name = "N")]
     pub max_in_flight: Option<i32>,
-    /// Most machines of the filter that may be unavailable, e.g. 3 or 5%; empty: no limit
+    /// Most machines that may be unavailable, e.g. 3 or 5%; empty: no limit
     #[arg(long, value_name = "N|N%")]
     pub max_unavailable: Option<String>,
     /// Failure domain in which --max-unavailable holds: rack, feed or labels.KEY
