@@ -75,6 +75,19 @@ const TAKES_NOTHING: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "it steers a rollout, which asks when it starts a target",
+        &[
+            "RolloutService/AbortRollout",
+            "RolloutService/CreateRollout",
+            "RolloutService/PauseRollout",
+            "RolloutService/PromoteRollout",
+            "RolloutService/ResumeRollout",
+            "RolloutService/RetryRolloutTargets",
+            "RolloutService/SkipRolloutTarget",
+            "RolloutService/UpdateRollout",
+        ],
+    ),
+    (
         "it changes a record, reads a device or decides about a request",
         &[
             "ApprovalService/DenyApproval",
