@@ -3,11 +3,12 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "farrier/v1/access.proto",
     "farrier/v1/admin.proto",
     "farrier/v1/approvals.proto",
     "farrier/v1/audit.proto",
+    "farrier/v1/budgets.proto",
     "farrier/v1/clusters.proto",
     "farrier/v1/common.proto",
     "farrier/v1/components.proto",

@@ -17,6 +17,7 @@ mod agent;
 mod approval;
 mod audit;
 mod bmc;
+mod budget;
 mod cluster;
 mod component;
 mod credential;
@@ -51,6 +52,7 @@ pub use agent::*;
 pub use approval::*;
 pub use audit::*;
 pub use bmc::*;
+pub use budget::*;
 pub use cluster::*;
 pub use component::*;
 pub use credential::*;
@@ -291,6 +293,9 @@ pub enum ClientCommand {
     /// Update the firmware of several devices at once
     #[command(subcommand)]
     Component(ComponentCommand),
+    /// Limit how many machines may be out of service at once
+    #[command(subcommand)]
+    Budget(BudgetCommand),
     /// Manage the firmware catalogue, and show the firmware that was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),

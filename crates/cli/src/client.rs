@@ -13,7 +13,8 @@ use model::time::format_duration;
 use proto::v1::{
     access_service_client::AccessServiceClient, admin_service_client::AdminServiceClient,
     approval_service_client::ApprovalServiceClient, audit_service_client::AuditServiceClient,
-    cluster_service_client::ClusterServiceClient, component_service_client::ComponentServiceClient,
+    budget_service_client::BudgetServiceClient, cluster_service_client::ClusterServiceClient,
+    component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
@@ -134,6 +135,7 @@ impl Client {
         explain: ExplainServiceClient;
         components: ComponentServiceClient;
         firmware: FirmwareServiceClient;
+        budgets: BudgetServiceClient;
         hardware: HardwareServiceClient;
         health: HealthServiceClient;
         hosts: HostServiceClient;

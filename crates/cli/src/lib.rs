@@ -10,6 +10,7 @@ mod approval;
 mod args;
 mod audit;
 mod bmc;
+mod budget;
 mod client;
 mod client_tls;
 mod cluster;
@@ -170,6 +171,7 @@ async fn run_client_command(
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Component(command) => component::run(client, screen, command).await,
+        ClientCommand::Budget(command) => budget::run(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::run_netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,

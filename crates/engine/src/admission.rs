@@ -4,9 +4,11 @@
 //! recognised, the devices are held, the creation time is set, and the run is inserted with its
 //! event and its queue row. After the commit every new run is counted once, and a run that this
 //! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
-//! makes them hold under concurrency. The gate `approval` is asked last, for all runs of a request.
+//! makes them hold under concurrency. The gates `budget` and `approval` are asked last, for all
+//! runs of a request.
 
 mod approval;
+mod budget;
 mod images;
 mod proposal;
 mod restart;
@@ -16,6 +18,10 @@ pub use restart::RestartRequest;
 pub use start::{StartRequest, StartedRun};
 
 pub(crate) use approval::{ApprovalGate, approval_sentence};
+pub(crate) use budget::{
+    MachinesTaken, admit_taken_by, find_budget_refusal, foresee_budgets, foresee_taken,
+    take_unasked,
+};
 pub(crate) use proposal::{override_lines, sealed, step_lines};
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
 pub(crate) use start::admit_again_now;
@@ -24,6 +30,7 @@ use crate::Engine;
 use crate::access::Caller;
 use crate::holds::hold_devices;
 use model::approval::Proposal;
+use model::gate::Overrides;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
@@ -103,6 +110,22 @@ impl Created {
         Ok(())
     }
 
+    /// Refuses the transaction if its runs take more machines than the budgets allow. A run that is
+    /// created as failed takes nothing, and of a child run its parent does.
+    async fn take_machines(&self, tx: &mut Tx, caller: &Caller) -> Result<()> {
+        for (run, _) in &self.0 {
+            if run.ended() || run.spec.parent_run.is_some() {
+                continue;
+            }
+            let overrides = Overrides::of_params(&run.spec.params);
+            let note = admit_taken_by(tx, run, &overrides, caller).await?;
+            if !note.is_empty() {
+                tx.annotate_new_run(run, &note)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The actions of the request, for its approval; none if it creates no run.
     fn proposal(&self) -> Option<Proposal> {
         let runs: Vec<&Run> = self.0.iter().map(|(run, _)| run).collect();
@@ -165,6 +188,7 @@ impl Engine {
                 Box::pin(async move {
                     let (value, created) = body(input, tx).await?;
                     created.check_permissions(tx, gate.caller()).await?;
+                    created.take_machines(tx, gate.caller()).await?;
                     let note = gate.check(tx, created.proposal()).await?;
                     created.record_approval(tx, &note)?;
                     Ok((value, created))

@@ -2,6 +2,7 @@
 
 use crate::access::Caller;
 use crate::approval::Approvals;
+use crate::budget::Budgets;
 use crate::clock::Clock;
 use crate::cluster::Clusters;
 use crate::component::Components;
@@ -167,6 +168,10 @@ impl Engine {
 
     pub fn sites(&self) -> Sites {
         Sites(self.clone())
+    }
+
+    pub fn budgets(&self) -> Budgets {
+        Budgets(self.clone())
     }
 
     pub fn firmware(&self) -> FirmwareCatalog {

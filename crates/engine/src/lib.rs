@@ -10,6 +10,7 @@ pub mod access;
 pub mod admission;
 mod approval;
 pub mod audit;
+pub mod budget;
 mod change;
 pub mod clock;
 pub mod cluster;

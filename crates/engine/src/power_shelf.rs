@@ -3,7 +3,8 @@
 
 use crate::Engine;
 use crate::admission::{
-    ApprovalGate, approval_sentence, event, override_lines, overrides_of, sealed,
+    ApprovalGate, MachinesTaken, approval_sentence, event, foresee_taken, override_lines,
+    overrides_of, sealed,
 };
 use crate::run::RecordedDurations;
 use model::access::Permission;
@@ -14,14 +15,15 @@ use model::effect::DesiredPower;
 use model::gate::{Gate, Overrides, gates_of};
 use model::here;
 use model::id::{MachineId, PowerShelfId, RackId};
-use model::lifecycle::lifecycle_plan_id;
+use model::lifecycle::{SubjectId, SubjectKind, lifecycle_plan_id};
+use model::list_format::join_limited;
 use model::machine::Machine;
 use model::plan::RunType;
 use model::power_shelf::maintenance::{
     NamedShelf, PowerChangePreview, PowerChangeRequest, admit_power_off, preview_power_change,
     step_name,
 };
-use model::power_shelf::topology::PowerTopology;
+use model::power_shelf::topology::{PowerLoss, PowerTopology};
 use model::power_shelf::{PowerShelf, PowerShelfState, power_step};
 use model::rack::Rack;
 use model::refusal::Refusal;
@@ -31,6 +33,9 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
 use store::{Cause, Result, StoreError, Tx};
+
+/// The number of shelves that a refusal names; the rest is counted.
+const MAX_NAMED: usize = 4;
 
 /// The predicted result of a request, and the named shelves as they are now.
 #[derive(Debug, Clone)]
@@ -81,6 +86,11 @@ async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPre
     let mut preview = preview_power_change(requested, &shelves, &topology);
     let refusing = refusing_gates(requested, &shelves, &topology);
     preview.warnings.extend(requested.overrides.describe(&refusing));
+    let (uses, refusal) =
+        foresee_taken(tx, &what(requested), &taken(requested, &preview), &requested.overrides)
+            .await?;
+    preview.warnings.extend(uses);
+    preview.refusals.extend(refusal);
     if !preview.accepted.is_empty() {
         let needed = Permission::Power.into();
         preview.warnings.extend(approval_sentence(tx, needed, &requested.overrides).await?);
@@ -143,11 +153,10 @@ impl ShelfMaintenance {
         foreseen.permitted()?;
         let refusing = refusing_gates(&self.request, &shelves, &topology);
         let note = self.request.overrides.history_note(&self.request.initiator, &refusing);
+        let budgets = self.take_machines(tx, &foreseen).await?;
         let approval = self.gate.check(tx, proposal(&self.request, &foreseen)).await?;
-        let note = match approval.as_str() {
-            "" => note,
-            approval => format!("{note}; {approval}"),
-        };
+        let more = [budgets, approval].into_iter().filter(|more| !more.is_empty());
+        let note = more.fold(note, |note, more| format!("{note}; {more}"));
         for one in shelves {
             if let (true, Some(shelf)) = (foreseen.accepted.contains(&one.id), one.shelf) {
                 self.request_power_change(tx, shelf, &note)?;
@@ -158,6 +167,28 @@ impl ShelfMaintenance {
 }
 
 impl ShelfMaintenance {
+    /// Each shelf takes all machines that the request leaves without power: they come back with the
+    /// last of its shelves.
+    async fn take_machines(&self, tx: &mut Tx, foreseen: &PowerChangePreview) -> Result<String> {
+        let mut note = String::new();
+        for id in &foreseen.accepted {
+            let taken = MachinesTaken {
+                taker: &SubjectId::new(SubjectKind::PowerShelf, id.as_str()).key(),
+                what: &what(&self.request),
+                by: &self.request.initiator,
+                machines: taken(&self.request, foreseen),
+                overrides: &self.request.overrides,
+                caller: self.gate.caller(),
+            };
+            let said = taken.admit(tx).await?;
+            // The first takes the machines; for the others they are unavailable already.
+            if note.is_empty() {
+                note = said;
+            }
+        }
+        Ok(note)
+    }
+
     fn request_power_change(&self, tx: &mut Tx, mut shelf: PowerShelf, note: &str) -> Result<()> {
         let name = step_name(self.request.operation);
         let message = format!("{name} requested{note}");
@@ -165,6 +196,20 @@ impl ShelfMaintenance {
         let event = event(Cause::Request, &self.request.initiator, message, here!(), self.now);
         tx.update_and_enqueue(&mut shelf, &event)
     }
+}
+
+/// The machines that a request takes out of service.
+fn taken(request: &PowerChangeRequest, foreseen: &PowerChangePreview) -> BTreeSet<MachineId> {
+    if request.operation == DesiredPower::On || foreseen.accepted.is_empty() {
+        return BTreeSet::new();
+    }
+    let affected = foreseen.affected.iter().chain(&foreseen.fabric_loss);
+    affected.map(|one| one.machine.clone()).collect()
+}
+
+fn what(request: &PowerChangeRequest) -> String {
+    let ids: Vec<&str> = request.ids.iter().map(PowerShelfId::as_str).collect();
+    format!("{} of {}", step_name(request.operation), join_limited(&ids, ", ", MAX_NAMED))
 }
 
 /// The actions of a request, for its approval; none if nothing is left to do.
@@ -233,12 +278,20 @@ async fn check_power_off(
 
 /// The machines that lose power when a shelf is switched off.
 pub(crate) async fn machines_fed_by(tx: &mut Tx, shelf: &TargetId) -> Result<Vec<MachineId>> {
-    let Some(shelf) = tx.record::<PowerShelf>(shelf.as_str()).await? else {
-        return Ok(Vec::new());
-    };
-    let topology = load_topology(tx, std::slice::from_ref(&shelf)).await?;
-    let loss = topology.power_loss(std::slice::from_ref(&shelf.id()));
+    let loss = load_power_loss(tx, &[PowerShelfId::trusted(shelf.as_str())]).await?;
     Ok(loss.machines.into_iter().map(|affected| affected.machine).collect())
+}
+
+/// What is lost when these shelves are switched off. Shelves that do not exist feed nothing.
+pub(crate) async fn load_power_loss(tx: &mut Tx, off: &[PowerShelfId]) -> Result<PowerLoss> {
+    let mut shelves = Vec::with_capacity(off.len());
+    for id in off {
+        shelves.extend(tx.record::<PowerShelf>(id.as_str()).await?);
+    }
+    if shelves.is_empty() {
+        return Ok(PowerLoss::default());
+    }
+    Ok(load_topology(tx, &shelves).await?.power_loss(off))
 }
 
 async fn load_named_shelves(

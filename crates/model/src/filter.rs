@@ -47,6 +47,7 @@ pub enum FilterSubject {
     SimFault,
     SimEffect,
     ComponentFirmware,
+    Budget,
     /// The labels that limit a role binding.
     Selector,
 }

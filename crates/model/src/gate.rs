@@ -6,6 +6,7 @@
 //! resumed, or is rerun on a machine.
 
 use crate::effect::DesiredPower;
+use crate::id::BudgetId;
 use crate::node::DecommissionMode;
 use crate::plan::{Params, RunType};
 use crate::refusal::Refusal;
@@ -31,6 +32,9 @@ const OLD_PARAMS: [(&str, &[Gate]); 4] = [
 /// Stands between the command that satisfies a gate and the flags that override it.
 pub const OR_REPEAT: &str = "   # or repeat it with ";
 
+/// Stands before the name of a budget in an override.
+const BUDGET: &str = "budget:";
+
 /// The number of characters of an unknown gate that a message shows.
 const MAX_SHOWN: usize = 64;
 
@@ -46,11 +50,13 @@ pub enum Gate {
     Maas,
     Devices,
     UnfinishedDisk,
+    /// The disruption budgets; an override names each budget that it passes.
+    Budget,
     Approval,
 }
 
 impl Gate {
-    pub const ALL: [Gate; 9] = [
+    pub const ALL: [Gate; 10] = [
         Self::InService,
         Self::Health,
         Self::NodeHealth,
@@ -59,6 +65,7 @@ impl Gate {
         Self::Maas,
         Self::Devices,
         Self::UnfinishedDisk,
+        Self::Budget,
         Self::Approval,
     ];
 
@@ -73,6 +80,7 @@ impl Gate {
             Self::Maas => "maas",
             Self::Devices => "devices",
             Self::UnfinishedDisk => "unfinished-disk",
+            Self::Budget => "budget",
             Self::Approval => "approval",
         }
     }
@@ -100,6 +108,9 @@ impl Gate {
             Self::UnfinishedDisk => {
                 "A machine whose last disk write did not finish does not leave maintenance or the inventory."
             }
+            Self::Budget => {
+                "No more machines of a disruption budget are out of service at once than it allows."
+            }
             Self::Approval => {
                 "A request of a class that the approval policy names starts after another person has approved it."
             }
@@ -120,9 +131,11 @@ impl fmt::Display for Gate {
 /// The gates of the onboarding of a node.
 pub const ONBOARD_NODE: &[Gate] = &[Gate::Health, Gate::Approval];
 /// The gates of the maintenance and of the reprovision of a rack.
-pub const RACK_MAINTENANCE: &[Gate] = &[Gate::InService, Gate::Health, Gate::Approval];
+pub const RACK_MAINTENANCE: &[Gate] =
+    &[Gate::InService, Gate::Health, Gate::Budget, Gate::Approval];
 /// The gates of a rerun and of a clean restart. A run on a node has none of them.
-pub const RESTART: &[Gate] = &[Gate::InService, Gate::Health, Gate::UnfinishedDisk, Gate::Approval];
+pub const RESTART: &[Gate] =
+    &[Gate::InService, Gate::Health, Gate::UnfinishedDisk, Gate::Budget, Gate::Approval];
 pub const DELETE_RACK: &[Gate] = &[Gate::Devices];
 /// The gates of flagging a machine as RMA or Retired.
 pub const FLAG_MACHINE: &[Gate] = &[Gate::InService];
@@ -133,15 +146,15 @@ pub const REACTIVATE_NODE: &[Gate] = &[Gate::Health, Gate::Cleanup, Gate::Approv
 /// The gates of a run of this type that a client starts on a machine.
 pub fn machine_run(run_type: RunType) -> &'static [Gate] {
     match run_type == RunType::ExitMaintenance {
-        true => &[Gate::InService, Gate::Health, Gate::UnfinishedDisk, Gate::Approval],
-        false => &[Gate::InService, Gate::Health, Gate::Approval],
+        true => RESTART,
+        false => RACK_MAINTENANCE,
     }
 }
 
 /// The gates of a power request to power shelves. Switching on takes nothing from a machine.
 pub const fn shelf_power(to: DesiredPower) -> &'static [Gate] {
     match to {
-        DesiredPower::Off => &[Gate::InService, Gate::Health, Gate::Approval],
+        DesiredPower::Off => RACK_MAINTENANCE,
         DesiredPower::On => &[Gate::Health, Gate::Approval],
     }
 }
@@ -150,7 +163,7 @@ pub const fn shelf_power(to: DesiredPower) -> &'static [Gate] {
 pub fn component_firmware(targets: &[TargetId]) -> &'static [Gate] {
     match targets.iter().all(|target| target.kind == TargetKind::PowerShelf) {
         true => &[Gate::Health, Gate::Approval],
-        false => &[Gate::InService, Gate::Health, Gate::Approval],
+        false => RACK_MAINTENANCE,
     }
 }
 
@@ -159,13 +172,13 @@ pub fn component_firmware(targets: &[TargetId]) -> &'static [Gate] {
 pub const fn decommission(mode: DecommissionMode) -> &'static [Gate] {
     match mode {
         DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => {
-            &[Gate::Health, Gate::Approval]
+            &[Gate::Health, Gate::Budget, Gate::Approval]
         }
         DecommissionMode::Reimage | DecommissionMode::Drain | DecommissionMode::Retire => {
-            &[Gate::Health, Gate::Agent, Gate::Approval]
+            &[Gate::Health, Gate::Agent, Gate::Budget, Gate::Approval]
         }
         DecommissionMode::FullDecommission => {
-            &[Gate::Health, Gate::Agent, Gate::Maas, Gate::Approval]
+            &[Gate::Health, Gate::Agent, Gate::Maas, Gate::Budget, Gate::Approval]
         }
         DecommissionMode::Reactivate => REACTIVATE_NODE,
     }
@@ -175,7 +188,10 @@ pub const fn decommission(mode: DecommissionMode) -> &'static [Gate] {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredOverrides")]
 pub struct Overrides {
+    /// Without [`Gate::Budget`], which `budgets` names.
     gates: BTreeSet<Gate>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    budgets: BTreeSet<BudgetId>,
     reason: String,
 }
 
@@ -183,17 +199,22 @@ pub struct Overrides {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredOverrides {
-    Named { gates: BTreeSet<Gate>, reason: String },
+    Named {
+        gates: BTreeSet<Gate>,
+        #[serde(default)]
+        budgets: BTreeSet<BudgetId>,
+        reason: String,
+    },
     Forced(Option<String>),
 }
 
 impl From<StoredOverrides> for Overrides {
     fn from(stored: StoredOverrides) -> Self {
         match stored {
-            StoredOverrides::Named { gates, reason } => Self { gates, reason },
+            StoredOverrides::Named { gates, budgets, reason } => Self { gates, budgets, reason },
             StoredOverrides::Forced(None) => Self::default(),
             StoredOverrides::Forced(Some(reason)) => {
-                Self { gates: BTreeSet::from([Gate::InService, Gate::Health]), reason }
+                Self::of(&[Gate::InService, Gate::Health], &reason)
             }
         }
     }
@@ -205,11 +226,15 @@ impl Overrides {
     pub fn parse(gates: &[String], reason: &str, of_request: &[Gate]) -> Result<Self, Refusal> {
         const REASON: &str = "gate_override.reason";
         let listed = join(of_request.iter());
-        let mut named = BTreeSet::new();
+        let (mut named, mut budgets) = (BTreeSet::new(), BTreeSet::new());
         for (index, word) in gates.iter().enumerate() {
-            let gate = Gate::parse(word);
+            let gate = Gate::parse(word.split_once(':').map_or(word, |(gate, _)| gate));
+            let gate = gate.filter(|gate| *gate == Gate::Budget || !word.contains(':'));
             if let Some(gate) = gate.filter(|gate| of_request.contains(gate)) {
-                named.insert(gate);
+                match gate == Gate::Budget {
+                    true => drop(budgets.insert(budget_named(index, word)?)),
+                    false => drop(named.insert(gate)),
+                }
                 continue;
             }
             let shown: String = word.chars().take(MAX_SHOWN).collect();
@@ -225,31 +250,55 @@ impl Overrides {
             ));
         }
         let reason = text::check_optional_reason(REASON, reason)?;
-        match (named.is_empty(), reason.is_empty()) {
+        match (named.is_empty() && budgets.is_empty(), reason.is_empty()) {
             (false, true) => Err(Refusal::missing(REASON)),
             (true, false) => {
                 let instead = format!("name the gate to override ({listed}), or leave it out");
                 Err(Refusal::invalid(REASON, "is given without a gate", instead))
             }
-            (true, true) | (false, false) => Ok(Self { gates: named, reason }),
+            (true, true) | (false, false) => Ok(Self { gates: named, budgets, reason }),
         }
     }
 
     /// An override of these gates. For values that are known to be valid.
     pub fn of(gates: &[Gate], reason: &str) -> Self {
-        Self { gates: gates.iter().copied().collect(), reason: reason.into() }
+        let gates = gates.iter().copied().filter(|gate| *gate != Gate::Budget).collect();
+        Self { gates, budgets: BTreeSet::new(), reason: reason.into() }
+    }
+
+    /// The same override, which also passes this budget.
+    #[must_use]
+    pub fn and_budget(mut self, budget: &BudgetId) -> Self {
+        self.budgets.insert(budget.clone());
+        self
     }
 
     /// The part of the override that names these gates.
     #[must_use]
     pub fn only(&self, gates: &[Gate]) -> Self {
-        let gates: BTreeSet<Gate> = self.gates().filter(|gate| gates.contains(gate)).collect();
-        let reason = if gates.is_empty() { String::new() } else { self.reason.clone() };
-        Self { gates, reason }
+        let named: BTreeSet<Gate> = self.gates().filter(|gate| gates.contains(gate)).collect();
+        let budgets = match gates.contains(&Gate::Budget) {
+            true => self.budgets.clone(),
+            false => BTreeSet::new(),
+        };
+        let none = named.is_empty() && budgets.is_empty();
+        let reason = if none { String::new() } else { self.reason.clone() };
+        Self { gates: named, budgets, reason }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.gates.is_empty()
+        self.gates.is_empty() && self.budgets.is_empty()
+    }
+
+    /// The budgets that the override passes.
+    pub const fn budgets(&self) -> &BTreeSet<BudgetId> {
+        &self.budgets
+    }
+
+    /// The named gates, each as `--override` takes it.
+    pub fn words(&self) -> Vec<String> {
+        let gates = self.gates.iter().map(ToString::to_string);
+        gates.chain(self.budgets.iter().map(budget_word)).collect()
     }
 
     pub fn passes(&self, gate: Gate) -> bool {
@@ -284,16 +333,17 @@ impl Overrides {
     /// The same override without the gate `approval`: another operation needs its own approval.
     #[must_use]
     pub fn without_approval(&self) -> Self {
-        self.only(&self.before_admission().collect::<Vec<_>>())
+        self.only(&self.before_admission().chain([Gate::Budget]).collect::<Vec<_>>())
     }
 
     /// The override that a run was started with. The only place that reads the parameters of older
     /// versions.
     pub fn of_params(params: &Params) -> Self {
         if let Some(words) = params.get(GATE_OVERRIDE) {
-            let gates = words.split(',').filter_map(Gate::parse).collect();
+            let budget = |word: &str| word.strip_prefix(BUDGET).map(BudgetId::trusted);
             return Self {
-                gates,
+                gates: words.split(',').filter_map(Gate::parse).collect(),
+                budgets: words.split(',').filter_map(budget).collect(),
                 reason: params.get(GATE_OVERRIDE_REASON).cloned().unwrap_or_default(),
             };
         }
@@ -313,25 +363,21 @@ impl Overrides {
     pub fn store_in(&self, params: &mut Params) {
         remove_from(params);
         if !self.is_empty() {
-            params.insert(GATE_OVERRIDE.into(), self.words());
+            params.insert(GATE_OVERRIDE.into(), self.words().join(","));
             params.insert(GATE_OVERRIDE_REASON.into(), self.reason.clone());
         }
     }
 
-    /// The named gates as `--override` takes them.
-    fn words(&self) -> String {
-        self.gates.iter().map(|gate| gate.as_str()).collect::<Vec<_>>().join(",")
-    }
-
     /// The flags with which the request passes this gate too.
     pub fn flags_with(&self, gate: Gate) -> String {
-        let mut gates = self.gates.clone();
-        gates.insert(gate);
-        Self { gates, reason: String::new() }.flags()
+        let mut with = self.clone();
+        with.gates.insert(gate);
+        with.flags()
     }
 
-    fn flags(&self) -> String {
-        format!("--override {} --reason …", self.words())
+    /// The flags with which the request passes what this override names.
+    pub fn flags(&self) -> String {
+        format!("--override {} --reason …", self.words().join(","))
     }
 
     /// Words of the history, to be appended to the message of an event; empty without an override.
@@ -387,8 +433,9 @@ pub fn gate_of<T>(decision: &Result<T, Refusal>) -> Option<Gate> {
 /// Lets the command of every refusal name all gates that refuse, so that one repetition passes
 /// all of them.
 pub fn name_all(refusals: &mut [Refusal], named: &Overrides) {
-    let gates = gates_of(refusals).into_iter().chain(named.gates()).collect();
-    let all = Overrides { gates, reason: String::new() }.flags();
+    let mut all = named.clone();
+    all.gates.extend(gates_of(refusals));
+    let all = all.flags();
     for refusal in refusals {
         if let (Some(gate), Some(next)) = (refusal.gate, &mut refusal.next_command) {
             *next = next.replace(&named.flags_with(gate), &all);
@@ -410,5 +457,26 @@ pub fn answer(refusals: &[Refusal]) -> Option<Refusal> {
 }
 
 fn join<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
-    gates.map(|gate| gate.as_str()).collect::<Vec<_>>().join(", ")
+    let word = |gate: &Gate| match *gate == Gate::Budget {
+        true => "budget:NAME",
+        false => gate.as_str(),
+    };
+    gates.map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// The word of a budget's gate: `budget:NAME`.
+pub fn budget_word(budget: &BudgetId) -> String {
+    format!("{BUDGET}{budget}")
+}
+
+/// The budget that a word of an override names.
+fn budget_named(index: usize, word: &str) -> Result<BudgetId, Refusal> {
+    let field = format!("gate_override.gates[{index}]");
+    match word.strip_prefix(BUDGET) {
+        Some(name) => BudgetId::parse_field(name, &field),
+        None => {
+            let instead = "name the budget: budget:NAME, from `farrier budget list`";
+            Err(Refusal::invalid(&field, "names no budget", instead))
+        }
+    }
 }

@@ -61,6 +61,7 @@ kinds! {
     TokenIdKind, TokenId, "token", "token_id", "tok", Farrier;
     BindingKind, BindingId, "role binding", "role_binding_id", "rb", Farrier;
     ApprovalKind, ApprovalId, "approval", "approval_id", "apr", Farrier;
+    BudgetKind, BudgetId, "budget", "budget_id", "budget", Owner;
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 

@@ -10,6 +10,7 @@ pub mod address_range;
 pub mod approval;
 pub mod audit;
 pub mod blast_radius;
+pub mod budget;
 pub mod component;
 pub mod condition;
 pub mod credential;

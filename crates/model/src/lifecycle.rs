@@ -379,6 +379,12 @@ pub trait Lifecycle:
         None
     }
 
+    /// True if the record takes no machine out of service any more: what it has taken counts as
+    /// given back.
+    fn releases_machines(&self) -> bool {
+        false
+    }
+
     /// Merges what a run has read from the device into the record.
     fn merge_facts(&mut self, _facts: &DeviceFacts) {}
 

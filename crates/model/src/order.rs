@@ -143,6 +143,7 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::Budget
         | FilterSubject::Selector => &[],
     }
 }
@@ -172,6 +173,7 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::Budget
         | FilterSubject::Selector => None,
     }
 }

@@ -243,6 +243,18 @@ impl Lifecycle for PowerShelf {
         self.facts.merge(facts);
     }
 
+    /// A shelf takes the machines that it feeds from the request to switch it off until it reports
+    /// its power as on again.
+    fn releases_machines(&self) -> bool {
+        let asked = self
+            .maintenance_requested
+            .as_ref()
+            .is_some_and(|one| one.operation == DesiredPower::Off);
+        let under_way =
+            matches!(self.state, PowerShelfState::Maintenance { operation: DesiredPower::Off });
+        !asked && !under_way && self.facts.power != Some(DesiredPower::Off)
+    }
+
     fn normal_duration(&self) -> Option<Duration> {
         match self.state {
             PowerShelfState::Initializing => Some(SOON),

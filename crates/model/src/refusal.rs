@@ -3,7 +3,8 @@
 //! A refusal names the field or the obstacle and says what to type instead. A refused request
 //! writes nothing. Clients can tell the kinds apart; `server` maps each kind to one gRPC code.
 
-use crate::gate::{Gate, OR_REPEAT};
+use crate::gate::{Gate, OR_REPEAT, budget_word};
+use crate::id::BudgetId;
 use crate::time::Timestamp;
 use std::fmt;
 
@@ -40,6 +41,8 @@ pub struct Refusal {
     pub next_command: Option<String>,
     /// The gate that refuses, if it can be overridden.
     pub gate: Option<Gate>,
+    /// The first budget that refuses, if the gate is [`Gate::Budget`].
+    pub budget: Option<Box<BudgetId>>,
     /// The approval that the request waits for.
     pub approval: Option<Box<ApprovalRef>>,
 }
@@ -72,6 +75,7 @@ impl Refusal {
             field: None,
             next_command: None,
             gate: None,
+            budget: None,
             approval: None,
         }
     }
@@ -113,6 +117,22 @@ impl Refusal {
         self.message = format!("{} (gate {gate})", self.message);
         self.gate = Some(gate);
         self
+    }
+
+    /// Names the budget that refuses, in the message too.
+    #[must_use]
+    pub fn at_budget(mut self, budget: &BudgetId) -> Self {
+        self.message = format!("{} (gate {})", self.message, budget_word(budget));
+        (self.gate, self.budget) = (Some(Gate::Budget), Some(Box::new(budget.clone())));
+        self
+    }
+
+    /// The gate that refuses as `--override` takes it.
+    pub fn gate_word(&self) -> Option<String> {
+        match &self.budget {
+            Some(budget) => Some(budget_word(budget)),
+            None => self.gate.map(|gate| gate.to_string()),
+        }
     }
 
     /// Offers no override in the next command: another rule refuses the request too.

@@ -5,6 +5,7 @@ mod access;
 mod admin;
 mod approval;
 mod audit;
+mod budget;
 mod call;
 mod cluster;
 mod component;
@@ -71,6 +72,7 @@ pub(crate) async fn routes(
         .add_service(v1::access_service_server::AccessServiceServer::new(services.clone()))
         .add_service(v1::approval_service_server::ApprovalServiceServer::new(services.clone()))
         .add_service(v1::audit_service_server::AuditServiceServer::new(services.clone()))
+        .add_service(v1::budget_service_server::BudgetServiceServer::new(services.clone()))
         .add_service(v1::machine_service_server::MachineServiceServer::new(services.clone()))
         .add_service(v1::operation_service_server::OperationServiceServer::new(services.clone()))
         .add_service(v1::plan_service_server::PlanServiceServer::new(services.clone()))
@@ -103,10 +105,11 @@ pub(crate) async fn routes(
 const SIMULATOR: &str = "farrier.v1.SimulatorService";
 
 /// The services whose health is reported by name.
-const SERVICES: [&str; 23] = [
+const SERVICES: [&str; 24] = [
     "farrier.v1.AccessService",
     "farrier.v1.ApprovalService",
     "farrier.v1.AuditService",
+    "farrier.v1.BudgetService",
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",

@@ -101,7 +101,6 @@ fn describe() {
     describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
     describe_counter!("farrier_device_probes_total", "Probes of switches and power shelves.");
     metrics::counter!("farrier_device_probes_total").increment(0);
-    describe_gauge!("farrier_machines", "Machines in the inventory.");
     describe_gauge!("farrier_health_alerts", "Active alerts, by kind and by classification.");
     describe_gauge!(
         "farrier_health_alerts_suppressed",
@@ -125,11 +124,22 @@ fn describe() {
         "Time from the acceptance of a run to its start."
     );
     describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
+    describe_inventory();
     describe_bmcs();
     describe_connections();
     describe_audit_streams();
     describe_nodes();
     describe_approvals();
+}
+
+fn describe_inventory() {
+    use metrics::describe_gauge;
+    describe_gauge!("farrier_machines", "Machines in the inventory.");
+    describe_gauge!("farrier_budgets", "Disruption budgets.");
+    describe_gauge!(
+        "farrier_budgets_exhausted",
+        "Disruption budgets with a failure domain in which no more machine may become unavailable."
+    );
 }
 
 fn describe_bmcs() {
@@ -241,6 +251,10 @@ pub(crate) async fn refresh(engine: &Engine) {
     }
     if let Ok(overdue) = engine.runs().overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue.len() as f64);
+    }
+    if let Ok((all, exhausted)) = engine.budgets().tally().await {
+        metrics::gauge!("farrier_budgets").set(all as f64);
+        metrics::gauge!("farrier_budgets_exhausted").set(exhausted as f64);
     }
     for (kind, state, count) in counts.devices {
         metrics::gauge!("farrier_devices", "kind" => kind, "state" => state).set(count as f64);

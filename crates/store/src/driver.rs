@@ -11,6 +11,7 @@ use transaction::{AuditedJob, Job, ReadConsistency, Transaction, TransactionEnd}
 pub use transaction::{TxBody, TxFuture, TxInput, TxOutput};
 
 use crate::audit::AuditDraft;
+use crate::budget::ServiceChanges;
 use crate::hook::{TransactionHook, TransactionPoint};
 use crate::signal::{Signal, SignalBus};
 use crate::unreadable::UnreadableRows;
@@ -304,6 +305,8 @@ pub struct Tx {
     pending: Vec<(Statement, ExpectedRows)>,
     /// The first run that the transaction has created, for the audit log.
     pub(crate) created_run: Option<String>,
+    /// What the transaction has changed about whether machines serve.
+    pub(crate) service: ServiceChanges,
 }
 
 /// The number of rows that a statement must change.
@@ -328,7 +331,13 @@ pub(crate) enum Dialect {
 
 impl Tx {
     fn new(conn: Conn) -> Self {
-        Self { conn, signals: Vec::new(), pending: Vec::new(), created_run: None }
+        Self {
+            conn,
+            signals: Vec::new(),
+            pending: Vec::new(),
+            created_run: None,
+            service: ServiceChanges::default(),
+        }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {

@@ -7,6 +7,7 @@
 mod access;
 mod approval;
 mod audit;
+mod budget;
 mod checkpoint;
 mod credential;
 mod deployment;
@@ -44,6 +45,7 @@ mod value;
 
 pub use access::{AccessState, StoredToken};
 pub use audit::{AuditDraft, AuditQuery};
+pub use budget::{BudgetMember, DomainCount};
 pub use checkpoint::CheckpointRow;
 pub use credential::CredentialRow;
 pub use deployment::{DeploymentLookup, DeploymentRow};

@@ -46,7 +46,9 @@ impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
+        let found = named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose());
+        self.service.note_read(&found);
+        found
     }
 
     /// Reads several machines. One that cannot be decoded does not hide the others.
@@ -65,7 +67,9 @@ impl Tx {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
         let sql = self.dialect().fill_placeholders(&sql);
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose())
+        let found = named(RowKind::Machine, id.as_str(), row.as_ref().map(machine).transpose());
+        self.service.note_read(&found);
+        found
     }
 
     /// The machines that a run holds, ordered by id.
@@ -120,6 +124,7 @@ impl Tx {
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
+        self.service.change_membership(&machine.id);
         self.signal(Signal::Event);
         Ok(())
     }
@@ -149,6 +154,7 @@ impl Tx {
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.queue_write(self.machine_event(machine, event)?, ExpectedRows::One)?;
+        self.service.change_machine(machine, read_at);
         self.signal(Signal::Event);
         Ok(())
     }
@@ -163,6 +169,7 @@ impl Tx {
         self.delete_reports(&target)?;
         self.delete_feeds_of(&target.key())?;
         self.delete_node_name(&machine.id)?;
+        self.service.change_membership(&machine.id);
         // The clocks of replicas differ; the times in a history never go back.
         let event = &NewEvent { at: event.at.max(machine.updated_at), ..event.clone() };
         self.queue_write(self.machine_deletion(machine, event)?, ExpectedRows::One)?;

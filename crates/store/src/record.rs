@@ -105,6 +105,7 @@ impl Tx {
             record.state_name()
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.service.change_record(record);
         self.record_event(record, event)?;
         self.signal(Signal::Work);
         Ok(())
@@ -141,6 +142,7 @@ impl Tx {
             }
         };
         self.queue_write(statement, ExpectedRows::One)?;
+        self.service.change_record(record);
         self.record_event(record, event)
     }
 
@@ -190,6 +192,7 @@ impl Tx {
         self.queue_write(Statement::new(sql, values![key.as_str()]), ExpectedRows::One)?;
         self.delete_health(&record.subject())?;
         self.delete_feeds(&record.subject())?;
+        self.service.remove_record(record);
         let last = self.lifecycle_event(record, version + 1, REMOVED, event)?;
         self.queue_write(last, ExpectedRows::One)?;
         self.signal(Signal::Event);

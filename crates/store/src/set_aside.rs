@@ -99,6 +99,7 @@ impl Tx {
             serde_json::to_string(&stored)?,
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.change_membership_of_row(*kind, id);
         self.set_aside_event(*kind, id, "set aside", event).await?;
         Ok(SetAsideRow {
             kind: *kind,
@@ -135,6 +136,7 @@ impl Tx {
         }
         let sql = "DELETE FROM set_aside WHERE kind = $1 AND id = $2";
         self.queue_write(Statement::new(sql, values![kind.as_str(), id]), ExpectedRows::One)?;
+        self.change_membership_of_row(kind, id);
         self.set_aside_event(kind, id, "put back", event).await
     }
 

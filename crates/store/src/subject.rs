@@ -183,6 +183,7 @@ impl Tx {
         if let ClaimOutcome::Release(Some(_)) = settle.claim {
             self.signal(Signal::Work);
         }
+        self.service.change_run(run);
         if run.ended() {
             // Tells followers of its log that it is complete.
             self.signal(Signal::Log(run.spec.id.clone()));
@@ -208,6 +209,7 @@ impl Tx {
             ended_at(run, now),
         ];
         self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.service.change_run(run);
         self.signal(Signal::Wake(run.spec.id.object()));
         self.signal(Signal::Work);
         Ok(SettledVersion { version })

@@ -50,17 +50,17 @@ macro_rules! override_args {
 }
 
 override_args! {
-    MachineOverrideArgs: "in-service, health, approval";
-    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk, approval";
-    StartOverrideArgs: "in-service, health, unfinished-disk, approval";
+    MachineOverrideArgs: "in-service, health, budget:NAME, approval";
+    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, approval";
+    StartOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, approval";
     OnboardOverrideArgs: "health, approval";
-    RackOverrideArgs: "in-service, health, approval";
-    PowerShelfOverrideArgs: "health, approval, and in-service to switch off";
-    ComponentOverrideArgs: "health, approval, in-service (not for shelves)";
+    RackOverrideArgs: "in-service, health, budget:NAME, approval";
+    PowerShelfOverrideArgs: "health, approval; in-service, budget:NAME to switch off";
+    ComponentOverrideArgs: "health, approval; in-service, budget:NAME not for shelves";
     RackDeleteOverrideArgs: "devices";
     MachineDeleteOverrideArgs: "unfinished-disk";
-    DrainOverrideArgs: "health, agent, approval";
-    DecommissionOverrideArgs: "health, agent, maas, approval";
+    DrainOverrideArgs: "health, agent, budget:NAME, approval";
+    DecommissionOverrideArgs: "health, agent, maas, budget:NAME, approval";
 }
 
 impl From<MachineOverrideArgs> for StartOverrideArgs {

@@ -355,6 +355,7 @@ async fn every_command_works_against_a_real_server() {
         catalogue::images(&person, dir.path());
         devices(&person);
         catalogue::firmware(&person, dir.path());
+        crate::budgets::typed(&person);
         crate::racks::typed(&person);
         crate::node_commands::typed(&person, dir.path());
         health(&person);

@@ -236,6 +236,7 @@ def racks(caller):
     caller.ok("Rack.WatchRacks")
     caller.ok("Rack.UpdateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
     firmware(caller)
+    budgets(caller)
     maintenance = {"rack_id": {"id": "rack-1"}, "dry_run": True}
     caller.ok("Rack.OnDemandRackMaintenance", **maintenance)
     caller.ok("Rack.ReprovisionRack", rack_id="rack-1", dry_run=True)
@@ -287,6 +288,21 @@ def firmware(caller):
     check("the repeated request", operations[1], operations[0])
     caller.ok("Component.GetComponentFirmwareStatus", **shelves)
     caller.ok("Component.ListComponentFirmwareVersions", filter="device_type=power_shelf", **shelves)
+
+
+def budgets(caller):
+    budget = {"budget_id": "gpu-prod", "filter": "labels.env=prod", "max_unavailable": "2"}
+    made = caller.ok("Budget.CreateBudget", budget=budget)
+    check("the limit", made.max_unavailable, "2")
+    never = {"budget_id": "never", "max_unavailable": "0%"}
+    caller.refused("Budget.CreateBudget", "INVALID_ARGUMENT", budget=never)
+    check("the budget", caller.ok("Budget.GetBudget", budget_id="gpu-prod").filter, "labels.env=prod")
+    caller.ok("Budget.ListBudgets", filter="budget_id=gpu-prod")
+    caller.ok(
+        "Budget.UpdateBudget", budget={"budget_id": "gpu-prod", "per": "rack"},
+        update_mask={"paths": ["per"]}, expected_version=made.version,
+    )
+    caller.ok("Budget.DeleteBudget", budget_id="gpu-prod")
 
 
 def nodes(caller):

@@ -29,6 +29,7 @@ mod audit_cut;
 mod audit_log;
 mod audit_streams;
 mod bodies;
+mod budgets;
 mod client_certificates;
 mod cluster;
 mod connection_limits;

@@ -132,6 +132,10 @@ health list --filter source=colour
 image list
 firmware list
 firmware list --filter available=true
+budget create fleet --max-unavailable 1%
+budget create fleet --max-unavailable 10
+budget list
+budget get fleet
 credential list
 credential get bmc
 trust list

@@ -43,7 +43,7 @@ pub(crate) fn sealed(proposal: Proposal) -> Proposal {
 pub(crate) fn override_lines(overrides: &Overrides) -> Vec<String> {
     let named = overrides.without_approval();
     let reason = named.reason();
-    named.gates().map(|gate| format!("override of gate {gate}: {reason}")).collect()
+    named.words().iter().map(|gate| format!("override of gate {gate}: {reason}")).collect()
 }
 
 fn run_lines(spec: &RunSpec) -> Vec<String> {

@@ -3,8 +3,8 @@
 
 use super::{load_devices, no_rack, resolve_firmware};
 use crate::admission::{
-    Admission, Created, Holds, RestartRequest, approval_sentence, event, not_before, replay,
-    time_after_runs,
+    Admission, Created, Holds, RestartRequest, approval_sentence, event, foresee_budgets,
+    not_before, replay, time_after_runs,
 };
 use crate::holds::hold_devices;
 use crate::rack::Racks;
@@ -55,8 +55,8 @@ pub struct MaintenancePreview {
     pub refusing: Vec<Gate>,
     /// Dry run only: the time of each step.
     pub steps: Vec<PreviewedStep>,
-    /// Dry run only: what the gate `approval` says.
-    pub approval: Option<String>,
+    /// Dry run only: what the gates `budget` and `approval` say.
+    pub later_gates: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -177,18 +177,19 @@ impl MaintenanceAdmission {
         let firmware = resolve_firmware(tx, rack, desired.firmware()).await?;
         let given = (firmware, &self.limits);
         let planned = plan(rack, &devices, desired.clone(), *trigger, given)?;
-        let refusals = gates(rack, &planned, overrides);
+        let mut refusals = gates(rack, &planned, overrides);
         let refusing = gates_of(&gates(rack, &planned, &Overrides::default()));
-        let (steps, approval) = match self.start.dry_run {
-            true => {
-                let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
-                let approval = approval_sentence(tx, run.spec.permissions(), overrides).await?;
-                (previewed_steps(tx, &run).await?, approval)
-            }
-            false => (Vec::new(), None),
-        };
+        let (mut steps, mut later_gates) = (Vec::new(), Vec::new());
+        if self.start.dry_run {
+            let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
+            let (budgets, refusal) = foresee_budgets(tx, &run, overrides).await?;
+            refusals.extend(refusal);
+            let approval = approval_sentence(tx, run.spec.permissions(), overrides).await?;
+            later_gates.extend(budgets.into_iter().chain(approval));
+            steps = previewed_steps(tx, &run).await?;
+        }
         let overrides = overrides.clone();
-        Ok(MaintenancePreview { planned, refusals, overrides, refusing, steps, approval })
+        Ok(MaintenancePreview { planned, refusals, overrides, refusing, steps, later_gates })
     }
 
     async fn accept(

@@ -3,7 +3,8 @@
 
 use crate::access::Caller;
 use crate::admission::{
-    admit_again_now, event, lock_machine, may_continue_alone, no_run, overrides_of,
+    admit_again_now, admit_taken_by, event, lock_machine, may_continue_alone, no_run, overrides_of,
+    take_unasked,
 };
 use crate::holds::{hold_devices, is_held_by_parent};
 use crate::node;
@@ -68,7 +69,8 @@ impl ActionTransaction {
                 }
                 let event =
                     event(Cause::Request, &self.who.by, String::new(), note.code_line, self.now);
-                let passed = self.reacquire_hold(tx, &run, &event).await?;
+                let mut passed = self.reacquire_hold(tx, &run, &event).await?;
+                passed.push_str(&self.take_machines(tx, &run).await?);
                 let note = HistoryNote { message: format!("{}{passed}", note.message), ..note };
                 if let Some(record) = &run.spec.reports_to {
                     tx.wake(&ObjectId::trusted(record.key()), self.now)?;
@@ -134,6 +136,21 @@ impl ActionTransaction {
         let message = format!("held by {} again{note}", run.spec.id);
         tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })?;
         Ok(note)
+    }
+
+    /// A run that continues takes its machines again: it gave them back when it ended. Returns the
+    /// note about the budgets that its override names, for the history.
+    async fn take_machines(&self, tx: &mut Tx, run: &Run) -> Result<String> {
+        if is_held_by_parent(tx, run).await? {
+            return Ok(String::new());
+        }
+        if self.action == Action::Cancel {
+            take_unasked(tx, run).await?;
+            return Ok(String::new());
+        }
+        let overrides = overrides_of(tx, run).await?;
+        let note = admit_taken_by(tx, run, &overrides, &self.caller).await?;
+        Ok(if note.is_empty() { note } else { format!("; {note}") })
     }
 
     async fn write(

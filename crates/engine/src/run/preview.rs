@@ -2,7 +2,7 @@
 
 use super::Runs;
 use super::durations::previewed_steps;
-use crate::admission::{approval_sentence, may_continue_alone, overrides_of};
+use crate::admission::{approval_sentence, foresee_budgets, may_continue_alone, overrides_of};
 use crate::fan_out::child_runs;
 use crate::node::gates_of_node_run;
 use crate::rack::{load_device_power, load_refusing_gates};
@@ -132,6 +132,7 @@ async fn load_preview(
             // A run that exists continues under the approval that it started with.
             if tx.run(&run.spec.id).await?.is_none() {
                 let overrides = Overrides::of_params(&run.spec.params);
+                notes.extend(foresee_budgets(tx, run, &overrides).await?.0);
                 notes.extend(approval_sentence(tx, run.spec.permissions(), &overrides).await?);
             }
         }

@@ -4,7 +4,7 @@
 //! runs that it starts and its queue row are written together, or not at all.
 
 use super::Scheduler;
-use crate::admission::{Admission, Created, Holds};
+use crate::admission::{Admission, Created, Holds, find_budget_refusal, take_unasked};
 use crate::holds::halt_run;
 use crate::topology::{self, DeviceLocation};
 use crate::{Settings, rack};
@@ -15,6 +15,7 @@ use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
+use model::refusal::Refusal;
 use model::run::HistoryNote;
 use model::run::actions::Action;
 use model::site::Site;
@@ -29,6 +30,9 @@ const MAX_TRANSITIONS: u64 = 64;
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
 /// The maximum number of retries of a turn after a write conflict.
 const MAX_CONFLICTS: u32 = 20;
+
+/// The wait before a lifecycle asks again whether the budgets allow its operation.
+const BUDGET_RETRY: Duration = Duration::from_secs(15);
 
 /// Loads the context that a turn needs beside its record.
 pub(crate) trait LoadContext: Lifecycle {
@@ -109,7 +113,11 @@ impl Scheduler {
         };
         let created =
             self.0.store().write("advance", advance, |advance, tx| Box::pin(advance.run::<R>(tx)));
-        self.0.after_commit(created.await?);
+        let TurnOutcome { created, held_back } = created.await?;
+        self.0.after_commit(created);
+        if let Some((id, refusal)) = held_back {
+            self.0.note_refusal(&id, ("engine", "start of an operation"), &refusal);
+        }
         Ok(())
     }
 }
@@ -122,13 +130,20 @@ struct RecordTurn {
     settings: Settings,
 }
 
+#[derive(Default)]
+struct TurnOutcome {
+    created: Created,
+    /// The record, if a budget keeps it from starting an operation now.
+    held_back: Option<(String, Refusal)>,
+}
+
 impl RecordTurn {
-    async fn run<R: LoadContext>(&self, tx: &mut Tx) -> Result<Created> {
-        let mut created = Created::default();
+    async fn run<R: LoadContext>(&self, tx: &mut Tx) -> Result<TurnOutcome> {
+        let mut outcome = TurnOutcome::default();
         let id = SubjectId::from_key(R::KIND, self.key.as_str()).id;
         let Some(mut record) = tx.record_locked::<R>(&id).await? else {
             // The record and its queue row were removed since the claim.
-            return Ok(created);
+            return Ok(outcome);
         };
         for turn in 0..MAX_TRANSITIONS {
             let fresh = RunId::new(self.now, self.random.wrapping_add(turn << 32));
@@ -137,11 +152,11 @@ impl RecordTurn {
             match record.next(&observed, self.now) {
                 LifecycleDecision::Idle(_) => {
                     tx.settle_record(&record, self.claim, None, self.now)?;
-                    return Ok(created);
+                    return Ok(outcome);
                 }
                 LifecycleDecision::IdleUntil(at, _) => {
                     tx.settle_record(&record, self.claim, Some(at), self.now)?;
-                    return Ok(created);
+                    return Ok(outcome);
                 }
                 LifecycleDecision::Remove(note) => {
                     let event = self.event(&note);
@@ -151,17 +166,23 @@ impl RecordTurn {
                     let from = DeviceLocation::of(record.head());
                     topology::mark_racks_changed(tx, &from, &DeviceLocation::NOWHERE, &event)
                         .await?;
-                    return Ok(created);
+                    return Ok(outcome);
                 }
                 // The run that holds the device wakes the record when it releases it.
                 LifecycleDecision::Transition(change)
                     if takes_held_device(&record, &change.record) =>
                 {
                     tx.settle_record(&record, self.claim, None, self.now)?;
-                    return Ok(created);
+                    return Ok(outcome);
                 }
                 LifecycleDecision::Transition(change) => {
-                    record = self.apply_change(tx, &record, *change, &mut created).await?;
+                    if let Some(refusal) = self.find_budget_refusal(tx, &change).await? {
+                        let again = Some(self.now + BUDGET_RETRY);
+                        tx.settle_record(&record, self.claim, again, self.now)?;
+                        outcome.held_back = Some((id, refusal));
+                        return Ok(outcome);
+                    }
+                    record = self.apply_change(tx, &record, *change, &mut outcome.created).await?;
                 }
             }
         }
@@ -176,6 +197,22 @@ fn takes_held_device<R: Lifecycle>(before: &R, after: &R) -> bool {
 }
 
 impl RecordTurn {
+    /// The refusal by a budget, if the transition starts a run that takes more machines than it
+    /// allows. What a request has taken before counts already.
+    async fn find_budget_refusal<R: LoadContext>(
+        &self,
+        tx: &mut Tx,
+        change: &LifecycleChange<R>,
+    ) -> Result<Option<Refusal>> {
+        for new in &change.start {
+            let run = new.clone().into_run(self.now);
+            if let Some(refusal) = find_budget_refusal(tx, &run).await? {
+                return Ok(Some(refusal));
+            }
+        }
+        Ok(None)
+    }
+
     async fn apply_change<R: LoadContext>(
         &self,
         tx: &mut Tx,
@@ -199,6 +236,7 @@ impl RecordTurn {
             let (run, holds) = (new.into_run(self.now), Holds::Targets { own: Some(&own) });
             let admission = Admission { run, enqueue: Enqueue::Now, holds, event: &event };
             let run = created.add(tx, admission).await?;
+            take_unasked(tx, &run).await?;
             if run.spec.run_type == RunType::RackMaintenance {
                 rack::start_operation(tx, &run.spec.id, true, &event).await?;
             }

@@ -198,7 +198,7 @@ impl TransactionHook for FaultInjector {
                 }
             };
             if matches!(point, CrashPoint::Commit(When::After, _)) {
-                self.env.check_nodes_after_commit().await;
+                self.env.check_after_commit().await;
             }
             match &point {
                 CrashPoint::Commit(_, name) if BACKGROUND.contains(name) => {

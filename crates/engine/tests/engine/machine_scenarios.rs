@@ -1,6 +1,7 @@
 //! Machine scenarios: every built-in plan, and its paths when hardware fails and operators act.
 //! Built-in plans are included automatically; a new path is added here.
 
+use crate::budgets::make_budget;
 use crate::clients::{Client, ClientAction, run_client_script};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
 use crate::test_env::{Process, TestEnv};
@@ -271,6 +272,9 @@ impl MachineFixture {
             let workflow = run.map(|run| run.progress.workflow);
             assert_eq!(workflow, Some(Workflow::Completed), "before {}: {request:?}", self.plan.id);
         }
+        // What the operations take of it is checked after every commit.
+        make_budget(&process.engine, "fleet", "", "1", "").await;
+        env.enable_budget_checks();
         for rule in &self.faults {
             env.sim.add_fault(rule.clone()).expect("a rule");
         }

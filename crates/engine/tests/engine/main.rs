@@ -17,6 +17,7 @@ mod agent_scenarios;
 mod approvals;
 mod attention;
 mod audit;
+mod budgets;
 mod chaos;
 mod child_runs;
 mod clients;

@@ -5,6 +5,7 @@ use crate::agent_scenarios::AgentExecutions;
 use crate::fault_injector::{FaultInjector, InjectedProvider};
 use crate::node_scenarios::check_nodes;
 use engine::{DescribedMachine, Engine, Settings};
+use model::budget::Unavailability;
 use model::condition::ConditionType;
 use model::effect::{CallVerb, EffectKey, ProviderCall};
 use model::filter::Filter;
@@ -42,6 +43,8 @@ pub struct TestEnv {
     pub agent_executions: Arc<Mutex<AgentExecutions>>,
     /// Check the nodes after every commit.
     checks_nodes: Arc<AtomicBool>,
+    /// Check the disruption budgets after every commit.
+    checks_budgets: Arc<AtomicBool>,
     clock: engine::clock::Clock,
     random: engine::random::Random,
 }
@@ -100,13 +103,14 @@ impl TestEnv {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        let (witnessed, worked, nodes) = Default::default();
+        let (witnessed, worked, nodes, budgets) = Default::default();
         Self {
             store,
             sim,
             violations: witnessed,
             agent_executions: worked,
             checks_nodes: nodes,
+            checks_budgets: budgets,
             clock,
             random,
         }
@@ -167,12 +171,23 @@ impl TestEnv {
         self.checks_nodes.store(true, Ordering::Relaxed);
     }
 
-    pub async fn check_nodes_after_commit(&self) {
+    /// From now on no budget may be exceeded after any commit. Only for scenarios in which nothing
+    /// but operations makes machines unavailable.
+    pub fn enable_budget_checks(&self) {
+        self.checks_budgets.store(true, Ordering::Relaxed);
+    }
+
+    pub async fn check_after_commit(&self) {
+        let mut wrong = Vec::new();
         if self.checks_nodes.load(Ordering::Relaxed) {
             let checked = self.store.read((), |(), tx| Box::pin(check_nodes(tx)));
-            let wrong = checked.await.expect("the in-memory database answers");
-            self.violations.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
+            wrong.extend(checked.await.expect("the in-memory database answers"));
         }
+        if self.checks_budgets.load(Ordering::Relaxed) {
+            let checked = self.store.read((), |(), tx| Box::pin(check_budgets(tx)));
+            wrong.extend(checked.await.expect("the in-memory database answers"));
+        }
+        self.violations.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
     }
 
     pub fn clock(&self) -> engine::clock::Clock {
@@ -218,6 +233,29 @@ impl TestEnv {
         let about = self.store.read(id, |id, tx| Box::pin(read_machine_data(tx, id)));
         about.await.expect("the in-memory database answers")
     }
+}
+
+/// The domains of budgets in which more machines are unavailable than allowed, and the machines
+/// that an ended run still takes.
+async fn check_budgets(tx: &mut Tx) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for budget in tx.budgets(&Filter::default(), "", 1_000).await?.items {
+        for count in tx.count_budget(&budget.id).await? {
+            let allowed = budget.max_unavailable.of(count.total.try_into().unwrap_or_default());
+            if u64::try_from(count.unavailable).is_ok_and(|unavailable| unavailable > allowed) {
+                wrong.push(format!("{count:?}, and {allowed} are allowed"));
+            }
+            let domain = (&budget.id, count.domain.as_str());
+            for one in tx.unavailable_members(domain, 1_000).await? {
+                let Unavailability::TakenBy(taker) = &one.why else { continue };
+                let run = tx.run(&RunId::trusted(taker)).await?;
+                if run.is_some_and(|run| run.ended()) {
+                    wrong.push(format!("{taker} has ended and still takes {}", one.machine));
+                }
+            }
+        }
+    }
+    Ok(wrong)
 }
 
 /// True if this call is the run's open one; also the machine of the run.

@@ -88,6 +88,7 @@ const SIM_EFFECTS: &[NamedField] =
     &[text("key"), text("run_id"), text("step"), text("machine"), text("effect")];
 const COMPONENT_FIRMWARE: &[NamedField] =
     &[text("device_id"), one_of("device_type", DEVICES), text("hardware_type")];
+const BUDGETS: &[NamedField] = &[text("budget_id"), text("per")];
 
 impl FilterSubject {
     /// The named fields of the list. Empty for a list whose fields are in [`super::FilterField`].
@@ -104,6 +105,7 @@ impl FilterSubject {
             Self::SimFault => SIM_FAULTS,
             Self::SimEffect => SIM_EFFECTS,
             Self::ComponentFirmware => COMPONENT_FIRMWARE,
+            Self::Budget => BUDGETS,
             Self::Machine
             | Self::Run
             | Self::Plan

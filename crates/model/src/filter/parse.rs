@@ -255,7 +255,8 @@ impl<'a> Parser<'a> {
                 | FilterSubject::Replica
                 | FilterSubject::SimFault
                 | FilterSubject::SimEffect
-                | FilterSubject::ComponentFirmware,
+                | FilterSubject::ComponentFirmware
+                | FilterSubject::Budget,
                 name,
             ) => {
                 let mut fields = self.subject.named_fields().iter();
@@ -358,7 +359,8 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware => &[],
+        | FilterSubject::ComponentFirmware
+        | FilterSubject::Budget => &[],
     };
     fields.iter().copied().chain(subject.named_fields().iter().map(|one| one.name)).collect()
 }
@@ -401,7 +403,8 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware => &[],
+        | FilterSubject::ComponentFirmware
+        | FilterSubject::Budget => &[],
     }
 }
 

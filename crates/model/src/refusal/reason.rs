@@ -54,6 +54,15 @@ reasons! {
     ApprovalRequired = "APPROVAL_REQUIRED", Precondition,
         "the request is of a class that needs a second person; ErrorInfo has `approval_id` and `request_id`",
         "another person: `farrier approve <approval>`; then repeat the request with the same request id";
+    BudgetExhausted = "BUDGET_EXHAUSTED", Precondition,
+        "more machines of a disruption budget would be out of service than it allows; ErrorInfo has the gate `budget:NAME`",
+        "wait until its machines serve again: `farrier budget get <budget>`; or `--override budget:NAME --reason …`";
+    BudgetExists = "BUDGET_EXISTS", Exists,
+        "a budget with this id exists, with another filter or limit",
+        "`farrier budget get <budget>`, or `farrier budget update <budget>`";
+    TooManyBudgets = "TOO_MANY_BUDGETS", Exhausted,
+        "the server has 200 budgets",
+        "delete one that is not needed: `farrier budget list`";
     ApprovalDenied = "APPROVAL_DENIED", Precondition,
         "another person has denied the approval of this request",
         "`farrier approval get <approval>`; a new request id asks again";

@@ -15,6 +15,7 @@ mod aftermath;
 mod approval;
 mod attention;
 mod blast_radius;
+mod budget;
 mod busy;
 mod component;
 mod condition;

@@ -172,6 +172,16 @@ const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     ("AuditService", &[("ListAuditEntries", ADMIN), ("GetAuditStatus", ADMIN)]),
+    (
+        "BudgetService",
+        &[
+            ("CreateBudget", ADMIN),
+            ("GetBudget", VIEW),
+            ("ListBudgets", VIEW),
+            ("UpdateBudget", ADMIN),
+            ("DeleteBudget", ADMIN),
+        ],
+    ),
     ("ClusterService", &[("CheckCluster", OPERATE), ("PreviewDrain", VIEW)]),
     (
         "ComponentService",

@@ -143,13 +143,15 @@ fn text(value: &Value) -> Option<String> {
 /// The fields that name an object.
 const NAMES: [&str; 8] = ["name", "names", "peer", "subject", "user", "id", "ids", "endpoint"];
 /// The fields that say what is done with it. An entry has them as `field=value`.
-const DETAILS: [&str; 10] = [
+const DETAILS: [&str; 12] = [
     "role",
     "roles",
     "permissions",
     "credential",
     "image_ref",
     "gates",
+    "max_unavailable",
+    "per",
     "addresses",
     "selector",
     "type",
@@ -210,6 +212,11 @@ mod tests {
                 "",
             ),
             (json!({"name": "bmc", "secret": {"user": "root"}}), vec!["bmc"], ""),
+            (
+                json!({"budget": {"budget_id": "gpu", "max_unavailable": "5%", "per": "rack"}}),
+                vec!["gpu", "max_unavailable=5%", "per=rack"],
+                "",
+            ),
         ] {
             let entry = AuditEntry::of(None, "call", Timestamp::from_micros(0));
             let draft = AuditDraft::new(entry);

@@ -83,7 +83,7 @@ pub(super) fn overrides_from(
 /// The override as a record shows it.
 pub(super) fn gate_override(overrides: &Overrides) -> Option<v1::GateOverride> {
     (!overrides.is_empty()).then(|| v1::GateOverride {
-        gates: overrides.gates().map(|gate| gate.as_str().to_string()).collect(),
+        gates: overrides.words(),
         reason: overrides.reason().to_string(),
     })
 }

@@ -36,6 +36,7 @@ pub(super) enum List {
     Tokens,
     Audit,
     Approvals,
+    Budgets,
     ComponentFirmware,
 }
 
@@ -64,6 +65,7 @@ impl List {
             Self::SimEffects => "sim-effects",
             Self::Tokens => "tokens",
             Self::Audit => "audit",
+            Self::Budgets => "budgets",
             Self::Approvals => "approvals",
             Self::ComponentFirmware => "component-firmware",
         }

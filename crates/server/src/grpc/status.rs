@@ -2,7 +2,6 @@
 
 use engine::machine::hardware::HardwareError;
 use model::fault::{Fault, FaultClass, FaultCode};
-use model::gate::Gate;
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -59,9 +58,9 @@ pub(crate) fn refusal_status(refusal: Refusal) -> Status {
     if let Some(next) = &refusal.next_command {
         metadata.insert("next".to_string(), next.clone());
     }
-    let gate = refusal.gate.map(Gate::as_str).unwrap_or_default();
+    let gate = refusal.gate_word().unwrap_or_default();
     if !gate.is_empty() {
-        metadata.insert("gate".to_string(), gate.to_string());
+        metadata.insert("gate".to_string(), gate.clone());
     }
     if let Some(approval) = &refusal.approval {
         metadata.insert("approval_id".to_string(), approval.id.clone());
@@ -146,6 +145,7 @@ pub(super) fn retryable_status(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::gate::Gate;
     use model::refusal::Reason;
 
     #[test]

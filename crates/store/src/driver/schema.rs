@@ -52,6 +52,8 @@ const MIGRATIONS: &[Migration] = migrations![
     // An older replica would start operations without their approval.
     "0025_approvals": 25,
     "0026_session_groups": 25,
+    // An older replica would start operations past a budget.
+    "0027_budgets": 27,
 ];
 
 /// The schema version of this farrier.

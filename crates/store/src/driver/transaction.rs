@@ -5,6 +5,7 @@
 
 use super::Tx;
 use crate::audit::AuditDraft;
+use crate::budget::ServiceChanges;
 use crate::{Result, StoreError};
 use futures_util::future::BoxFuture;
 use model::audit::AuditEntry;
@@ -91,7 +92,9 @@ impl<I, T, F: TxBody<I, T>> Transaction<I, T, F> {
 impl<I: TxInput, T: TxOutput, F: TxBody<I, T>> Job for Transaction<I, T, F> {
     fn run<'a>(&'a self, tx: &'a mut Tx) -> TxFuture<'a, ()> {
         Box::pin(async move {
+            tx.service = ServiceChanges::default();
             let result = (self.body)(&self.input, tx).await?;
+            tx.keep_budget_members().await?;
             *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             Ok(())
         })

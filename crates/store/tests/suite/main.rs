@@ -12,6 +12,7 @@
 mod harness;
 
 mod approvals;
+mod budgets;
 mod bus;
 mod claims;
 mod dry_run;

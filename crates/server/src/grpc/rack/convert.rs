@@ -247,11 +247,12 @@ fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     }
 }
 
-/// The notes of the plan, the gates that the override passes, and the gate `approval`.
+/// The notes of the plan, the gates that the override passes, and the gates `budget` and
+/// `approval`.
 pub(in super::super) fn notes(preview: &MaintenancePreview) -> Vec<String> {
     let passed = preview.overrides.describe(&preview.refusing);
-    let approval = preview.approval.iter().cloned();
-    preview.planned.notes.iter().cloned().chain(passed).chain(approval).collect()
+    let later = preview.later_gates.iter().cloned();
+    preview.planned.notes.iter().cloned().chain(passed).chain(later).collect()
 }
 
 pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
@@ -259,7 +260,7 @@ pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
         reason: refusal.reason.as_str().into(),
         message: refusal.message.clone(),
         next_command: refusal.next_command.clone().unwrap_or_default(),
-        gate: refusal.gate.map(|gate| gate.to_string()).unwrap_or_default(),
+        gate: refusal.gate_word().unwrap_or_default(),
     }
 }
 
