@@ -16,6 +16,7 @@ use crate::output::Screen;
 use crate::text::one_line;
 use crate::time::Clock;
 use crate::update::Updated;
+use model::firmware::FIRMWARE;
 use model::plan::IMAGE_REF;
 use proto::field_mask::differences;
 use proto::v1::{
@@ -148,8 +149,11 @@ fn apply_create(rollout: &mut Rollout, args: RolloutCreateArgs) {
             *field = value;
         }
     }
+    spec.include_new |= args.include_new;
     spec.params.extend(args.params);
     spec.params.extend(args.image.map(|image| (IMAGE_REF.to_string(), image)));
+    let firmware = args.firmware.map(|firmware| (FIRMWARE.to_string(), firmware));
+    spec.params.extend(firmware);
     if let Some(gate) = args.gate {
         spec.gate = Some(RolloutGate {
             condition: gate.condition,
@@ -170,6 +174,8 @@ fn apply_create(rollout: &mut Rollout, args: RolloutCreateArgs) {
 fn apply_pace(pace: &mut RolloutPace, args: RolloutPaceArgs) {
     pace.batch = args.batch.unwrap_or_else(|| pace.batch.clone());
     pace.max_in_flight = args.max_in_flight.unwrap_or(pace.max_in_flight);
+    pace.max_unavailable = args.max_unavailable.unwrap_or_else(|| pace.max_unavailable.clone());
+    pace.per = args.per.unwrap_or_else(|| pace.per.clone());
     pace.stop_after = args.stop_after.unwrap_or_else(|| pace.stop_after.clone());
     pace.soak_seconds = args.soak.map_or(pace.soak_seconds, whole_seconds);
     let deadline = args.target_deadline;
@@ -244,6 +250,7 @@ mod tests {
             file: None,
             filter: Some("labels.role=gpu".into()),
             image: None,
+            firmware: Some("fw-2".into()),
             plan: None,
             params: vec![("network".into(), "{}".into())],
             canary: Some(2),
@@ -261,6 +268,7 @@ mod tests {
             start_at: model::time::Timestamp::parse("1970-01-01T00:00:05Z"),
             order: Some("zone".into()),
             on_conflict: Some("refuse".into()),
+            include_new: true,
             request_id: None,
         }
     }
@@ -277,6 +285,8 @@ mod tests {
         );
         assert_eq!((spec.order_label.as_str(), spec.on_conflict.as_str()), ("zone", "refuse"));
         assert_eq!(spec.start_at.unwrap().seconds, 5);
+        assert!(spec.include_new);
+        assert_eq!(spec.params[FIRMWARE], "fw-2");
         assert_eq!(spec.gate.unwrap().hold_seconds, 300);
         assert_eq!((pace.batch.as_str(), pace.stop_after.as_str()), ("5%", "3%"));
         assert_eq!((pace.canary, pace.soak_seconds, pace.wave_approval), (2, 600, true));

@@ -153,16 +153,22 @@ async fn create(tx: &mut Tx, desired: &Budget, by: &str) -> Result<BudgetView> {
         }
         return Err(desired.exists_already().into());
     }
-    if tx.count_budgets().await? >= MAX_BUDGETS as i64 {
-        let message = format!("there are {MAX_BUDGETS} budgets");
-        let refusal = Refusal::new(Reason::TooManyBudgets, message);
-        return Err(refusal.next("farrier budget list   # delete one that is not needed").into());
-    }
+    check_budget_count(tx).await?;
     let mut budget = desired.clone();
     let event = event(Cause::Request, by, budget.describe(), here!(), budget.created_at);
     let counts = tx.insert_budget(&mut budget, &event).await?;
     budget.check_allows(&totals(&counts))?;
     load_view(tx, budget).await
+}
+
+/// Refuses one budget more than [`MAX_BUDGETS`].
+pub(crate) async fn check_budget_count(tx: &mut Tx) -> Result<()> {
+    if tx.count_budgets().await? < MAX_BUDGETS as i64 {
+        return Ok(());
+    }
+    let message = format!("there are {MAX_BUDGETS} budgets");
+    let refusal = Refusal::new(Reason::TooManyBudgets, message);
+    Err(refusal.next("farrier budget list   # delete one that is not needed").into())
 }
 
 struct ChangeBudget {
@@ -212,7 +218,7 @@ impl ChangeBudget {
     }
 }
 
-fn totals(counts: &[DomainCount]) -> Vec<(String, u64)> {
+pub(crate) fn totals(counts: &[DomainCount]) -> Vec<(String, u64)> {
     let total = |one: &DomainCount| (one.domain.clone(), one.total.try_into().unwrap_or_default());
     counts.iter().map(total).collect()
 }

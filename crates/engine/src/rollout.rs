@@ -11,9 +11,11 @@ pub(crate) use turn::{TurnResources, work_on_targets};
 
 use crate::access::Caller;
 use crate::admission::event;
+use crate::budget::{check_budget_count, totals};
 use crate::{Change, Engine};
+use model::budget::Budget;
 use model::here;
-use model::id::{MachineId, RolloutId};
+use model::id::{BudgetId, MachineId, RolloutId};
 use model::lifecycle::Lifecycle;
 use model::order::Selection;
 use model::refusal::Refusal;
@@ -193,7 +195,7 @@ impl ChangeRollout {
             | RolloutRequest::Promote
             | RolloutRequest::Update(_) => {}
         }
-        self.write(tx, &rollout, after, &note)
+        self.write(tx, &rollout, after, &note).await
     }
 
     async fn skip(&self, tx: &mut Tx, machine: &MachineId) -> Result<Rollout> {
@@ -210,10 +212,10 @@ impl ChangeRollout {
         let note = HistoryNote::new(format!("{machine} {reason}"), here!());
         let target = target.ended(TargetState::Skipped, &reason, self.now);
         tx.update_rollout_target(&self.id, &target)?;
-        self.write(tx, &rollout, after, &note)
+        self.write(tx, &rollout, after, &note).await
     }
 
-    fn write(
+    async fn write(
         &self,
         tx: &mut Tx,
         before: &Rollout,
@@ -223,13 +225,55 @@ impl ChangeRollout {
         if after.state_name() != before.state_name() {
             after.head.since = self.now;
         }
-        tx.update_and_enqueue(&mut after, &self.event(note))?;
+        let event = self.event(note);
+        keep_own_budget(tx, Some(before), &after, &event).await?;
+        tx.update_and_enqueue(&mut after, &event)?;
         Ok(after)
     }
 
     fn event(&self, note: &HistoryNote) -> NewEvent {
         event(Cause::Request, &self.who.by, note.message.clone(), note.code_line, self.now)
     }
+}
+
+/// Brings the budget of a rollout's own pace up to date, in the transaction that changes the
+/// rollout.
+pub(crate) async fn keep_own_budget(
+    tx: &mut Tx,
+    before: Option<&Rollout>,
+    after: &Rollout,
+    event: &NewEvent,
+) -> Result<()> {
+    let known = before.and_then(|before| before.own_budget(event.at));
+    let desired = after.own_budget(event.at);
+    let same = |(known, desired): (&Budget, &Budget)| known.same_as(desired);
+    if known.is_some() == desired.is_some() && known.iter().zip(&desired).all(same) {
+        return Ok(());
+    }
+    tx.lock_budgets().await?;
+    let stored = tx.budget(&BudgetId::trusted(&after.head.id)).await?;
+    let Some(mut budget) = desired else {
+        return stored.map_or(Ok(()), |stored| tx.delete_budget(&stored, event));
+    };
+    budget.rule().map_err(refused_pace)?;
+    let counts = match stored {
+        Some(Budget { created_at, version, .. }) => {
+            budget = Budget { created_at, version, ..budget };
+            tx.update_budget(&mut budget, event).await?
+        }
+        None => {
+            check_budget_count(tx).await?;
+            tx.insert_budget(&mut budget, event).await?
+        }
+    };
+    Ok(budget.check_allows(&totals(&counts)).map_err(refused_pace)?)
+}
+
+/// The refusal of a rollout's own budget names the field of the rollout.
+fn refused_pace(refusal: Refusal) -> Refusal {
+    const FIELD: &str = "rollout.pace.max_unavailable";
+    let message = format!("{FIELD}: {}", refusal.message);
+    Refusal { message, field: Some(FIELD.into()), ..refusal }
 }
 
 /// The rollout acts with the rights of this caller from now on, so it must have them.

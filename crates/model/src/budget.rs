@@ -13,7 +13,7 @@ use crate::blast_radius::Impact;
 use crate::condition::ConditionType;
 use crate::effect::Effect;
 use crate::filter::{Filter, FilterField, FilterItem, FilterSubject, FilterTerm, FilterValues};
-use crate::id::{BudgetId, PowerShelfId, RackId};
+use crate::id::{BudgetId, PowerShelfId, RackId, RolloutId};
 use crate::machine::admit::impact_of;
 use crate::machine::{Machine, Phase};
 use crate::node::{DecommissionMode, MODE, NodeState};
@@ -192,6 +192,12 @@ impl Budget {
             return Err(Refusal::invalid(FIELD, problem, instead));
         }
         Ok(BudgetRule { id: self.id.clone(), filter, per: self.per.clone() })
+    }
+
+    /// True if the budget limits what this initiator starts. The budget of a rollout limits only
+    /// the rollout.
+    pub fn binds(id: &BudgetId, initiator: &str) -> bool {
+        id.as_str() == initiator || RolloutId::parse(id.as_str()).is_err()
     }
 
     /// Refuses a budget that would refuse everything. `totals` are its domains with the number of

@@ -42,7 +42,7 @@ pub struct Refusal {
     /// The gate that refuses, if it can be overridden.
     pub gate: Option<Gate>,
     /// The first budget that refuses, if the gate is [`Gate::Budget`].
-    pub budget: Option<Box<BudgetId>>,
+    pub budget: Option<Box<RefusingBudget>>,
     /// The approval that the request waits for.
     pub approval: Option<Box<ApprovalRef>>,
 }
@@ -53,6 +53,13 @@ pub struct ApprovalRef {
     pub id: String,
     /// Empty: the request had none.
     pub request_id: String,
+}
+
+/// A budget that refuses, and its failure domain in which nothing is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusingBudget {
+    pub id: BudgetId,
+    pub domain: String,
 }
 
 /// A refused request, as it is remembered for the people who ask about its object.
@@ -121,16 +128,17 @@ impl Refusal {
 
     /// Names the budget that refuses, in the message too.
     #[must_use]
-    pub fn at_budget(mut self, budget: &BudgetId) -> Self {
-        self.message = format!("{} (gate {})", self.message, budget_word(budget));
-        (self.gate, self.budget) = (Some(Gate::Budget), Some(Box::new(budget.clone())));
+    pub fn at_budget(mut self, id: &BudgetId, domain: &str) -> Self {
+        self.message = format!("{} (gate {})", self.message, budget_word(id));
+        let refusing = RefusingBudget { id: id.clone(), domain: domain.into() };
+        (self.gate, self.budget) = (Some(Gate::Budget), Some(Box::new(refusing)));
         self
     }
 
     /// The gate that refuses as `--override` takes it.
     pub fn gate_word(&self) -> Option<String> {
         match &self.budget {
-            Some(budget) => Some(budget_word(budget)),
+            Some(budget) => Some(budget_word(&budget.id)),
             None => self.gate.map(|gate| gate.to_string()),
         }
     }

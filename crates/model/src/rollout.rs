@@ -16,7 +16,10 @@ mod why;
 pub use batch::{BatchSize, FailureLimit, MAX_COUNT};
 pub use gate::{ConditionGate, GateVerdict};
 pub use pace::{OnConflict, Pace};
-pub use preview::{ExcludedMachine, MAX_TARGETS, RolloutPreview, exclusion, ordered, plan_targets};
+pub use preview::{
+    ExcludedMachine, LimitingBudget, MAX_TARGETS, RolloutPreview, exclusion, most_at_once, ordered,
+    plan_targets,
+};
 pub use requests::{RolloutRequest, apply_rollout_request, check_skip};
 pub use sequence::{
     MACHINE, RETRY_INTERVAL, RefusedStart, RolloutTarget, SequenceFacts, SequenceRow, SkipIf,
@@ -25,8 +28,10 @@ pub use sequence::{
 pub use why::{FailureGroup, explain_rollout};
 
 use crate::access::{AuthMethod, Permission, PermissionSet, Principal};
+use crate::budget::Budget;
 use crate::condition::{ConditionType, imaged};
-use crate::id::{PlanId, RolloutId};
+use crate::firmware::FIRMWARE;
+use crate::id::{BudgetId, FirmwareId, PlanId, RolloutId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::{Labels, Machine};
 use crate::note;
@@ -40,8 +45,14 @@ use std::time::Duration;
 pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 
 /// The run types that a rollout can start. All of them may run in maintenance.
-pub const RUN_TYPES: [RunType; 5] =
-    [RunType::Reboot, RunType::Reimage, RunType::Upgrade, RunType::NetReconfig, RunType::Join];
+pub const RUN_TYPES: [RunType; 6] = [
+    RunType::Reboot,
+    RunType::Reimage,
+    RunType::Upgrade,
+    RunType::NetReconfig,
+    RunType::Join,
+    RunType::Firmware,
+];
 
 /// The operation that a rollout carries out on each of its targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,20 +68,36 @@ pub struct RolloutOperation {
 impl RolloutOperation {
     pub fn check(&self, field: &str) -> Result<(), Refusal> {
         if RUN_TYPES.contains(&self.run_type) {
-            return Ok(());
+            return match self.params.get(FIRMWARE).filter(|_| self.run_type == RunType::Firmware) {
+                Some(id) => FirmwareId::parse_field(id, "rollout.spec.params[firmware]").map(drop),
+                None => Ok(()),
+            };
         }
-        let words: Vec<&str> = RUN_TYPES.iter().map(|kind| kind.as_str()).collect();
-        let problem = format!("is {}, which is no work for a rollout", self.run_type.as_str());
-        Err(Refusal::invalid(field, problem, format!("use one of {}", words.join(", "))))
+        Err(no_work(field, self.run_type.as_str()))
     }
 
-    /// True if a machine is as the operation would leave it. Only an image can be compared.
+    /// Parses the type of an operation that a rollout can carry out.
+    pub fn parse_type(field: &str, word: &str) -> Result<RunType, Refusal> {
+        if word.is_empty() {
+            return Err(Refusal::missing(field));
+        }
+        let shown: String = word.chars().take(40).collect();
+        let known = RunType::parse(word).filter(|kind| RUN_TYPES.contains(kind));
+        known.ok_or_else(|| no_work(field, &shown))
+    }
+
+    /// True if a machine has the image that the operation installs.
     pub fn holds_on(&self, machine: &Machine) -> bool {
         let image = self.params.get(IMAGE_REF).filter(|_| self.run_type == RunType::Reimage);
         let wanted = image.filter(|_| self.plan_id.is_none()).map(|image| imaged(image).reason);
         let known = machine.conditions.get(ConditionType::Provisioned);
         wanted
             .is_some_and(|wanted| known.is_some_and(|known| known.status && known.reason == wanted))
+    }
+
+    /// The firmware record that is installed. None: the default of each machine's rack.
+    pub fn firmware(&self) -> Option<FirmwareId> {
+        self.params.get(FIRMWARE).map(FirmwareId::trusted)
     }
 
     /// Such as `REIMAGE image_ref=debian-12`.
@@ -80,6 +107,12 @@ impl RolloutOperation {
         let words = std::iter::once(self.run_type.as_str().to_string()).chain(plan).chain(params);
         words.collect::<Vec<_>>().join(" ")
     }
+}
+
+fn no_work(field: &str, word: &str) -> Refusal {
+    let words: Vec<&str> = RUN_TYPES.iter().map(|kind| kind.as_str()).collect();
+    let problem = format!("is {word:?}, which is no work for a rollout");
+    Refusal::invalid(field, problem, format!("use one of {}", words.join(", ")))
 }
 
 /// What a rollout does, on which machines, and how fast.
@@ -98,6 +131,9 @@ pub struct RolloutSpec {
     pub order_label: Option<String>,
     #[serde(default)]
     pub on_conflict: OnConflict,
+    /// True if it goes on with the machines that match once all of its targets are settled.
+    #[serde(default)]
+    pub include_new: bool,
 }
 
 /// The user with whose rights a rollout acts.
@@ -320,6 +356,38 @@ impl Rollout {
         }
         let limit = self.spec.pace.max_in_flight.unwrap_or(u32::MAX);
         limit.saturating_sub(self.counts.active)
+    }
+
+    /// The budget that limits what the rollout starts, while it has not ended. It has the id of the
+    /// rollout, so that the one admission path asks it like every other budget.
+    pub fn own_budget(&self, now: Timestamp) -> Option<Budget> {
+        let Pace { max_unavailable, per, .. } = &self.spec.pace;
+        let max_unavailable = max_unavailable.filter(|_| !self.stage.has_ended())?;
+        Some(Budget {
+            id: BudgetId::trusted(&self.head.id),
+            filter: self.spec.filter.clone(),
+            max_unavailable,
+            per: per.clone(),
+            created_at: now,
+            updated_at: now,
+            version: 0,
+        })
+    }
+
+    /// True if it looks for machines that match by now: the targets of all waves are settled.
+    pub fn includes_new_now(&self) -> bool {
+        let settled = self.wave_end == self.total && self.counts.settled() == self.total;
+        let running = self.stage == RolloutStage::Running && self.pause.is_none();
+        self.spec.include_new && running && settled
+    }
+
+    /// The rollout with further targets.
+    #[must_use]
+    pub fn with_more_targets(&self, count: u32) -> Self {
+        let mut after = self.clone();
+        after.total += count;
+        after.counts.pending += count;
+        after
     }
 
     /// True if it is done, and every target is done or was as wanted.

@@ -1,5 +1,6 @@
 -- The targets of rollouts: one row for each machine, at its place in the order of the rollout.
--- `run` is the run of the stage; `due_at` is null while only the end of that run matters.
+-- `run` is the run of the stage; `due_at` is null while only the end of that run matters. `budget` and
+-- `domain` name what refused the start of a target that waits for it.
 CREATE TABLE rollout_targets (
     rollout       {id}   NOT NULL,
     position      BIGINT NOT NULL,
@@ -15,12 +16,15 @@ CREATE TABLE rollout_targets (
     since         BIGINT NOT NULL,
     refused_since BIGINT,
     due_at        BIGINT,
+    budget        {id}   NOT NULL,
+    domain        {id}   NOT NULL,
     PRIMARY KEY (rollout, position)
 ){keyed};
 CREATE UNIQUE INDEX rollout_targets_target ON rollout_targets (rollout, target);
 CREATE INDEX rollout_targets_state ON rollout_targets (rollout, state, position);
 CREATE INDEX rollout_targets_due ON rollout_targets (rollout, state, due_at);
 CREATE INDEX rollout_targets_machine ON rollout_targets (target, state, rollout);
+CREATE INDEX rollout_targets_budget ON rollout_targets (rollout, budget, domain, due_at) WHERE state = 'waiting';
 -- Two rollouts never work on one machine at the same time.
 CREATE UNIQUE INDEX rollout_targets_working ON rollout_targets (target) WHERE state = 'active';
 

@@ -4,16 +4,19 @@
 use crate::driver::{ExpectedRows, Statement};
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
-use model::id::{MachineId, RolloutId, RunId};
+use model::id::{BudgetId, MachineId, RolloutId, RunId};
 use model::lifecycle::{SubjectId, SubjectKind};
+use model::refusal::RefusingBudget;
 use model::rollout::{
     FailureGroup, Rollout, RolloutTarget, RolloutTurnInput, TargetStage, TargetState,
 };
 use model::time::Timestamp;
+use std::collections::BTreeSet;
 
 const COLUMNS: &str = "t.target, t.position, t.wave, t.state, t.stage, t.attempt, t.run, t.fault, \
-                       t.reason, t.maintenance, t.since, t.refused_since, t.due_at";
-/// The targets of one INSERT: with 14 values each, below the limit of parameters of each database.
+                       t.reason, t.maintenance, t.since, t.refused_since, t.due_at, t.budget, \
+                       t.domain";
+/// The targets of one INSERT: with 16 values each, below the limit of parameters of each database.
 const ROWS_PER_INSERT: usize = 100;
 /// The most groups of failures that are read.
 const MAX_GROUPS: i64 = 20;
@@ -24,6 +27,11 @@ const DUE: &str = "FROM rollout_targets t LEFT JOIN subjects s ON s.id = t.run \
                    OR (t.run IS NOT NULL AND (s.id IS NULL OR s.ended_at IS NOT NULL)))";
 const WAITING: &str = "FROM rollout_targets t \
                        WHERE t.rollout = $1 AND t.state = 'waiting' AND t.due_at <= $2";
+/// A machine that serves is not tried while a target in the same domain of a budget waits for it.
+const HAS_ROOM: &str = "AND NOT EXISTS (SELECT 1 FROM budget_members b CROSS JOIN rollout_targets w \
+                        WHERE b.machine_id = t.target AND b.unavailable = 0 AND w.rollout = $1 \
+                        AND w.state = 'waiting' AND w.budget = b.budget_id \
+                        AND w.domain = b.domain AND w.due_at > $3)";
 const PENDING: &str = "FROM rollout_targets t \
                        WHERE t.rollout = $1 AND t.state = 'pending' AND t.position < $2";
 
@@ -36,13 +44,13 @@ impl Tx {
     ) -> Result<()> {
         for some in targets.chunks(ROWS_PER_INSERT) {
             let row = |number: usize| {
-                let places = (1..=14).map(|column| format!("${}", number * 14 + column));
+                let places = (1..=16).map(|column| format!("${}", number * 16 + column));
                 format!("({})", places.collect::<Vec<_>>().join(", "))
             };
             let rows: Vec<String> = (0..some.len()).map(row).collect();
             let sql = format!(
                 "INSERT INTO rollout_targets (rollout, target, position, wave, state, stage, \
-                 attempt, run, fault, reason, maintenance, since, refused_since, due_at) VALUES {}",
+                 attempt, run, fault, reason, maintenance, since, refused_since, due_at, budget, domain) VALUES {}",
                 rows.join(", ")
             );
             let values: Vec<Value> = some.iter().flat_map(|one| row_values(rollout, one)).collect();
@@ -59,7 +67,7 @@ impl Tx {
     ) -> Result<()> {
         let sql = "UPDATE rollout_targets SET wave = $4, state = $5, stage = $6, attempt = $7, \
                    run = $8, fault = $9, reason = $10, maintenance = $11, since = $12, \
-                   refused_since = $13, due_at = $14 \
+                   refused_since = $13, due_at = $14, budget = $15, domain = $16 \
                    WHERE rollout = $1 AND target = $2 AND position = $3";
         let values = row_values(rollout, target);
         self.queue_write(Statement::new(sql, &values), ExpectedRows::One)
@@ -75,6 +83,19 @@ impl Tx {
         );
         let row = self.query_one(&sql, values![rollout.as_str(), machine.as_str()]).await?;
         row.as_ref().map(target).transpose()
+    }
+
+    /// Those of these machines that are targets.
+    pub async fn rollout_targets_among(
+        &mut self,
+        rollout: &RolloutId,
+        machines: &BTreeSet<MachineId>,
+    ) -> Result<BTreeSet<MachineId>> {
+        let sql = "SELECT target FROM rollout_targets WHERE rollout = $2 AND target {among $1}";
+        let sql = self.dialect().fill_placeholders(sql);
+        let machines = serde_json::to_string(machines)?;
+        let rows = self.query(&sql, values![machines, rollout.as_str()]).await?;
+        rows.iter().map(|row| Ok(MachineId::trusted(row.text(0)?))).collect()
     }
 
     /// The targets after a position, in their order; of one state, if one is named.
@@ -119,7 +140,7 @@ impl Tx {
     }
 
     /// The targets that may be started next: those that have waited long enough, then those of the
-    /// begun waves.
+    /// begun waves, except where a target waits for the same budget.
     pub async fn next_rollout_targets(
         &mut self,
         rollout: &Rollout,
@@ -130,9 +151,9 @@ impl Tx {
         let sql = format!("SELECT {COLUMNS} {WAITING} ORDER BY t.due_at LIMIT $3");
         let mut rows = self.query(&sql, values![id.as_str(), now, limit]).await?;
         let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
-        let sql = format!("SELECT {COLUMNS} {PENDING} ORDER BY t.position LIMIT $3");
+        let sql = format!("SELECT {COLUMNS} {PENDING} {HAS_ROOM} ORDER BY t.position LIMIT $4");
         let wave_end = i64::from(rollout.wave_end);
-        rows.extend(self.query(&sql, values![id.as_str(), wave_end, left]).await?);
+        rows.extend(self.query(&sql, values![id.as_str(), wave_end, now, left]).await?);
         rows.iter().map(target).collect()
     }
 
@@ -152,7 +173,9 @@ impl Tx {
         let mut next_due = self.first_due(id, TargetState::Active).await?;
         if starts {
             let waiting = self.first_due(id, TargetState::Waiting).await?;
-            due_now |= pending || waiting.is_some_and(|at| at <= now);
+            let sql = format!("SELECT t.target {PENDING} {HAS_ROOM} LIMIT 1");
+            let has_room = self.query_one(&sql, values![id, wave_end, now]).await?.is_some();
+            due_now |= has_room || waiting.is_some_and(|at| at <= now);
             next_due = [next_due, waiting].into_iter().flatten().min();
         }
         let counts = &rollout.counts;
@@ -202,8 +225,26 @@ impl Tx {
     ) -> Result<u64> {
         let sql = "UPDATE rollout_targets SET state = 'pending', stage = '', run = NULL, \
                    attempt = attempt + 1, fault = '', reason = '', since = $2, \
-                   refused_since = NULL, due_at = NULL WHERE rollout = $1 AND state = 'failed'";
+                   refused_since = NULL, due_at = NULL, budget = '', domain = '' \
+                   WHERE rollout = $1 AND state = 'failed'";
         self.execute(sql, values![rollout.as_str(), now]).await
+    }
+
+    /// Has the targets looked at that wait for a budget which one of these machines may have given
+    /// something back to.
+    pub async fn look_at_targets_waiting_for(
+        &mut self,
+        rollout: &RolloutId,
+        machines: &BTreeSet<MachineId>,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let sql = "UPDATE rollout_targets SET due_at = $3 \
+                   WHERE rollout = $2 AND state = 'waiting' AND due_at > $3 AND EXISTS \
+                   (SELECT 1 FROM budget_members b WHERE b.machine_id {among $1} \
+                   AND b.budget_id = rollout_targets.budget AND b.domain = rollout_targets.domain)";
+        let sql = self.dialect().fill_placeholders(sql);
+        let machines = serde_json::to_string(machines)?;
+        self.execute(&sql, values![machines, rollout.as_str(), now]).await
     }
 
     /// Skips the targets that were not begun; returns their number.
@@ -214,7 +255,7 @@ impl Tx {
         now: Timestamp,
     ) -> Result<u64> {
         let sql = "UPDATE rollout_targets SET state = 'skipped', reason = $2, since = $3, \
-                   refused_since = NULL, due_at = NULL \
+                   refused_since = NULL, due_at = NULL, budget = '', domain = '' \
                    WHERE rollout = $1 AND state IN ('pending', 'waiting')";
         self.execute(sql, values![rollout.as_str(), reason, now]).await
     }
@@ -296,6 +337,8 @@ fn row_values(rollout: &RolloutId, target: &RolloutTarget) -> Vec<Value> {
         target.since,
         target.refused_since,
         target.due_at,
+        target.budget.as_ref().map_or("", |budget| budget.id.as_str()),
+        target.budget.as_ref().map_or("", |budget| budget.domain.as_str()),
     ]
     .to_vec()
 }
@@ -329,5 +372,12 @@ fn target(row: &Row) -> Result<RolloutTarget> {
         since: row.time(10)?,
         refused_since: row.opt_time(11)?,
         due_at: row.opt_time(12)?,
+        budget: match row.text(13)? {
+            "" => None,
+            id => {
+                let domain = row.text(14)?.to_string();
+                Some(RefusingBudget { id: BudgetId::trusted(id), domain })
+            }
+        },
     })
 }

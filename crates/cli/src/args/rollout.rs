@@ -18,6 +18,8 @@ Examples:
     --batch 5% --stop-after 2% --soak 10m --gate 'condition.InCustomerCluster=true for 5m'
   farrier rollout create reboot --filter 'labels.env=prod' --batch exponential:1x2 \\
     --max-in-flight 50 --order labels.zone --wave-approval
+  farrier rollout create upgrade --filter 'labels.env=prod' --batch 100% \
+    --max-unavailable 5% --per rack
   farrier rollout create -f rollout.yaml
 
 A file has the form of `farrier rollout get -o yaml`; other arguments overwrite what it says.";
@@ -146,6 +148,12 @@ pub struct RolloutPaceArgs {
     /// Most machines at work at once; 0: all of the wave
     #[arg(long, value_name = "N")]
     pub max_in_flight: Option<i32>,
+    /// Most machines of the filter that may be unavailable, e.g. 3 or 5%; empty: no limit
+    #[arg(long, value_name = "N|N%")]
+    pub max_unavailable: Option<String>,
+    /// Failure domain in which --max-unavailable holds: rack, feed or labels.KEY
+    #[arg(long, value_name = "DOMAIN")]
+    pub per: Option<String>,
     /// Pause after this many failed machines, e.g. 3 or 2% (default: 1)
     #[arg(long, value_name = "N|N%")]
     pub stop_after: Option<String>,
@@ -171,6 +179,9 @@ pub struct RolloutCreateArgs {
     /// Image to install
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
+    /// Firmware record to install (default: that of each machine's rack)
+    #[arg(long, value_name = "FIRMWARE")]
+    pub firmware: Option<String>,
     /// Plan to run instead of the default plan of the operation
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
@@ -197,6 +208,9 @@ pub struct RolloutCreateArgs {
     /// A machine in another rollout: wait for it, or refuse the new rollout
     #[arg(long, value_name = "wait|refuse", value_parser = ["wait", "refuse"])]
     pub on_conflict: Option<String>,
+    /// Go on with the machines that match once all targets are settled
+    #[arg(long)]
+    pub include_new: bool,
     /// Idempotency key: a repeated request creates nothing twice (default: generated)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
@@ -211,7 +225,7 @@ pub struct GateArg {
 }
 
 /// The words of the operations, as on the command line.
-const OPERATIONS: [&str; 5] = ["reboot", "reimage", "upgrade", "net-reconfig", "join"];
+const OPERATIONS: [&str; 6] = ["reboot", "reimage", "upgrade", "net-reconfig", "join", "firmware"];
 
 fn target_states() -> PossibleValuesParser {
     PossibleValuesParser::new(TargetState::ALL.map(TargetState::as_str))

@@ -150,6 +150,10 @@ pub(super) fn describe(rollout: &Rollout, clock: &Clock) -> String {
         let hold = if hold.is_empty() { hold } else { format!(" for {hold}") };
         format!("condition.{}={}{hold}", gate.condition, gate.status)
     });
+    let max_unavailable = match pace.per.as_str() {
+        "" => pace.max_unavailable.clone(),
+        per => format!("{} per {per}", pace.max_unavailable),
+    };
     let paused = match status.pause_reason.as_str() {
         "" => String::new(),
         reason => format!("by {}: {reason}", status.paused_by),
@@ -174,9 +178,11 @@ pub(super) fn describe(rollout: &Rollout, clock: &Clock) -> String {
         ("Gate:", gate.unwrap_or_default()),
         ("Ordered by:", spec.order_label.clone()),
         ("On conflict:", spec.on_conflict.clone()),
+        ("Include new:", if spec.include_new { "true".into() } else { String::new() }),
         ("Canary:", number(pace.canary)),
         ("Batch:", pace.batch.clone()),
         ("Max in flight:", number(pace.max_in_flight)),
+        ("Max unavailable:", max_unavailable),
         ("Stop after:", pace.stop_after.clone()),
         ("Soak:", seconds(pace.soak_seconds)),
         ("Wave approval:", if pace.wave_approval { "true".into() } else { String::new() }),
@@ -228,10 +234,10 @@ fn waves(plan: &RolloutPlan, wide: bool) -> String {
     let mut text = String::new();
     for (number, wave) in (1..).zip(plan.waves.iter().take(most_waves)) {
         let names = join_names(wave.machine_ids.iter().map(String::as_str), most_names);
+        let (count, at_once) = (wave.machine_ids.len(), wave.max_at_once);
+        let names = one_line(&names);
         text.push_str(&format!(
-            "Wave {number}: {} machines: {}\n",
-            wave.machine_ids.len(),
-            one_line(&names)
+            "Wave {number}: {count} machines, at most {at_once} out of service at once: {names}\n"
         ));
     }
     if plan.waves.len() > most_waves {
@@ -243,6 +249,17 @@ fn waves(plan: &RolloutPlan, wide: bool) -> String {
 
 fn notes(plan: &RolloutPlan) -> String {
     let mut text = String::new();
+    if !plan.as_wanted_ids.is_empty() {
+        let (count, ids) = (plan.as_wanted_ids.len(), plan.as_wanted_ids.iter());
+        let names = join_names(ids.map(String::as_str), NAMED);
+        text.push_str(&format!("\nAs wanted already: {count} machines: {}\n", one_line(&names)));
+    }
+    if !plan.budgets.is_empty() {
+        text.push_str("\nLimited by:\n");
+    }
+    for one in &plan.budgets {
+        text.push_str(&format!("  {}\n", one_line(one)));
+    }
     if !plan.excluded.is_empty() {
         text.push_str("\nExcluded:\n");
     }
@@ -343,6 +360,7 @@ Version:          7
     fn a_plan_names_waves_exclusions_and_the_time() {
         let wave = |ids: &[&str]| RolloutWave {
             machine_ids: ids.iter().map(ToString::to_string).collect(),
+            max_at_once: 1,
         };
         let plan = RolloutPlan {
             waves: vec![wave(&["m-1"]), wave(&["m-2", "m-3"])],
@@ -352,6 +370,8 @@ Version:          7
             }],
             usual_seconds: Some(660),
             approval: "it needs a second person".into(),
+            as_wanted_ids: vec!["m-3".into()],
+            budgets: vec!["budget gpu: at most 1 of all machines".into()],
         };
         let answer = CreateRolloutResponse { rollout: Some(rollout()), plan: Some(plan.clone()) };
         let clock = Clock::fixed(100);
@@ -360,8 +380,13 @@ Version:          7
             "\
 REIMAGE image_ref=debian-12 of 9 machines, in 2 waves
 
-Wave 1: 1 machines: m-1
-Wave 2: 2 machines: m-2, m-3
+Wave 1: 1 machines, at most 1 out of service at once: m-1
+Wave 2: 2 machines, at most 1 out of service at once: m-2, m-3
+
+As wanted already: 1 machines: m-3
+
+Limited by:
+  budget gpu: at most 1 of all machines
 
 Excluded:
   m-4: it is flagged RMA

@@ -33,7 +33,11 @@ pub fn typed(person: &Terminal, dir: &Path) {
     person.check_dry_run(
         create,
         "rollout list",
-        &["REBOOT of 3 machines, in 3 waves", "Wave 1: 1 machines: fleet-1", "fleet-4: it is in"],
+        &[
+            "REBOOT of 3 machines, in 3 waves",
+            "Wave 1: 1 machines, at most 1 out of service at once: fleet-1",
+            "fleet-4: it is in",
+        ],
     );
     refused_requests(person);
 

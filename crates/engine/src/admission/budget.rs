@@ -9,7 +9,7 @@
 use crate::access::Caller;
 use crate::power_shelf::load_power_loss;
 use model::blast_radius::Impact;
-use model::budget::{BudgetUse, MAX_NAMED, describe_uses, history_notes, losses, refuse};
+use model::budget::{Budget, BudgetUse, MAX_NAMED, describe_uses, history_notes, losses, refuse};
 use model::gate::Overrides;
 use model::id::{BudgetId, MachineId, PowerShelfId, RackId};
 use model::refusal::Refusal;
@@ -17,7 +17,7 @@ use model::run::Run;
 use model::switch::Switch;
 use model::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
-use store::{Result, Tx};
+use store::{BudgetMember, Result, Tx};
 
 /// How budgets are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl MachinesTaken<'_> {
     /// Returns the note about the override for the history; empty: there is nothing to say.
     pub async fn admit(&self, tx: &mut Tx) -> Result<String> {
         let read = BudgetRead::Decide { names: !self.caller.sees_a_part() };
-        let uses = load_budget_uses(tx, &self.machines, read).await?;
+        let uses = load_budget_uses(tx, &self.machines, self.by, read).await?;
         if let Some(refusal) = refuse(self.what, &uses, self.overrides) {
             return Err(refusal.into());
         }
@@ -83,7 +83,8 @@ pub(crate) async fn take_unasked(tx: &mut Tx, run: &Run) -> Result<()> {
 /// The refusal by budgets of a run that a lifecycle would start, if there is one.
 pub(crate) async fn find_budget_refusal(tx: &mut Tx, run: &Run) -> Result<Option<Refusal>> {
     let machines = load_taken_machines(tx, run).await?;
-    let uses = load_budget_uses(tx, &machines, BudgetRead::Decide { names: true }).await?;
+    let (read, by) = (BudgetRead::Decide { names: true }, run.spec.initiator.as_str());
+    let uses = load_budget_uses(tx, &machines, by, read).await?;
     Ok(refuse(&title(run), &uses, &Overrides::of_params(&run.spec.params)))
 }
 
@@ -107,7 +108,8 @@ pub(crate) async fn foresee_taken(
     machines: &BTreeSet<MachineId>,
     overrides: &Overrides,
 ) -> Result<(Vec<String>, Option<Refusal>)> {
-    let uses = load_budget_uses(tx, machines, BudgetRead::Foresee).await?;
+    // Only a rollout itself starts with the initiator that its own budget limits.
+    let uses = load_budget_uses(tx, machines, "", BudgetRead::Foresee).await?;
     Ok((describe_uses(&uses, overrides), refuse(what, &uses, overrides)))
 }
 
@@ -144,11 +146,12 @@ async fn load_taken_machines(tx: &mut Tx, run: &Run) -> Result<BTreeSet<MachineI
     Ok(machines)
 }
 
-/// The budgets of which some of these machines are members and serve now. A machine that does not
-/// serve takes nothing more.
+/// The budgets of this initiator of which some of these machines are members and serve now. A
+/// machine that does not serve takes nothing more.
 async fn load_budget_uses(
     tx: &mut Tx,
     machines: &BTreeSet<MachineId>,
+    by: &str,
     read: BudgetRead,
 ) -> Result<Vec<BudgetUse>> {
     if machines.is_empty() {
@@ -159,7 +162,8 @@ async fn load_budget_uses(
         BudgetRead::Foresee => tx.budget_members(machines).await?,
     };
     let mut taken: BTreeMap<(BudgetId, String), u64> = BTreeMap::new();
-    for member in members.into_iter().filter(|member| !member.unavailable) {
+    let takes = |member: &BudgetMember| !member.unavailable && Budget::binds(&member.budget, by);
+    for member in members.into_iter().filter(takes) {
         *taken.entry((member.budget, member.domain)).or_default() += 1;
     }
     if taken.is_empty() {

@@ -1,20 +1,25 @@
 //! Starts a plan on a machine.
 
-use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
+use super::{Admission, Created, Holds, admit_taken_by, event, lock_machine, no_run, replay};
 use crate::access::Caller;
+use crate::component::desired_firmware;
+use crate::firmware::no_firmware;
 use crate::plan::no_plan;
 use crate::run::{Runs, superseding_run};
+use model::firmware::{FIRMWARE, FirmwareResolution};
 use model::gate::{Gate, Overrides, gates_of, without_overrides};
 use model::here;
-use model::id::{MachineId, PlanId, RunId};
-use model::lifecycle::SubjectId;
+use model::id::{FirmwareId, MachineId, PlanId, RunId};
+use model::lifecycle::{SubjectId, lifecycle_plan_id};
 use model::machine::Machine;
 use model::machine::admit::{RunCase, admit_again};
-use model::plan::{Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan};
+use model::plan::{
+    Defaults, IMAGE_REF, OnFailure, Params, Plan, RunStep, RunType, checked_params, default_plan,
+};
 use model::refusal::{Reason, Refusal};
 use model::run::actions::{RestartMode, restart};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Cause, Enqueue, Result, Tx};
@@ -160,6 +165,8 @@ impl StartRun {
         if let Some((_, caller)) = &self.record {
             let granted = caller.on_targets(tx, &run.spec).await?;
             caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
+            // A request asks the budgets for all of its runs at the end.
+            admit_taken_by(tx, &run, &start.overrides, caller).await?;
         }
 
         let note = self.override_note(&refusing);
@@ -203,6 +210,12 @@ impl StartRun {
         let start = &self.start;
         let mut params = start.params.clone();
         let (plan_id, steps, on_failure, progress) = match &self.origin {
+            // Firmware has no plan: its record names the steps. Only records start it.
+            Origin::Plan if self.record.is_some() && start.run_type == RunType::Firmware => {
+                let steps = firmware_steps(tx, machine, &params).await?;
+                let progress = Progress::fresh(&steps);
+                (lifecycle_plan_id(start.run_type), steps, OnFailure::KeepPhase, progress)
+            }
             Origin::Plan => {
                 let plan = find_plan(tx, start).await?;
                 params = plan.complete_params(start.run_type, params, &self.defaults)?;
@@ -245,7 +258,10 @@ impl StartRun {
     fn made(&self, run: &Run) -> bool {
         let start = &self.start;
         let spec = &run.spec;
-        let usual = || default_plan(start.run_type).map(|plan| plan.id);
+        let usual = || match start.run_type == RunType::Firmware {
+            true => Some(lifecycle_plan_id(start.run_type)),
+            false => default_plan(start.run_type).map(|plan| plan.id),
+        };
         let plan = start.plan_id.clone().or_else(usual);
         let mut made_with = without_overrides(spec.params.clone());
         if !start.params.contains_key(IMAGE_REF) {
@@ -295,6 +311,19 @@ pub(crate) async fn admit_again_now(
     admit_again(machine, node, run)?;
     let case = RunCase { machine, node, run_type: run.spec.run_type, steps: &run.spec.steps };
     Ok(gates_of(&case.refusals(&Overrides::default())))
+}
+
+/// The steps that bring a machine to a firmware.
+async fn firmware_steps(tx: &mut Tx, machine: &Machine, params: &Params) -> Result<Vec<RunStep>> {
+    let named = params.get(FIRMWARE).map(FirmwareId::trusted);
+    match desired_firmware(tx, machine.spec.rack.as_ref(), named.as_ref()).await? {
+        FirmwareResolution::Use(firmware) => Ok(firmware.steps(TargetKind::Machine)),
+        FirmwareResolution::Unknown(id) => Err(no_firmware(&id).into()),
+        FirmwareResolution::Skip(why) => {
+            let message = format!("no firmware can be applied to {}: {why}", machine.id);
+            Err(Refusal::new(Reason::NoPlan, message).next("farrier firmware list").into())
+        }
+    }
 }
 
 async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {

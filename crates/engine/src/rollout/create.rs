@@ -1,28 +1,31 @@
 //! The creation of a rollout: its targets are selected, ordered and written once.
 
 use super::turn::{StageRun, TurnResources};
-use super::{Rollouts, known_rollout};
+use super::{Rollouts, keep_own_budget, known_rollout};
 use crate::access::Caller;
 use crate::admission::{ApprovalGate, StartRun, approval_sentence, event, sealed, step_lines};
 use crate::run::previewed_steps;
 use model::access::PermissionSet;
 use model::approval::Proposal;
+use model::budget::Budget;
 use model::filter::{Filter, FilterSubject};
 use model::gate::Overrides;
 use model::here;
-use model::id::{MachineId, RolloutId};
+use model::id::{BudgetId, MachineId, RolloutId};
 use model::machine::Machine;
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::refusal::{Reason, Refusal};
 use model::rollout::{
-    ExcludedMachine, MAX_TARGETS, OnConflict, Pace, Rollout, RolloutEditor, RolloutOperation,
-    RolloutPreview, RolloutSpec, TargetStage, exclusion, ordered, plan_targets,
+    ExcludedMachine, LimitingBudget, MAX_TARGETS, OnConflict, Pace, Rollout, RolloutEditor,
+    RolloutOperation, RolloutPreview, RolloutSpec, TargetStage, exclusion, most_at_once, ordered,
+    plan_targets,
 };
 use model::run::{Run, TimeEstimate};
 use model::text;
 use model::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use store::{Cause, Result, Tx};
+use store::{BudgetMember, Cause, DomainCount, Result, Tx};
 
 /// The machines of one page of the selection.
 const PAGE: i64 = 1_000;
@@ -60,8 +63,18 @@ impl Rollouts {
         let sample = self.sample(&id, &requested.operation, &selected).await?;
         let gate = ApprovalGate::new(&self.0);
         let (gates, now) = (gate.clone(), self.0.now());
-        let create =
-            CreateRollout { id, requested, selected, sample, request_id, by, gate: gates, now };
+        let dry_run = self.0.store().is_dry_run();
+        let create = CreateRollout {
+            id,
+            requested,
+            selected,
+            sample,
+            request_id,
+            by,
+            gate: gates,
+            dry_run,
+            now,
+        };
         let done = self
             .0
             .store()
@@ -189,6 +202,7 @@ struct CreateRollout {
     request_id: String,
     by: String,
     gate: ApprovalGate,
+    dry_run: bool,
     now: Timestamp,
 }
 
@@ -216,16 +230,38 @@ impl CreateRollout {
         let suffix = if note.is_empty() { note } else { format!("; {note}") };
         let message = format!("{} on {total} machines{suffix}", spec.operation.words());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        keep_own_budget(tx, None, &rollout, &event).await?;
         tx.insert_record(&mut rollout, &event).await?;
-        tx.insert_rollout_targets(&self.id, &plan_targets(&machines, self.now))?;
+        tx.insert_rollout_targets(&self.id, &plan_targets(&machines, 0, self.now))?;
         tx.insert_rollout_request(&self.request_id, &self.id)?;
-        let preview = RolloutPreview {
-            waves: spec.pace.waves(total),
-            targets: machines,
-            excluded: self.selected.excluded.clone(),
-            usual_target: self.sample.usual,
-        };
+        let preview = self.preview(tx, machines, total).await?;
         Ok(CreatedRollout { rollout, preview, approval: approval.unwrap_or_default() })
+    }
+
+    async fn preview(
+        &self,
+        tx: &mut Tx,
+        targets: Vec<MachineId>,
+        total: u32,
+    ) -> Result<RolloutPreview> {
+        let spec = &self.requested;
+        let waves = spec.pace.waves(total);
+        // Only a dry run shows what the budgets let be out of service at once.
+        let budgets = match self.dry_run {
+            true => load_limiting_budgets(tx, &self.id, &targets).await?,
+            false => Vec::new(),
+        };
+        let others = budgets.iter().filter(|one| one.budget.id.as_str() != self.id.as_str());
+        let wanted = self.selected.machines.iter().filter(|one| spec.operation.holds_on(one));
+        Ok(RolloutPreview {
+            at_once: most_at_once(&waves, &targets, &spec.pace, &budgets),
+            as_wanted: wanted.map(|machine| machine.id.clone()).collect(),
+            excluded: self.selected.excluded.clone(),
+            budgets: others.map(LimitingBudget::describe).collect(),
+            usual_target: self.sample.usual,
+            waves,
+            targets,
+        })
     }
 
     /// The caller must have the rights now with which the rollout will act.
@@ -246,6 +282,7 @@ impl CreateRollout {
             spec.operation.words(),
             format!("canary {}; {}", spec.pace.canary, pace.join(", ")),
         ];
+        plan.extend(spec.include_new.then(|| "includes machines that match later".to_string()));
         plan.extend(spec.gate.iter().map(|gate| format!("gate {gate}")));
         plan.extend(spec.start_at.iter().map(|at| format!("starts at {} ms", at.as_millis())));
         for run in &self.sample.runs {
@@ -266,6 +303,38 @@ impl CreateRollout {
             operations: Vec::new(),
         })
     }
+}
+
+/// The budgets in which some of the targets count, with the rollout's own.
+async fn load_limiting_budgets(
+    tx: &mut Tx,
+    rollout: &RolloutId,
+    targets: &[MachineId],
+) -> Result<Vec<LimitingBudget>> {
+    let targets = targets.iter().cloned().collect();
+    let mut members: BTreeMap<BudgetId, BTreeMap<MachineId, BTreeSet<String>>> = BTreeMap::new();
+    let mut domains = BTreeSet::new();
+    for member in tx.budget_members(&targets).await? {
+        let BudgetMember { machine, budget, domain, .. } = member;
+        if Budget::binds(&budget, rollout.as_str()) {
+            domains.insert((budget.clone(), domain.clone()));
+            members.entry(budget).or_default().entry(machine).or_default().insert(domain);
+        }
+    }
+    let counts = tx.count_domains(&domains).await?;
+    let ids: Vec<BudgetId> = members.keys().cloned().collect();
+    let mut limiting = Vec::with_capacity(ids.len());
+    for budget in tx.budgets_by_ids(&ids).await? {
+        let own = counts.iter().filter(|count| count.budget == budget.id);
+        let room = |count: &DomainCount| {
+            let total = count.total.try_into().unwrap_or_default();
+            (budget.max_unavailable.of(total), count.unavailable.try_into().unwrap_or_default())
+        };
+        let domains = own.map(|count| (count.domain.clone(), room(count))).collect();
+        let members = members.remove(&budget.id).unwrap_or_default();
+        limiting.push(LimitingBudget { domains, members, budget });
+    }
+    Ok(limiting)
 }
 
 /// The rollout that an earlier request with this id has created.

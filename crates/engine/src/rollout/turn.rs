@@ -7,27 +7,36 @@
 use crate::Engine;
 use crate::access::Caller;
 use crate::admission::{Created, RecordStart, StartRequest, StartRun, event};
+use crate::component::desired_firmware;
 use crate::holds::halt_run;
 use model::access::{TokenKind, TokenState, unauthenticated};
+use model::filter::{Filter, FilterSubject};
+use model::firmware::FirmwareResolution;
 use model::gate::Overrides;
 use model::here;
-use model::id::{RolloutId, RunId};
+use model::host::Host;
+use model::id::{BudgetId, MachineId, RolloutId, RunId};
 use model::lifecycle::{SubjectId, SubjectKind};
 use model::machine::Machine;
-use model::plan::{Defaults, Maintenance, Params};
+use model::plan::{Defaults, Maintenance, Params, RunType};
 use model::refusal::{Reason, Refusal};
 use model::rollout::{
-    RefusedStart, Rollout, RolloutEditor, RolloutOperation, RolloutTarget, TargetContext,
-    TargetStage, TargetState, TargetStep,
+    MAX_TARGETS, RefusedStart, Rollout, RolloutEditor, RolloutOperation, RolloutStage,
+    RolloutTarget, TargetContext, TargetStage, TargetState, TargetStep, exclusion, ordered,
+    plan_targets,
 };
 use model::run::actions::Action;
 use model::run::{HistoryNote, Run};
+use model::target::TargetKind;
 use model::time::Timestamp;
 use providers::Providers;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{Cause, Result, StoreError, Tx};
 
 /// The most targets that one turn works on; the rest have their own turns.
 const MAX_TARGETS_PER_TURN: i64 = 32;
+/// The machines of one page of a search for new ones.
+const MACHINES_PER_PAGE: i64 = 1_000;
 /// Runs that a lifecycle starts itself have the lower numbers.
 const FIRST_RUN: u64 = 1 << 10;
 
@@ -107,6 +116,14 @@ struct TargetWork<'a> {
     rights: Option<std::result::Result<Caller, Refusal>>,
     started: u64,
     settled: Vec<TargetState>,
+    /// The domains of budgets of which each machine is a member, while it serves.
+    domains: BTreeMap<MachineId, BTreeSet<(BudgetId, String)>>,
+    /// The domains in which nothing is left.
+    full: BTreeSet<(BudgetId, String)>,
+    /// The machines that count in the budget of the rollout's own limit.
+    counted: BTreeSet<MachineId>,
+    /// What the history says beside the counts.
+    notes: Vec<String>,
 }
 
 /// Works on the targets that are due, then on the next ones. Returns the rollout if its counts, or
@@ -127,29 +144,34 @@ pub(crate) async fn work_on_targets(
         rights: None,
         started: 0,
         settled: Vec::new(),
+        domains: BTreeMap::new(),
+        full: BTreeSet::new(),
+        counted: BTreeSet::new(),
+        notes: Vec::new(),
     };
     let due = tx.due_rollout_targets(&work.id, resources.now, MAX_TARGETS_PER_TURN).await?;
-    let left = MAX_TARGETS_PER_TURN - i64::try_from(due.len()).unwrap_or(MAX_TARGETS_PER_TURN);
+    let next = work.find_next(tx, &due).await?;
+    work.lock_machines(tx, due.iter().chain(&next)).await?;
     for target in due {
         work.advance(tx, target, created).await?;
     }
-    let left = left.min(i64::from(work.rollout.free_slots()));
-    let next = match left > 0 {
-        true => tx.next_rollout_targets(&work.rollout, resources.now, left).await?,
-        false => Vec::new(),
-    };
     for target in next {
         // A start without rights has paused the rollout.
-        if work.rollout.free_slots() > 0 {
+        if work.rollout.free_slots() > 0 && !work.is_held_back(&target) {
             work.advance(tx, target, created).await?;
         }
+    }
+    if work.rollout.includes_new_now() {
+        work.include_new(tx).await?;
     }
     work.settled.iter().for_each(|state| created.settle_target(*state));
     let after = work.rollout;
     if after == *rollout {
         return Ok(None);
     }
-    let note = HistoryNote::new(change_words(rollout, &after), here!());
+    let mut words = change_words(rollout, &after);
+    words.extend(work.notes.iter().map(|note| format!("; {note}")));
+    let note = HistoryNote::new(words, here!());
     Ok(Some((after, note)))
 }
 
@@ -170,6 +192,80 @@ fn change_words(before: &Rollout, after: &Rollout) -> String {
 }
 
 impl TargetWork<'_> {
+    /// The targets that may be begun in this turn. The due ones may free a place each.
+    async fn find_next(&self, tx: &mut Tx, due: &[RolloutTarget]) -> Result<Vec<RolloutTarget>> {
+        let (now, count) = (self.resources.now, i64::try_from(due.len()).unwrap_or(i64::MAX));
+        if !due.is_empty() {
+            let machines = due.iter().map(|target| target.machine.clone()).collect();
+            tx.look_at_targets_waiting_for(&self.id, &machines, now).await?;
+        }
+        let free = i64::from(self.rollout.free_slots());
+        let starts = self.rollout.pause.is_none() && self.rollout.stage == RolloutStage::Running;
+        let most = (MAX_TARGETS_PER_TURN - count).min(free.saturating_add(count));
+        match starts && most > 0 {
+            true => tx.next_rollout_targets(&self.rollout, now, most).await,
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Adds the machines that match by now and are no targets.
+    async fn include_new(&mut self, tx: &mut Tx) -> Result<()> {
+        let filter = Filter::parse(&self.rollout.spec.filter, FilterSubject::Machine)?;
+        let (mut machines, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let page = tx.machines(&filter, after.as_deref(), MACHINES_PER_PAGE).await?;
+            let ids = page.machines.iter().map(|machine| machine.id.clone()).collect();
+            let known = tx.rollout_targets_among(&self.id, &ids).await?;
+            let new =
+                |machine: &Machine| !known.contains(&machine.id) && exclusion(machine).is_none();
+            machines.extend(page.machines.into_iter().filter(new));
+            let Some(next) = page.next else { break };
+            after = Some(next);
+        }
+        let machines = ordered(machines, self.rollout.spec.order_label.as_deref());
+        let room = MAX_TARGETS.saturating_sub(self.rollout.total as usize);
+        let ids: Vec<MachineId> = machines.into_iter().map(|one| one.id).take(room).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rows = plan_targets(&ids, self.rollout.total, self.resources.now);
+        tx.insert_rollout_targets(&self.id, &rows)?;
+        self.notes.push(format!("{} machines match by now and are included", rows.len()));
+        let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        self.rollout = self.rollout.with_more_targets(count);
+        Ok(())
+    }
+
+    /// Locks the machines, then their memberships in budgets, both in the order of their ids: a turn
+    /// takes several machines, and transactions that take one of them do not deadlock with it.
+    async fn lock_machines(
+        &mut self,
+        tx: &mut Tx,
+        targets: impl Iterator<Item = &RolloutTarget>,
+    ) -> Result<()> {
+        let machines: BTreeSet<MachineId> = targets.map(|one| one.machine.clone()).collect();
+        for machine in &machines {
+            // A row that cannot be read is reported when its target is advanced.
+            readable(tx.machine_locked(machine).await)?.ok();
+        }
+        for member in tx.budget_members_locked(&machines).await? {
+            if member.budget.as_str() == self.id.as_str() {
+                self.counted.insert(member.machine.clone());
+            }
+            if !member.unavailable {
+                let domains = self.domains.entry(member.machine).or_default();
+                domains.insert((member.budget, member.domain));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if another target of this turn has found a budget of its machine used up.
+    fn is_held_back(&self, target: &RolloutTarget) -> bool {
+        let domains = self.domains.get(&target.machine);
+        domains.is_some_and(|domains| !domains.is_disjoint(&self.full))
+    }
+
     async fn advance(
         &mut self,
         tx: &mut Tx,
@@ -193,8 +289,18 @@ impl TargetWork<'_> {
             true => None,
             false => tx.other_rollout_on(&target.machine, &self.id).await?,
         };
-        let seen =
-            TargetContext { machine: machine.as_ref(), run: run.as_ref(), other: other.as_ref() };
+        let nothing_to_do = match (&machine, target.stage) {
+            (Some(machine), None) => self.find_nothing_to_do(tx, machine).await?,
+            (Some(_) | None, _) => None,
+        };
+        let limited = self.rollout.own_budget(now).is_some();
+        let seen = TargetContext {
+            machine: machine.as_ref(),
+            run: run.as_ref(),
+            nothing_to_do: nothing_to_do.as_deref(),
+            other: other.as_ref(),
+            counts: !limited || self.counted.contains(&target.machine),
+        };
         match target.next(&self.rollout, seen, now) {
             TargetStep::Keep => {
                 let kept = RolloutTarget { due_at: None, ..target.clone() };
@@ -207,6 +313,25 @@ impl TargetWork<'_> {
                 // A target without its machine starts nothing.
                 None => self.write(tx, target.state, *row),
             },
+        }
+    }
+
+    /// Why the firmware of a machine needs no upgrade, by what is recorded.
+    async fn find_nothing_to_do(&self, tx: &mut Tx, machine: &Machine) -> Result<Option<String>> {
+        let operation = &self.rollout.spec.operation;
+        if operation.run_type != RunType::Firmware {
+            return Ok(None);
+        }
+        let (rack, named) = (machine.spec.rack.as_ref(), operation.firmware());
+        match desired_firmware(tx, rack, named.as_ref()).await? {
+            FirmwareResolution::Skip(why) => Ok(Some(format!("no firmware is applied: {why}"))),
+            FirmwareResolution::Unknown(_) => Ok(None),
+            FirmwareResolution::Use(firmware) => {
+                let host = tx.record::<Host>(machine.id.as_str()).await?;
+                let has = host.map(|host| host.facts.firmware).unwrap_or_default();
+                let missing = firmware.missing_on(TargetKind::Machine, &has);
+                Ok(missing.is_empty().then(|| format!("it has firmware {} already", firmware.id)))
+            }
         }
     }
 
@@ -249,6 +374,9 @@ impl TargetWork<'_> {
         refusal: &Refusal,
     ) -> Result<()> {
         let (before, now) = (target.state, self.resources.now);
+        if let Some(budget) = refusal.budget.as_deref() {
+            self.full.insert((budget.id.clone(), budget.domain.clone()));
+        }
         let row = match target.refused(&self.rollout, stage, refusal, now) {
             RefusedStart::Target(row) => row,
             RefusedStart::NoRights(row, reason) => {
@@ -276,6 +404,12 @@ impl TargetWork<'_> {
     /// Writes a row, and counts it where it has changed its state.
     fn write(&mut self, tx: &mut Tx, before: TargetState, row: RolloutTarget) -> Result<()> {
         self.rollout.counts.shift(before, row.state, 1);
+        if before != row.state && row.state == TargetState::Waiting {
+            // One stands for the others of this turn.
+            if self.notes.is_empty() {
+                self.notes.push(format!("{} waits: {}", row.machine, row.reason));
+            }
+        }
         if before != row.state && !TargetState::OPEN.contains(&row.state) {
             self.settled.push(row.state);
         }

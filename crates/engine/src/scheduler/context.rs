@@ -1,7 +1,7 @@
 //! The context that each kind's turn loads beside its record.
 
 use crate::admission::{Created, current_run};
-use crate::rollout::{TurnResources, work_on_targets};
+use crate::rollout::{TurnResources, keep_own_budget, work_on_targets};
 use crate::scheduler::lifecycle::LoadContext;
 use crate::{Settings, host as hosts, power_shelf as shelves, rack as racks};
 use model::device::Device;
@@ -98,6 +98,10 @@ impl LoadContext for Rollout {
         created: &mut Created,
     ) -> Result<Option<(Self, HistoryNote)>> {
         work_on_targets(self, tx, resources, created).await
+    }
+
+    async fn follow_up(&self, before: &Self, tx: &mut Tx, event: &NewEvent) -> Result<()> {
+        keep_own_budget(tx, Some(before), self, event).await
     }
 }
 

@@ -27,7 +27,7 @@ use providers::sim::{Action as Fails, FaultRule};
 use std::time::Duration;
 use store::{Store, StoreError};
 
-fn budget(id: &str, filter: &str, max: &str, per: &str) -> Budget {
+pub fn budget(id: &str, filter: &str, max: &str, per: &str) -> Budget {
     Budget {
         id: BudgetId::trusted(id),
         filter: filter.into(),

@@ -1,5 +1,6 @@
 //! The fixture of device scenarios: the initial devices, and a client that follows a script.
 
+use crate::budgets;
 use crate::clients::Client;
 use crate::device_records::{
     InServiceDevice, Register, ShelfRequest, StartParentRun, WriteShelfRequest, device, parent_run,
@@ -9,6 +10,7 @@ use crate::node_scenarios::{self, NodeAction};
 use crate::rack_fixture::{add_firmware, firmware};
 use crate::rollout_fixture;
 use crate::test_env::TestEnv;
+use engine::Engine;
 use engine::host::Reprovision;
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::gate::{Gate, Overrides};
@@ -49,7 +51,7 @@ pub enum DeviceAction {
     /// While its power is being switched.
     RequestWhilePowering(ShelfRequest),
     Node(NodeAction),
-    /// Reboot all machines, one in each wave.
+    /// Reboot all machines, as many at once as the budget allows: one.
     Rollout,
     /// Have the failed targets of the rollout tried again.
     RetryRollout,
@@ -83,6 +85,11 @@ impl DeviceFixture {
             for id in self.devices {
                 env.set_phase(id, Phase::Ready).await;
             }
+            let budget = |engine: Engine| async move {
+                engine.budgets().create(budgets::budget("one", "", "1", ""), "ada".into()).await
+            };
+            client.call(budget).await.expect("created");
+            env.enable_budget_checks();
             env.enable_rollout_checks();
         }
         if self.node.is_some() {
@@ -181,7 +188,8 @@ pub async fn run_device_script(
             }
             DeviceAction::Rollout => {
                 let answer = client.call(|engine| {
-                    let new = rollout_fixture::request(rollout_fixture::reboots(""), &name);
+                    let new =
+                        rollout_fixture::request(rollout_fixture::at_once("provider=sim"), &name);
                     async move { engine.rollouts().create(new).await }
                 });
                 answer.await.expect("created");

@@ -2,15 +2,17 @@
 
 use crate::test_env::TestEnv;
 use engine::rollout::NewRollout;
+use model::condition::ConditionObservation;
 use model::filter::Filter;
 use model::id::{MachineId, RolloutId};
-use model::machine::Phase;
+use model::machine::{Machine, Phase};
 use model::plan::{Params, RunType};
 use model::rollout::{
     BatchSize, FailureLimit, OnConflict, Pace, Rollout, RolloutOperation, RolloutSpec,
     RolloutTarget, TargetState,
 };
 use model::target::TargetId;
+use model::time::Timestamp;
 use std::collections::BTreeSet;
 use store::{Cause, NewEvent, Result, Tx};
 
@@ -32,7 +34,18 @@ pub fn reboots(filter: &str) -> RolloutSpec {
         start_at: None,
         order_label: None,
         on_conflict: OnConflict::Wait,
+        include_new: false,
     }
+}
+
+/// Reboots machines, as many at once as the budgets allow; any number may fail.
+pub fn at_once(filter: &str) -> RolloutSpec {
+    let pace = Pace {
+        batch: BatchSize::Percent(100),
+        stop_after: FailureLimit::Percent(100),
+        ..Pace::default()
+    };
+    RolloutSpec { pace, ..reboots(filter) }
 }
 
 pub fn request(spec: RolloutSpec, request_id: &str) -> NewRollout {
@@ -42,11 +55,38 @@ pub fn request(spec: RolloutSpec, request_id: &str) -> NewRollout {
 impl TestEnv {
     /// Puts a machine into a phase, as if it had been used before.
     pub async fn set_phase(&self, id: &str, phase: Phase) {
-        let input = (MachineId::trusted(id), phase, self.now());
-        let written = self.store.write("set_phase", input, |(id, phase, now), tx| {
+        self.change_machine(id, move |machine, _| machine.phase = phase).await;
+    }
+
+    pub async fn set_label(&self, id: &str, key: &'static str, value: &'static str) {
+        let change = move |machine: &mut Machine, _| {
+            machine.labels.insert(key.into(), value.into());
+        };
+        self.change_machine(id, change).await;
+    }
+
+    pub async fn remove_label(&self, id: &str, key: &'static str) {
+        self.change_machine(id, move |machine, _| drop(machine.labels.remove(key))).await;
+    }
+
+    /// Changes a condition of a machine, as a probe would.
+    pub async fn learn(&self, id: &str, seen: ConditionObservation) {
+        let change = move |machine: &mut Machine, now| {
+            machine.learn(std::slice::from_ref(&seen), now);
+        };
+        self.change_machine(id, change).await;
+    }
+
+    async fn change_machine(
+        &self,
+        id: &str,
+        change: impl Fn(&mut Machine, Timestamp) + Send + Sync + 'static,
+    ) {
+        let input = (MachineId::trusted(id), self.now(), change);
+        let written = self.store.retry_write("change", input, |(id, now, change), tx| {
             Box::pin(async move {
                 let mut machine = tx.machine_locked(id).await?.expect("a machine");
-                machine.phase = *phase;
+                change(&mut machine, *now);
                 let event = NewEvent {
                     cause: Cause::Admin,
                     actor: "test".into(),

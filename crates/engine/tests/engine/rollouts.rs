@@ -1,16 +1,19 @@
 //! Rollouts: their targets, their waits, the requests of operators, and the rights of their editor.
 
 use crate::approvals::People;
-use crate::rollout_fixture::{check_rollouts, reboots, request};
+use crate::budgets::make_budget;
+use crate::rack_fixture::{add_firmware, firmware};
+use crate::rollout_fixture::{at_once, check_rollouts, reboots, request};
 use crate::test_env::{TestEnv, simulate};
 use engine::Engine;
 use engine::admission::StartRequest;
 use engine::rollout::CreatedRollout;
 use model::access::{Permission, PermissionSet};
 use model::approval::ApprovalPolicy;
+use model::budget::{FailureDomain, MaxUnavailable};
 use model::condition::{ConditionObservation, ConditionType};
 use model::gate::Overrides;
-use model::id::{MachineId, RolloutId};
+use model::id::{BudgetId, MachineId, RolloutId};
 use model::lifecycle::Lifecycle;
 use model::machine::Phase;
 use model::plan::{IMAGE_REF, Params, RunType};
@@ -97,16 +100,6 @@ impl Fleet {
         let read = self.env.store.read((), |(), tx| Box::pin(check_rollouts(tx)));
         assert_eq!(read.await.expect("read"), Vec::<String>::new());
     }
-}
-
-/// All at once, and any number of failures.
-fn at_once(filter: &str) -> RolloutSpec {
-    let pace = Pace {
-        batch: BatchSize::Percent(100),
-        stop_after: FailureLimit::Percent(100),
-        ..Pace::default()
-    };
-    RolloutSpec { pace, ..reboots(filter) }
 }
 
 const ALL: &str = "provider=sim";
@@ -227,12 +220,7 @@ fn an_abort_lets_targets_finish_or_cancels_them() {
     for cancel_running in [false, true] {
         simulate(async {
             let fleet = Fleet::of(4).await;
-            let slow = FaultRule {
-                effect: "reboot".into(),
-                delay_ms: 30_000,
-                ..FaultRule::new(sim::Action::Slow)
-            };
-            fleet.env.sim.add_fault(slow).expect("a rule");
+            fleet.slow_reboots();
             let mut spec = at_once(ALL);
             spec.pace.max_in_flight = Some(2);
             let id = fleet.create(spec).await;
@@ -379,23 +367,8 @@ fn a_target_that_is_retired_or_deleted_on_the_way_is_gone() {
         spec.pace.wave_approval = true;
         let id = fleet.create(spec).await;
         fleet.reaches(&id, "AwaitingApproval").await;
-        let input = (MachineId::trusted("m-2"), fleet.env.now());
-        let retired = fleet.env.store.write("retire", input, |(id, now), tx| {
-            Box::pin(async move {
-                let mut machine = tx.machine_locked(id).await?.expect("a machine");
-                let seen = ConditionObservation::new(ConditionType::Retired, true, "old");
-                machine.learn(&[seen], *now);
-                let event = store::NewEvent {
-                    cause: store::Cause::Admin,
-                    actor: "test".into(),
-                    message: "retired".into(),
-                    decided_by: String::new(),
-                    at: *now,
-                };
-                tx.update_machine(&mut machine, &event)
-            })
-        });
-        retired.await.expect("written");
+        let retired = ConditionObservation::new(ConditionType::Retired, true, "old");
+        fleet.env.learn("m-2", retired).await;
         fleet.ask(&id, RolloutRequest::Promote).await;
         let ended = fleet.reaches(&id, "Done").await;
         assert_eq!((ended.counts.done, ended.counts.gone), (1, 1));
@@ -467,5 +440,269 @@ fn one_approval_covers_a_rollout() {
         fleet.engine.for_caller(&bob).approvals().grant(id, "").await.expect("granted");
         let id = create().await.expect("created").rollout.id();
         assert_eq!(fleet.reaches(&id, "Done").await.counts.done, 2);
+    });
+}
+
+/// Machines m-1 to m-N in service, in two zones, with the budgets checked after every commit.
+async fn zoned_fleet(count: usize) -> Fleet {
+    let fleet = Fleet::of(count).await;
+    for number in 1..=count {
+        let id = format!("m-{number}");
+        fleet.env.set_label(&id, "zone", if number % 2 == 0 { "even" } else { "odd" }).await;
+    }
+    fleet.env.enable_budget_checks();
+    fleet
+}
+
+impl Fleet {
+    /// From now on a reboot takes half a minute.
+    fn slow_reboots(&self) {
+        let slow = FaultRule {
+            effect: "reboot".into(),
+            delay_ms: 30_000,
+            ..FaultRule::new(sim::Action::Slow)
+        };
+        self.env.sim.add_fault(slow).expect("a rule");
+    }
+
+    /// Follows a rollout to its end. Returns the most targets that were at work at once, and the
+    /// reasons of those that waited.
+    async fn follow(&self, id: &RolloutId) -> (usize, Vec<String>) {
+        let (mut most, mut reasons) = (0, Vec::new());
+        while !self.get(id).await.stage.has_ended() {
+            let targets = self.env.rollout_targets(id).await;
+            let at_work = targets.iter().filter(|one| one.state == TargetState::Active);
+            most = most.max(at_work.count());
+            let waiting = targets.into_iter().filter(|one| one.state == TargetState::Waiting);
+            reasons.extend(waiting.map(|one| one.reason));
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let violations = self.env.violations.lock().unwrap();
+        assert!(violations.is_empty(), "{violations:#?}");
+        (most, reasons)
+    }
+}
+
+#[test]
+fn its_starts_ask_the_budgets() {
+    simulate(async {
+        let fleet = zoned_fleet(6).await;
+        make_budget(&fleet.engine, "zones", "", "1", "labels.zone").await;
+        let id = fleet.create(at_once(ALL)).await;
+        let (most, reasons) = fleet.follow(&id).await;
+        assert_eq!(fleet.get(&id).await.counts.done, 6);
+        // One of each zone: what waits in one zone does not hold up the other.
+        assert_eq!(most, 2);
+        let waits = |reason: &&String| {
+            reason.starts_with("ENTER_MAINTENANCE of m-")
+                && reason.contains("would take 1 machine from budget zones (zone=")
+        };
+        assert!(reasons.iter().any(|reason| waits(&reason)), "{reasons:?}");
+        let history = fleet.engine.history(id.as_str(), 0, 99).await.expect("a history");
+        let said = |event: &store::Event| event.message.contains("waits: ENTER_MAINTENANCE");
+        assert!(history.iter().any(said), "{history:#?}");
+    });
+}
+
+#[test]
+fn its_own_limit_holds_for_itself_alone_and_ends_with_it() {
+    simulate(async {
+        let fleet = zoned_fleet(6).await;
+        let mut spec = at_once(ALL);
+        spec.pace.max_unavailable = Some(MaxUnavailable::Percent(34));
+        spec.pace.per = FailureDomain::Label("zone".into());
+        fleet.slow_reboots();
+        let id = fleet.create(spec.clone()).await;
+        fleet.reaches(&id, "Running").await;
+        let own = BudgetId::trusted(id.as_str());
+        assert_eq!(fleet.engine.budgets().get(&own).await.expect("a budget").domain_count, 2);
+        // Another request takes a machine beside it.
+        let hold = StartRequest {
+            machine_id: MachineId::trusted("m-6"),
+            request_id: "other".into(),
+            run_type: RunType::Reboot,
+            plan_id: None,
+            params: Params::new(),
+            overrides: Overrides::default(),
+            initiator: "bob".into(),
+        };
+        fleet.env.forget_budget_checks();
+        fleet.engine.runs().start(hold).await.expect("started");
+        let (most, _) = fleet.follow(&id).await;
+        assert_eq!((fleet.get(&id).await.counts.done, most), (6, 2));
+        assert!(fleet.engine.budgets().get(&own).await.is_err());
+        // A limit that allows nothing, and a filter that changes as machines are worked on.
+        spec.pace.max_unavailable = Some(MaxUnavailable::Percent(20));
+        let (reason, message) = fleet.refused(spec.clone(), "none").await;
+        assert_eq!(reason, Reason::FieldInvalid);
+        assert!(message.contains("rollout.pace.max_unavailable") && message.contains("0 of 3"));
+        spec.pace.max_unavailable = Some(MaxUnavailable::Count(1));
+        spec.filter = "phase=READY".into();
+        let (reason, message) = fleet.refused(spec, "none").await;
+        assert_eq!(reason, Reason::FieldInvalid);
+        assert!(message.contains("changes when a machine stops serving"), "{message}");
+    });
+}
+
+#[test]
+fn a_dry_run_shows_what_is_out_of_service_at_once_and_what_is_as_wanted() {
+    simulate(async {
+        let fleet = zoned_fleet(6).await;
+        make_budget(&fleet.engine, "zones", "", "2", "labels.zone").await;
+        let dry = fleet.engine.with_dry_run(true).rollouts();
+        let mut spec = at_once(ALL);
+        let found = dry.create(request(spec.clone(), "dry")).await.expect("a preview").preview;
+        assert_eq!((found.waves, found.at_once), (vec![6], vec![4]));
+        assert_eq!(found.budgets.len(), 1, "{:?}", found.budgets);
+        assert!(found.budgets[0].contains("6 targets in 2 domains"), "{:?}", found.budgets);
+        spec.pace.max_unavailable = Some(MaxUnavailable::Count(1));
+        let found = dry.create(request(spec.clone(), "dry")).await.expect("a preview").preview;
+        assert_eq!((found.at_once, found.budgets.len()), (vec![1], 1));
+        assert_eq!(fleet.engine.budgets().tally().await.expect("counted").0, 1);
+        fleet.env.learn("m-4", model::condition::imaged("debian-12")).await;
+        spec.operation.run_type = RunType::Reimage;
+        spec.operation.params = Params::from([(IMAGE_REF.into(), "debian-12".into())]);
+        let found = dry.create(request(spec, "dry")).await.expect("a preview").preview;
+        assert_eq!(found.as_wanted, [MachineId::trusted("m-4")]);
+    });
+}
+
+#[test]
+fn it_goes_on_with_machines_that_match_later_if_asked_to() {
+    for include_new in [false, true] {
+        simulate(async {
+            let fleet = Fleet::of(3).await;
+            fleet.env.set_phase("m-3", Phase::FactoryReady).await;
+            let mut spec = RolloutSpec { include_new, ..reboots(ALL) };
+            spec.pace.wave_approval = true;
+            let id = fleet.create(spec).await;
+            fleet.reaches(&id, "AwaitingApproval").await;
+            // One comes into service, and one is new.
+            fleet.env.set_phase("m-3", Phase::Ready).await;
+            fleet.env.register(&fleet.engine, "m-0").await;
+            fleet.env.set_phase("m-0", Phase::Ready).await;
+            for _ in 0..3 {
+                fleet.ask(&id, RolloutRequest::Promote).await;
+                if !include_new {
+                    break;
+                }
+                while fleet.get(&id).await.state_name() == "Running" {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+            let ended = fleet.reaches(&id, "Done").await;
+            let all = if include_new { 4 } else { 2 };
+            assert_eq!((ended.total, ended.counts.done), (all, all), "{ended:?}");
+            fleet.check().await;
+        });
+    }
+}
+
+/// The membership is fixed: labels that are edited meanwhile take no target away. But a limit
+/// that no longer counts a target would not hold for it.
+#[test]
+fn targets_whose_labels_are_edited_meanwhile_stay_within_the_limit() {
+    for limited in [false, true] {
+        simulate(async {
+            let fleet = zoned_fleet(4).await;
+            let mut spec = at_once("labels.zone");
+            spec.pace.max_in_flight = Some(1);
+            spec.pace.max_unavailable = limited.then_some(MaxUnavailable::Count(1));
+            fleet.slow_reboots();
+            let id = fleet.create(spec).await;
+            fleet.reaches(&id, "Running").await;
+            for machine in ["m-3", "m-4"] {
+                fleet.env.remove_label(machine, "zone").await;
+            }
+            let (most, _) = fleet.follow(&id).await;
+            let ended = fleet.get(&id).await.counts;
+            let expected = if limited { (2, 2) } else { (4, 0) };
+            assert_eq!((most, (ended.done, ended.skipped)), (1, expected), "{ended:?}");
+            fleet.check().await;
+        });
+    }
+}
+
+#[test]
+fn half_of_the_targets_fail_at_once_and_the_rest_is_neither_lost_nor_started() {
+    simulate(async {
+        let fleet = Fleet::of(20).await;
+        // Half of the first wave: the targets are in the order of their ids.
+        for machine in ["m-1", "m-10", "m-11", "m-12", "m-13"] {
+            fleet.fail(machine, "reboot").await;
+        }
+        let mut spec = at_once(ALL);
+        spec.pace.batch = BatchSize::Percent(50);
+        spec.pace.stop_after = FailureLimit::Count(3);
+        let id = fleet.create(spec).await;
+        fleet.reaches(&id, "Paused").await;
+        while fleet.get(&id).await.counts.active > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            fleet.check().await;
+        }
+        let paused = fleet.get(&id).await.counts;
+        assert_eq!((paused.failed, paused.done, paused.pending), (5, 5, 10), "{paused:?}");
+        let told = fleet.engine.explain(id.as_str()).await.expect("explained").explanation;
+        assert!(told.failed.starts_with("5 × "), "{told:?}");
+        fleet.env.sim.clear_faults(None).expect("cleared");
+        fleet.ask(&id, RolloutRequest::RetryFailed).await;
+        fleet.ask(&id, RolloutRequest::Resume).await;
+        assert_eq!(fleet.reaches(&id, "Done").await.counts.done, 20);
+        fleet.check().await;
+    });
+}
+
+#[test]
+fn a_machine_that_is_deleted_meanwhile_is_gone() {
+    simulate(async {
+        let fleet = Fleet::of(2).await;
+        let mut spec = reboots(ALL);
+        spec.pace.wave_approval = true;
+        let id = fleet.create(spec).await;
+        fleet.reaches(&id, "AwaitingApproval").await;
+        fleet.env.set_phase("m-2", Phase::FactoryReady).await;
+        let (machines, machine) = (fleet.engine.machines(), MachineId::trusted("m-2"));
+        let deleted = machines.delete(machine, None, Overrides::default(), "ada".into());
+        deleted.await.expect("deleted");
+        fleet.ask(&id, RolloutRequest::Promote).await;
+        let ended = fleet.reaches(&id, "Done").await;
+        assert_eq!((ended.counts.done, ended.counts.gone), (1, 1));
+        let gone = fleet.env.rollout_targets(&id).await.remove(1);
+        assert_eq!(gone.reason, "it was deleted");
+    });
+}
+
+/// The machines of a rack get its default firmware; one that has it already is passed over.
+#[test]
+fn firmware_is_rolled_out_to_machines_that_need_it() {
+    simulate(async {
+        let fleet = Fleet::of(3).await;
+        add_firmware(&fleet.env.store, firmware("fw-1", "2.0", false, true)).await;
+        let rollout = |params: &[(&str, &str)], request_id: &'static str| {
+            let mut spec = at_once(ALL);
+            spec.operation.run_type = RunType::Firmware;
+            let params = params.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+            spec.operation.params = params.collect();
+            (spec, request_id)
+        };
+        let (spec, request_id) = rollout(&[("firmware", "fw-9")], "unknown");
+        assert_eq!(fleet.refused(spec, request_id).await.0, Reason::NotFound);
+        // Without a rack there is no default.
+        let (spec, request_id) = rollout(&[], "none");
+        assert_eq!(fleet.refused(spec, request_id).await.0, Reason::NoPlan);
+        let (spec, request_id) = rollout(&[("firmware", "fw-1")], "first");
+        let one = fleet.created(spec, request_id).await.rollout.id();
+        let ended = fleet.reaches(&one, "Done").await;
+        assert_eq!(ended.counts.done, 3, "{:#?}", fleet.env.rollout_targets(&one).await);
+        let runs = fleet.env.machine_data("m-1").await.runs;
+        let types: Vec<RunType> = runs.iter().map(|stored| stored.run.spec.run_type).collect();
+        let expected = [RunType::EnterMaintenance, RunType::Firmware, RunType::ExitMaintenance];
+        assert_eq!(types, expected);
+        let (spec, request_id) = rollout(&[("firmware", "fw-1")], "again");
+        let two = fleet.created(spec, request_id).await.rollout.id();
+        assert_eq!(fleet.reaches(&two, "Done").await.counts.passed_over, 3);
+        let row = fleet.env.rollout_targets(&two).await.remove(0);
+        assert_eq!(row.reason, "it has firmware fw-1 already");
+        fleet.check().await;
     });
 }

@@ -181,6 +181,11 @@ impl TestEnv {
         self.checks_budgets.store(true, Ordering::Relaxed);
     }
 
+    /// The budgets may be exceeded again.
+    pub fn forget_budget_checks(&self) {
+        self.checks_budgets.store(false, Ordering::Relaxed);
+    }
+
     /// From now on the targets of rollouts are checked after every commit.
     pub fn enable_rollout_checks(&self) {
         self.checks_rollouts.store(true, Ordering::Relaxed);

@@ -93,9 +93,9 @@ pub fn refuse(what: &str, uses: &[BudgetUse], overrides: &Overrides) -> Option<R
     let said: Vec<String> = refusing.iter().map(said).collect();
     let message = format!("{what} would take {}", join_limited(&said, "; ", MAX_NAMED));
     let with = refusing.iter().fold(overrides.clone(), |all, one| all.and_budget(&one.budget.id));
-    let id = &first.budget.id;
+    let (id, domain) = (&first.budget.id, &first.domain);
     let next = format!("farrier budget get {id}   # or repeat it with {}", with.flags());
-    Some(Refusal::new(Reason::BudgetExhausted, message).at_budget(id).next(next))
+    Some(Refusal::new(Reason::BudgetExhausted, message).at_budget(id, domain).next(next))
 }
 
 /// For a dry run and for the history: one sentence for each budget from which something is taken,

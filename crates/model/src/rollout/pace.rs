@@ -1,6 +1,7 @@
 //! The pace of a rollout: the part of its spec that may change while it runs.
 
 use super::batch::{BatchSize, FailureLimit, MAX_COUNT};
+use crate::budget::{FailureDomain, MaxUnavailable};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -17,6 +18,11 @@ pub struct Pace {
     pub batch: BatchSize,
     /// The most targets at work at once. None: all of the wave.
     pub max_in_flight: Option<u32>,
+    /// How many of the machines of the filter may be unavailable when the rollout takes one more.
+    /// None: only the budgets limit it.
+    pub max_unavailable: Option<MaxUnavailable>,
+    /// The failure domain within which `max_unavailable` holds.
+    pub per: FailureDomain,
     /// This many failed targets pause the rollout.
     pub stop_after: FailureLimit,
     /// The pause between two waves.
@@ -33,6 +39,8 @@ impl Default for Pace {
             canary: 0,
             batch: BatchSize::Count(1),
             max_in_flight: None,
+            max_unavailable: None,
+            per: FailureDomain::All,
             stop_after: FailureLimit::Count(1),
             soak_seconds: 0,
             wave_approval: false,
@@ -55,6 +63,10 @@ impl Pace {
                 return Err(Refusal::invalid(&field("max_in_flight"), problem, instead));
             }
             Some(_) | None => {}
+        }
+        if self.max_unavailable.is_none() && self.per != FailureDomain::All {
+            let instead = "set max_unavailable too, such as 5%";
+            return Err(Refusal::invalid(&field("per"), "has no limit", instead));
         }
         check_seconds(&field("soak_seconds"), self.soak_seconds, 0)?;
         check_seconds(&field("target_deadline_seconds"), self.target_deadline_seconds, 1)
@@ -96,9 +108,15 @@ impl Pace {
     /// What is changed, for the history.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let text = |value: Option<u32>| value.map_or("-".into(), |value| value.to_string());
+        let unavailable = |pace: &Self| match (&pace.max_unavailable, &pace.per) {
+            (None, _) => "-".to_string(),
+            (Some(limit), FailureDomain::All) => limit.to_string(),
+            (Some(limit), per) => format!("{limit} per {per}"),
+        };
         let fields = [
             ("batch", self.batch.to_string(), after.batch.to_string()),
             ("max_in_flight", text(self.max_in_flight), text(after.max_in_flight)),
+            ("max_unavailable", unavailable(self), unavailable(after)),
             ("stop_after", self.stop_after.to_string(), after.stop_after.to_string()),
             ("soak", format!("{}s", self.soak_seconds), format!("{}s", after.soak_seconds)),
             ("wave_approval", self.wave_approval.to_string(), after.wave_approval.to_string()),

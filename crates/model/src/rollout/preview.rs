@@ -2,10 +2,12 @@
 
 use super::pace::Pace;
 use super::sequence::RolloutTarget;
+use crate::budget::Budget;
 use crate::condition::ConditionType;
 use crate::id::MachineId;
 use crate::machine::{Machine, Phase};
 use crate::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The most targets of one rollout.
@@ -25,7 +27,13 @@ pub struct RolloutPreview {
     pub targets: Vec<MachineId>,
     /// The sizes of the waves.
     pub waves: Vec<u32>,
+    /// The most targets of each wave that are out of service at once.
+    pub at_once: Vec<u32>,
+    /// The targets that would be passed over now.
+    pub as_wanted: Vec<MachineId>,
     pub excluded: Vec<ExcludedMachine>,
+    /// The budgets that limit it, with their room.
+    pub budgets: Vec<String>,
     /// The usual time of one target; none: too few such steps were timed.
     pub usual_target: Option<Duration>,
 }
@@ -34,14 +42,72 @@ impl RolloutPreview {
     /// The usual time of the whole rollout, without failures and waits for people.
     pub fn usual_total(&self, pace: &Pace, gate: Duration) -> Option<Duration> {
         let one = self.usual_target? + gate;
-        let at_work = |size: u32| {
-            let lanes = pace.max_in_flight.unwrap_or(size).min(size).max(1);
-            one * size.div_ceil(lanes)
-        };
         let soaks = u32::try_from(self.waves.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let work: Duration = self.waves.iter().map(|size| at_work(*size)).sum();
+        let lanes = self.at_once.iter().map(|at_once| (*at_once).max(1));
+        let work: Duration =
+            self.waves.iter().zip(lanes).map(|(size, lanes)| one * size.div_ceil(lanes)).sum();
         Some(work + Duration::from_secs(pace.soak_seconds) * soaks)
     }
+}
+
+/// A budget that limits a rollout.
+#[derive(Debug, Clone)]
+pub struct LimitingBudget {
+    pub budget: Budget,
+    /// How many machines of each domain may be unavailable, and how many are.
+    pub domains: BTreeMap<String, (u64, u64)>,
+    /// The domains of the targets that count in the budget.
+    pub members: BTreeMap<MachineId, BTreeSet<String>>,
+}
+
+impl LimitingBudget {
+    /// The most of these machines that the budget lets be out of service at once.
+    fn at_once(&self, machines: &[MachineId]) -> u64 {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut unlimited = 0;
+        for machine in machines {
+            match self.members.get(machine) {
+                None => unlimited += 1,
+                Some(domains) => {
+                    domains.iter().for_each(|one| *counts.entry(one).or_default() += 1);
+                }
+            }
+        }
+        let allowed = |domain: &str| self.domains.get(domain).map_or(0, |(allowed, _)| *allowed);
+        let limited: u64 = counts.iter().map(|(domain, count)| allowed(domain).min(*count)).sum();
+        unlimited + limited
+    }
+
+    /// Such as `budget gpu: at most 5% per rack of labels.role=gpu; 40 targets in 4 domains, nothing
+    /// is left in 1 of them`.
+    pub fn describe(&self) -> String {
+        let full = self.domains.values().filter(|(allowed, used)| used >= allowed).count();
+        let Self { budget, domains, members } = self;
+        let (settings, targets, domains) = (budget.describe(), members.len(), domains.len());
+        let id = &budget.id;
+        let left = format!("nothing is left in {full} of them");
+        format!("budget {id}: {settings}; {targets} targets in {domains} domains, {left}")
+    }
+}
+
+/// The most targets of each wave that are out of service at once.
+pub fn most_at_once(
+    waves: &[u32],
+    targets: &[MachineId],
+    pace: &Pace,
+    budgets: &[LimitingBudget],
+) -> Vec<u32> {
+    let mut left = targets;
+    let most = |size: &u32| {
+        let size = usize::try_from(*size).unwrap_or(usize::MAX).min(left.len());
+        let (wave, later) = left.split_at(size);
+        left = later;
+        let in_flight = pace.max_in_flight.unwrap_or(u32::MAX);
+        let limits = budgets.iter().map(|budget| budget.at_once(wave));
+        let most = limits.min().unwrap_or(u64::MAX).min(wave.len() as u64);
+        u32::try_from(most).unwrap_or(u32::MAX).min(in_flight)
+    };
+    waves.iter().map(most).collect()
 }
 
 /// Why a machine that matches the filter is no target; none: it is one.
@@ -68,8 +134,8 @@ pub fn ordered(mut machines: Vec<Machine>, label: Option<&str>) -> Vec<Machine> 
     machines
 }
 
-/// The rows of the targets of a new rollout.
-pub fn plan_targets(machines: &[MachineId], now: Timestamp) -> Vec<RolloutTarget> {
-    let rows = (0..).zip(machines);
+/// The rows of targets, at the places from `first` on.
+pub fn plan_targets(machines: &[MachineId], first: u32, now: Timestamp) -> Vec<RolloutTarget> {
+    let rows = (first..).zip(machines);
     rows.map(|(position, machine)| RolloutTarget::new(machine.clone(), position, now)).collect()
 }

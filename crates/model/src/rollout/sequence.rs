@@ -10,7 +10,7 @@ use crate::id::{MachineId, RolloutId, RunId};
 use crate::lifecycle::{AwaitedRunStatus, awaited_status};
 use crate::machine::{Machine, Phase};
 use crate::plan::{Maintenance, RunType};
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Refusal, RefusalKind, RefusingBudget};
 use crate::rollout::gate::GateVerdict;
 use crate::run::Run;
 use crate::time::{Timestamp, format_duration};
@@ -182,6 +182,9 @@ pub struct RolloutTarget {
     pub refused_since: Option<Timestamp>,
     /// When it is to be looked at again. None: when its run ends.
     pub due_at: Option<Timestamp>,
+    /// The budget that refused its start, while it waits for it. The other targets in the same
+    /// domain of that budget are not tried meanwhile.
+    pub budget: Option<RefusingBudget>,
 }
 
 /// What the decision about a target needs beside its row.
@@ -191,8 +194,12 @@ pub struct TargetContext<'a> {
     pub machine: Option<&'a Machine>,
     /// The run of its stage, or the one that has restarted it.
     pub run: Option<&'a Run>,
+    /// Why the operation has nothing to do on the machine, beside the image.
+    pub nothing_to_do: Option<&'a str>,
     /// Another rollout that works on the machine.
     pub other: Option<&'a RolloutId>,
+    /// False if the machine does not count in the budget of the rollout's own limit.
+    pub counts: bool,
 }
 
 /// The decision about one target.
@@ -216,6 +223,8 @@ pub enum RefusedStart {
 }
 
 const DELETED: &str = "it was deleted";
+/// Such a machine would be taken past the limit.
+const UNCOUNTED: &str = "it no longer matches the filter, so max_unavailable cannot count it";
 
 fn change(row: RolloutTarget) -> TargetStep {
     TargetStep::Change(Box::new(row))
@@ -237,6 +246,7 @@ impl RolloutTarget {
             since: now,
             refused_since: None,
             due_at: None,
+            budget: None,
         }
     }
 
@@ -278,8 +288,14 @@ impl RolloutTarget {
                 return row.settled(TargetState::Gone, &reason, now);
             }
         }
+        if !seen.counts {
+            return row.settled(TargetState::Skipped, UNCOUNTED, now);
+        }
         if rollout.spec.operation.holds_on(machine) {
             return row.settled(TargetState::PassedOver, "it is as wanted already", now);
+        }
+        if let Some(reason) = seen.nothing_to_do {
+            return row.settled(TargetState::PassedOver, reason, now);
         }
         if let Some(other) = seen.other {
             return change(row.wait(rollout, &format!("{other} works on it"), now));
@@ -418,11 +434,13 @@ impl RolloutTarget {
             since: now,
             refused_since: None,
             due_at: None,
+            budget: None,
             ..self
         }
     }
 
-    /// The row after its start was refused. What time can cure is tried again until the deadline.
+    /// The row after its start was refused. What time can cure is tried again until the deadline;
+    /// a budget may be used up for as long as other targets are at work.
     pub fn refused(
         self,
         rollout: &Rollout,
@@ -440,6 +458,9 @@ impl RolloutTarget {
             | TargetState::Skipped
             | TargetState::Gone => self,
         };
+        if let Some(budget) = refusal.budget.as_deref() {
+            return RefusedStart::Target(Box::new(row.wait_for(budget, &refusal.message, now)));
+        }
         let row = match refusal.kind() {
             RefusalKind::Denied | RefusalKind::Unauthenticated => {
                 let due_at = Some(now + RETRY_INTERVAL);
@@ -457,6 +478,24 @@ impl RolloutTarget {
         RefusedStart::Target(Box::new(row))
     }
 
+    /// Waits until a budget has room.
+    fn wait_for(self, budget: &RefusingBudget, reason: &str, now: Timestamp) -> Self {
+        let waited = self.state == TargetState::Waiting;
+        Self {
+            state: if self.state == TargetState::Active {
+                self.state
+            } else {
+                TargetState::Waiting
+            },
+            reason: reason.into(),
+            since: if waited { self.since } else { now },
+            refused_since: None,
+            due_at: Some(now + RETRY_INTERVAL),
+            budget: Some(budget.clone()),
+            ..self
+        }
+    }
+
     /// Waits until it is tried again, or ends at the deadline.
     fn wait(self, rollout: &Rollout, reason: &str, now: Timestamp) -> Self {
         let since = self.refused_since.unwrap_or(now);
@@ -472,6 +511,7 @@ impl RolloutTarget {
             since: if self.refused_since.is_some() { self.since } else { now },
             refused_since: Some(since),
             due_at: Some((now + RETRY_INTERVAL).min(deadline)),
+            budget: None,
             ..self
         }
     }
@@ -496,7 +536,7 @@ impl RolloutTarget {
     #[must_use]
     pub fn ended(self, state: TargetState, reason: &str, now: Timestamp) -> Self {
         let reason = reason.to_string();
-        Self { state, reason, since: now, refused_since: None, due_at: None, ..self }
+        Self { state, reason, since: now, refused_since: None, due_at: None, budget: None, ..self }
     }
 
     fn facts(&self, rollout: &Rollout, machine: &Machine) -> SequenceFacts {

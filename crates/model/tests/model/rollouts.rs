@@ -4,14 +4,17 @@ mod targets;
 mod waves;
 
 use crate::support::at;
+use model::budget::{Budget, FailureDomain, MaxUnavailable};
 use model::condition::{ConditionObservation, ConditionType};
-use model::id::{MachineId, RolloutId};
+use model::id::{BudgetId, MachineId, RolloutId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::rollout::{
-    BatchSize, ConditionGate, FailureLimit, GateVerdict, OnConflict, Pace, Rollout, RolloutEditor,
-    RolloutOperation, RolloutPreview, RolloutSpec, exclusion, ordered,
+    BatchSize, ConditionGate, FailureLimit, GateVerdict, LimitingBudget, OnConflict, Pace, Rollout,
+    RolloutEditor, RolloutOperation, RolloutPreview, RolloutSpec, RolloutStage, exclusion,
+    most_at_once, ordered,
 };
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub(crate) fn machine(id: &str, phase: Phase) -> Machine {
@@ -30,6 +33,7 @@ pub(crate) fn rollout(total: u32, pace: Pace) -> Rollout {
         start_at: None,
         order_label: None,
         on_conflict: OnConflict::Wait,
+        include_new: false,
     };
     let editor =
         RolloutEditor { user: "ada".into(), groups: Vec::new(), token_id: None, is_user: true };
@@ -127,6 +131,7 @@ fn a_pace_names_its_wrong_field_and_its_changes() {
     for (pace, field) in [
         (Pace { canary: 100_001, ..Pace::default() }, "pace.canary"),
         (Pace { max_in_flight: Some(0), ..Pace::default() }, "pace.max_in_flight"),
+        (Pace { per: FailureDomain::Rack, ..Pace::default() }, "pace.per"),
         (Pace { soak_seconds: u64::MAX, ..Pace::default() }, "pace.soak_seconds"),
         (Pace { target_deadline_seconds: 0, ..Pace::default() }, "pace.target_deadline_seconds"),
     ] {
@@ -136,6 +141,13 @@ fn a_pace_names_its_wrong_field_and_its_changes() {
     let after = Pace { max_in_flight: Some(5), soak_seconds: 60, ..Pace::default() };
     let changed = Pace::default().differences(&after);
     assert_eq!(changed, ["max_in_flight - → 5", "soak 0s → 60s"]);
+    let limited = Pace {
+        max_unavailable: Some(MaxUnavailable::Percent(5)),
+        per: FailureDomain::Rack,
+        ..Pace::default()
+    };
+    limited.check("pace").unwrap();
+    assert_eq!(Pace::default().differences(&limited), ["max_unavailable - → 5% per rack"]);
 }
 
 #[test]
@@ -214,12 +226,79 @@ fn targets_are_ordered_by_label_and_id() {
 #[test]
 fn the_usual_time_counts_lanes_gates_and_soaks() {
     let one = Duration::from_secs(100);
-    let preview =
-        RolloutPreview { waves: vec![1, 10], usual_target: Some(one), ..RolloutPreview::default() };
+    let preview = RolloutPreview {
+        waves: vec![1, 10],
+        at_once: vec![1, 4],
+        usual_target: Some(one),
+        ..RolloutPreview::default()
+    };
     let pace = Pace { max_in_flight: Some(4), soak_seconds: 600, ..Pace::default() };
     // One canary, three rounds of at most four, and one soak between the waves.
     let total = preview.usual_total(&pace, Duration::from_secs(20)).unwrap();
     assert_eq!(total, Duration::from_secs(4 * 120 + 600));
     let unknown = RolloutPreview { usual_target: None, ..preview };
     assert_eq!(unknown.usual_total(&pace, Duration::ZERO), None);
+}
+
+#[test]
+fn the_most_at_once_is_what_the_pace_and_every_budget_allow() {
+    let machines: Vec<MachineId> =
+        (1..=8).map(|number| MachineId::trusted(format!("m-{number}"))).collect();
+    // The first six machines are in two racks; the last two are no members.
+    let budget = |allowed: &[(&str, u64)]| {
+        let domains = allowed.iter().map(|(name, most)| (name.to_string(), (*most, 1))).collect();
+        let rack = |index| BTreeSet::from([if index < 3 { "a".into() } else { "b".into() }]);
+        let members = machines.iter().take(6).cloned().enumerate();
+        LimitingBudget {
+            budget: Budget {
+                id: BudgetId::trusted("gpu"),
+                filter: "labels.role=gpu".into(),
+                max_unavailable: MaxUnavailable::Percent(40),
+                per: FailureDomain::Rack,
+                created_at: at(0),
+                updated_at: at(0),
+                version: 1,
+            },
+            domains,
+            members: members.map(|(index, machine)| (machine, rack(index))).collect(),
+        }
+    };
+    let none = Vec::new();
+    let one = vec![budget(&[("a", 1), ("b", 9)])];
+    let two = vec![budget(&[("a", 1), ("b", 9)]), budget(&[("a", 1), ("b", 1)])];
+    for (budgets, max_in_flight, most) in [
+        (&none, None, [2, 6]),
+        (&none, Some(4), [2, 4]),
+        // Of the first wave one; of the second one in rack a, three in rack b, two unlimited.
+        (&one, None, [1, 6]),
+        (&two, None, [1, 4]),
+        (&two, Some(1), [1, 1]),
+    ] {
+        let pace = Pace { max_in_flight, ..Pace::default() };
+        assert_eq!(most_at_once(&[2, 6], &machines, &pace, budgets), most);
+    }
+    assert_eq!(
+        two[1].describe(),
+        "budget gpu: at most 40% per rack of labels.role=gpu; 6 targets in 2 domains, nothing is \
+         left in 2 of them"
+    );
+}
+
+#[test]
+fn a_rollout_that_limits_itself_has_a_budget_until_its_end() {
+    let limited =
+        |per| Pace { max_unavailable: Some(MaxUnavailable::Count(3)), per, ..Pace::default() };
+    assert_eq!(rollout(9, Pace::default()).own_budget(at(1)), None);
+    let mut one = rollout(9, limited(FailureDomain::Rack));
+    let budget = one.own_budget(at(1)).unwrap();
+    assert_eq!((budget.id.as_str(), budget.filter.as_str()), ("ro-1", "labels.role=gpu"));
+    assert!(!budget.same_as(&rollout(9, limited(FailureDomain::All)).own_budget(at(1)).unwrap()));
+    for (initiator, binds) in [("ro-1", true), ("ro-2", false), ("ada", false), ("", false)] {
+        assert_eq!(Budget::binds(&budget.id, initiator), binds, "{initiator}");
+        assert!(Budget::binds(&BudgetId::trusted("gpu"), initiator));
+    }
+    for ended in [RolloutStage::Done, RolloutStage::Aborted] {
+        one.stage = ended;
+        assert_eq!(one.own_budget(at(1)), None);
+    }
 }

@@ -32,7 +32,7 @@ mod raced {
     );
 }
 
-fn budget(id: &str, filter: &str, max: &str, per: &str) -> Budget {
+pub fn budget(id: &str, filter: &str, max: &str, per: &str) -> Budget {
     Budget {
         id: BudgetId::trusted(id),
         filter: filter.into(),
@@ -44,12 +44,12 @@ fn budget(id: &str, filter: &str, max: &str, per: &str) -> Budget {
     }
 }
 
-fn in_service(id: &str, role: &str) -> Machine {
+pub fn in_service(id: &str, role: &str) -> Machine {
     let labels = Labels::from([("role".into(), role.into())]);
     Machine { phase: Phase::Ready, labels, ..machine(id) }
 }
 
-async fn add_budget(db: &Db, one: Budget) -> (Budget, Vec<DomainCount>) {
+pub async fn add_budget(db: &Db, one: Budget) -> (Budget, Vec<DomainCount>) {
     let insert = tx!([one], |tx| {
         tx.lock_budgets().await?;
         let mut one = one;

@@ -1,18 +1,22 @@
 //! The targets of rollouts: what is due, what is next, and what changes many of them at once.
 
+use crate::budgets::{add_budget, budget, in_service};
 use crate::harness::{Db, at, event};
-use model::id::{MachineId, RolloutId, RunId};
+use model::id::{BudgetId, MachineId, RolloutId, RunId};
 use model::lifecycle::Lifecycle;
 use model::plan::{Params, RunType};
+use model::refusal::RefusingBudget;
 use model::rollout::{
     OnConflict, Pace, Rollout, RolloutEditor, RolloutOperation, RolloutSpec, RolloutStage,
     RolloutTarget, RolloutTurnInput, TargetStage, TargetState, plan_targets,
 };
+use std::collections::BTreeSet;
 use store::StoreError;
 
 on_both!(
     targets_are_stored_as_they_are,
     a_turn_finds_what_is_due_and_what_is_next,
+    a_full_domain_holds_back_its_own_targets_only,
     one_rollout_works_on_a_machine,
     many_targets_change_at_once,
     failures_are_grouped_by_fault,
@@ -36,6 +40,7 @@ fn rollout(name: &str) -> Rollout {
         start_at: None,
         order_label: None,
         on_conflict: OnConflict::Wait,
+        include_new: false,
     };
     let editor =
         RolloutEditor { user: "ada".into(), groups: Vec::new(), token_id: None, is_user: true };
@@ -53,7 +58,7 @@ async fn add(db: &Db, name: &str) -> Rollout {
         tx.insert_record(&mut rollout, &event()).await?;
         let machines: Vec<MachineId> =
             (0..TARGETS).map(|number| MachineId::trusted(format!("m-{number:03}"))).collect();
-        tx.insert_rollout_targets(&rollout.id(), &plan_targets(&machines, at(0)))?;
+        tx.insert_rollout_targets(&rollout.id(), &plan_targets(&machines, 0, at(0)))?;
         tx.insert_rollout_request(&rollout.request_id, &rollout.id())?;
         Ok(rollout)
     });
@@ -91,6 +96,7 @@ async fn targets_are_stored_as_they_are(db: Db) {
         since: at(5),
         refused_since: Some(at(4)),
         due_at: Some(at(6)),
+        budget: Some(RefusingBudget { id: BudgetId::trusted("gpu"), domain: "rack-1".into() }),
         ..stored[7].clone()
     };
     write(&db, "ro-1", &changed).await.unwrap();
@@ -166,6 +172,44 @@ async fn a_turn_finds_what_is_due_and_what_is_next(db: Db) {
     write(&db, "ro-1", &gone).await.unwrap();
     let due = db.read(tx!([ro], |tx| tx.due_rollout_targets(&ro, at(1), 9).await)).await.unwrap();
     assert_eq!(due, [gone]);
+}
+
+/// While a target waits for a domain of a budget, the others there are not tried; what the machines
+/// of the domain give back ends the wait.
+async fn a_full_domain_holds_back_its_own_targets_only(db: Db) {
+    let one = add(&db, "ro-1").await;
+    let rack = |number: usize| format!("rack-{}", number % 2);
+    let machines = (0..4).map(|number| in_service(&format!("m-{number:03}"), &rack(number)));
+    db.add_machines(machines.collect()).await;
+    add_budget(&db, budget("half", "", "1", "labels.role")).await;
+    let next = async |db: &Db, now: i64| -> Vec<String> {
+        let one = one.clone();
+        let found = db.read(tx!([one], |tx| tx.next_rollout_targets(&one, at(now), 9).await)).await;
+        found.unwrap().iter().map(|target| target.machine.to_string()).take(5).collect()
+    };
+    assert_eq!(next(&db, 1).await, ["m-000", "m-001", "m-002", "m-003", "m-004"]);
+    let held = RolloutTarget {
+        state: TargetState::Waiting,
+        due_at: Some(at(20)),
+        budget: Some(RefusingBudget { id: BudgetId::trusted("half"), domain: rack(0) }),
+        ..all(&db, "ro-1").await.remove(0)
+    };
+    write(&db, "ro-1", &held).await.unwrap();
+    assert_eq!(next(&db, 19).await, ["m-001", "m-003", "m-004", "m-005", "m-006"]);
+    // A machine that does not serve takes nothing.
+    let lost = BTreeSet::from([MachineId::trusted("m-002")]);
+    db.write(tx!([lost], |tx| tx.take_machines("op-1", &lost))).await.unwrap();
+    assert_eq!(next(&db, 19).await[..3], ["m-001", "m-002", "m-003"]);
+    let look = async |db: &Db, machine: &str| {
+        let (ro, machines) = (id("ro-1"), BTreeSet::from([MachineId::trusted(machine)]));
+        let look = tx!([ro, machines], |tx| {
+            tx.look_at_targets_waiting_for(&ro, &machines, at(9)).await
+        });
+        db.write(look).await.unwrap()
+    };
+    assert_eq!((look(&db, "m-001").await, look(&db, "m-002").await), (0, 1));
+    assert_eq!(all(&db, "ro-1").await[0].due_at, Some(at(9)));
+    assert_eq!(next(&db, 9).await[..2], ["m-000", "m-001"]);
 }
 
 async fn one_rollout_works_on_a_machine(db: Db) {

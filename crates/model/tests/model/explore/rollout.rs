@@ -35,6 +35,7 @@ fn of_two() -> Rollout {
         start_at: Some(Timestamp::from_millis(1_000)),
         order_label: None,
         on_conflict: Default::default(),
+        include_new: false,
     };
     let editor =
         RolloutEditor { user: "ada".into(), groups: Vec::new(), token_id: None, is_user: true };

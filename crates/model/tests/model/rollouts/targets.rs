@@ -4,7 +4,7 @@ use super::{machine, rollout};
 use crate::support::{RunDriver, at, fault, note};
 use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::fault::FaultCode;
-use model::id::{MachineId, RolloutId, RunId};
+use model::id::{BudgetId, MachineId, RolloutId, RunId};
 use model::machine::{Machine, Phase};
 use model::plan::{Maintenance, RunType};
 use model::refusal::{Reason, Refusal};
@@ -28,7 +28,7 @@ fn running() -> Rollout {
 }
 
 fn seen<'a>(machine: &'a Machine, run: Option<&'a Run>) -> TargetContext<'a> {
-    TargetContext { machine: Some(machine), run, other: None }
+    TargetContext { machine: Some(machine), run, nothing_to_do: None, other: None, counts: true }
 }
 
 #[track_caller]
@@ -94,7 +94,13 @@ fn a_target_whose_turn_has_come() {
     for state in [TargetState::Pending, TargetState::Waiting] {
         let row = target(state, None);
         let settled = |machine: Option<&Machine>| {
-            let seen = TargetContext { machine, run: None, other: None };
+            let seen = TargetContext {
+                machine,
+                run: None,
+                nothing_to_do: None,
+                other: None,
+                counts: true,
+            };
             changed(row.next(&rollout, seen, at(10)))
         };
         assert_eq!(settled(None).state, TargetState::Gone);
@@ -110,6 +116,17 @@ fn a_target_whose_turn_has_come() {
         let held = TargetContext { other: Some(&other), ..seen(&ready, None) };
         let held = changed(row.next(&rollout, held, at(10)));
         assert_eq!((held.state, held.reason.as_str()), (TargetState::Waiting, "ro-2 works on it"));
+        let nothing = TargetContext { nothing_to_do: Some("as wanted"), ..seen(&ready, None) };
+        let nothing = changed(row.next(&rollout, nothing, at(10)));
+        assert_eq!(
+            (nothing.state, nothing.reason.as_str()),
+            (TargetState::PassedOver, "as wanted")
+        );
+        // A limit that does not count it would not hold for it.
+        let uncounted = TargetContext { counts: false, ..seen(&ready, None) };
+        let uncounted = changed(row.next(&rollout, uncounted, at(10)));
+        assert_eq!(uncounted.state, TargetState::Skipped);
+        assert!(uncounted.reason.contains("max_unavailable"), "{}", uncounted.reason);
         for (machine, stage, was) in [
             (&ready, TargetStage::EnterMaintenance, false),
             (&other_image, TargetStage::EnterMaintenance, false),
@@ -301,4 +318,31 @@ fn what_is_settled_stays_and_request_ids_name_the_attempt() {
     let run = RunId::trusted("op-1");
     let started = row.started(TargetStage::Operation, run.clone(), at(5));
     assert_eq!((started.state, started.run), (TargetState::Active, Some(run)));
+}
+
+/// A budget may be used up for as long as the other targets take: no deadline runs meanwhile.
+#[test]
+fn a_target_that_a_budget_refuses_waits_for_it() {
+    let rollout = running();
+    let gpu = BudgetId::trusted("gpu");
+    let refusal = refusal(Reason::BudgetExhausted).at_budget(&gpu, "rack-1");
+    let mut row = target(TargetState::Pending, None);
+    for now in [5, 5 + 2 * DEADLINE, 5 + 4 * DEADLINE] {
+        let refused = row.refused(&rollout, TargetStage::EnterMaintenance, &refusal, at(now));
+        let RefusedStart::Target(after) = refused else { panic!("{refused:?}") };
+        row = *after;
+        assert_eq!((row.state, row.since), (TargetState::Waiting, at(5)));
+        assert_eq!((row.refused_since, row.due_at), (None, Some(at(now + 10))));
+        let waits_for = row.budget.as_ref().expect("a budget");
+        assert_eq!((&waits_for.id, waits_for.domain.as_str()), (&gpu, "rack-1"));
+        assert_eq!(row.reason, refusal.message);
+    }
+    // The first other reason starts the deadline, and the budget is no reason any more.
+    let busy = self::refusal(Reason::MachineBusy);
+    let refused = row.clone().refused(&rollout, TargetStage::EnterMaintenance, &busy, at(99_999));
+    let RefusedStart::Target(after) = refused else { panic!("{refused:?}") };
+    assert_eq!((after.refused_since, after.budget.clone()), (Some(at(99_999)), None));
+    let started = row.clone().started(TargetStage::Operation, RunId::trusted("op-1"), at(9));
+    assert_eq!(started.budget, None);
+    assert_eq!(row.ended(TargetState::Skipped, "", at(9)).budget, None);
 }

@@ -3,10 +3,11 @@
 use crate::grpc::convert::{time, time_from, watch_change};
 use engine::rollout::CreatedRollout;
 use engine::watch::{WatchChange, WatchUpdate};
+use model::budget::{FailureDomain, MaxUnavailable};
 use model::condition::ConditionType;
 use model::id::PlanId;
 use model::lifecycle::Lifecycle;
-use model::plan::{RunType, checked_params};
+use model::plan::checked_params;
 use model::refusal::Refusal;
 use model::rollout::{
     BatchSize, ConditionGate, FailureLimit, OnConflict, Pace, Rollout, RolloutOperation,
@@ -44,7 +45,7 @@ pub(in crate::grpc) fn spec_from(requested: v1::RolloutSpec) -> Result<RolloutSp
         id => Some(PlanId::parse_field(id, &field("plan_id"))?),
     };
     let operation = RolloutOperation {
-        run_type: RunType::parse_field(&field("type"), &requested.r#type)?,
+        run_type: RolloutOperation::parse_type(&field("type"), &requested.r#type)?,
         plan_id,
         params: checked_params(requested.params.into_iter().collect())?,
     };
@@ -56,6 +57,7 @@ pub(in crate::grpc) fn spec_from(requested: v1::RolloutSpec) -> Result<RolloutSp
         start_at: requested.start_at.as_ref().map(time_from),
         order_label: Some(requested.order_label).filter(|label| !label.is_empty()),
         on_conflict: OnConflict::parse_field(&field("on_conflict"), &requested.on_conflict)?,
+        include_new: requested.include_new,
     })
 }
 
@@ -86,12 +88,18 @@ pub(super) fn pace_from(requested: v1::RolloutPace) -> Result<Pace, Refusal> {
         "" => default.stop_after,
         text => FailureLimit::parse(&field("stop_after"), text)?,
     };
+    let max_unavailable = match requested.max_unavailable.as_str() {
+        "" => None,
+        text => Some(MaxUnavailable::parse(&field("max_unavailable"), text)?),
+    };
     let max_in_flight = count(&field("max_in_flight"), requested.max_in_flight)?;
     let deadline = &field("target_deadline_seconds");
     Ok(Pace {
         canary: count(&field("canary"), requested.canary)?,
         batch,
         max_in_flight: Some(max_in_flight).filter(|count| *count > 0),
+        max_unavailable,
+        per: FailureDomain::parse(&field("per"), &requested.per)?,
         stop_after,
         soak_seconds: seconds(&field("soak_seconds"), requested.soak_seconds)?,
         wave_approval: requested.wave_approval,
@@ -127,6 +135,7 @@ fn spec(spec: &RolloutSpec) -> v1::RolloutSpec {
         start_at: spec.start_at.map(time),
         order_label: spec.order_label.clone().unwrap_or_default(),
         on_conflict: spec.on_conflict.as_str().into(),
+        include_new: spec.include_new,
     }
 }
 
@@ -139,6 +148,8 @@ fn pace(pace: &Pace) -> v1::RolloutPace {
         soak_seconds: wire_seconds(pace.soak_seconds),
         wave_approval: pace.wave_approval,
         target_deadline_seconds: wire_seconds(pace.target_deadline_seconds),
+        max_unavailable: pace.max_unavailable.map(|most| most.to_string()).unwrap_or_default(),
+        per: pace.per.to_string(),
     }
 }
 
@@ -199,9 +210,10 @@ pub(super) fn target(target: &RolloutTarget) -> v1::RolloutTarget {
 pub(super) fn created(created: &CreatedRollout) -> v1::CreateRolloutResponse {
     let CreatedRollout { rollout: record, preview, approval } = created;
     let mut ids = preview.targets.iter().map(ToString::to_string);
-    let waves = preview.waves.iter().map(|size| {
+    let waves = preview.waves.iter().zip(&preview.at_once).map(|(size, at_once)| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        v1::RolloutWave { machine_ids: ids.by_ref().take(size).collect() }
+        let machine_ids = ids.by_ref().take(size).collect();
+        v1::RolloutWave { machine_ids, max_at_once: wire_count(*at_once) }
     });
     let waves = waves.collect();
     let excluded = preview.excluded.iter().map(|one| v1::ExcludedMachine {
@@ -215,6 +227,8 @@ pub(super) fn created(created: &CreatedRollout) -> v1::CreateRolloutResponse {
         excluded: excluded.collect(),
         usual_seconds: usual.map(|usual| wire_seconds(usual.as_secs())),
         approval: approval.clone(),
+        as_wanted_ids: preview.as_wanted.iter().map(ToString::to_string).collect(),
+        budgets: preview.budgets.clone(),
     };
     v1::CreateRolloutResponse { rollout: Some(rollout(record)), plan: Some(plan) }
 }
@@ -242,6 +256,8 @@ mod tests {
             canary: 2,
             batch: BatchSize::Linear { first: 1, more: 2 },
             max_in_flight: Some(9),
+            max_unavailable: Some(MaxUnavailable::Percent(5)),
+            per: FailureDomain::Rack,
             stop_after: FailureLimit::Percent(3),
             soak_seconds: 60,
             wave_approval: true,
@@ -267,6 +283,7 @@ mod tests {
             start_at: Some(proto::Timestamp { seconds: 5, nanos: 0 }),
             order_label: "zone".into(),
             on_conflict: "refuse".into(),
+            include_new: true,
         };
         assert_eq!(spec(&spec_from(requested.clone()).unwrap()), requested);
     }
@@ -298,6 +315,11 @@ mod tests {
             (v1::RolloutPace { batch: "some".into(), ..Default::default() }, "batch"),
             (v1::RolloutPace { max_in_flight: -1, ..Default::default() }, "max_in_flight"),
             (v1::RolloutPace { stop_after: "0".into(), ..Default::default() }, "stop_after"),
+            (
+                v1::RolloutPace { max_unavailable: "0".into(), ..Default::default() },
+                "max_unavailable",
+            ),
+            (v1::RolloutPace { per: "row".into(), ..Default::default() }, "per"),
             (v1::RolloutPace { soak_seconds: -1, ..Default::default() }, "soak_seconds"),
             (
                 v1::RolloutPace { target_deadline_seconds: -1, ..Default::default() },

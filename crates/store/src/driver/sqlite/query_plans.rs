@@ -207,6 +207,7 @@ async fn rollout_statements(tx: &mut Tx) -> Result<()> {
     tx.insert_rollout_targets(&id, std::slice::from_ref(&target))?;
     tx.update_rollout_target(&id, &target)?;
     tx.rollout_target(&id, &machine).await?;
+    tx.rollout_targets_among(&id, &BTreeSet::from([machine.clone()])).await?;
     tx.rollout_targets(&id, None, None, 5).await?;
     tx.rollout_targets(&id, Some(TargetState::Failed), Some(3), 5).await?;
     tx.due_rollout_targets(&id, at(1), 5).await?;
@@ -215,10 +216,11 @@ async fn rollout_statements(tx: &mut Tx) -> Result<()> {
     tx.next_rollout_targets(&rollout, at(1), 5).await?;
     tx.rollout_work(&rollout, at(1)).await?;
     tx.other_rollout_on(&machine, &id).await?;
-    tx.open_rollout_target(&[machine]).await?;
+    tx.open_rollout_target(std::slice::from_ref(&machine)).await?;
     tx.retry_failed_targets(&id, at(1)).await?;
     tx.skip_unbegun_targets(&id, "", at(1)).await?;
     tx.look_at_active_targets(&id, at(1)).await?;
+    tx.look_at_targets_waiting_for(&id, &BTreeSet::from([machine.clone()]), at(1)).await?;
     tx.insert_rollout_request("once", &id)?;
     tx.rollout_of_request("once").await?;
     tx.delete_rollout_rows(&SubjectId::new(SubjectKind::Rollout, id.as_str()))
