@@ -90,7 +90,7 @@ pub async fn run(client: &Client, screen: &mut Screen, command: RolloutCommand) 
         RolloutCommand::Skip(args) => {
             let request = SkipRolloutTargetRequest {
                 rollout_id: args.rollout_id,
-                machine_id: args.machine_id,
+                target_id: args.target_id,
                 reason: args.reason,
                 dry_run,
             };

@@ -103,6 +103,12 @@ impl Created {
         Ok(run)
     }
 
+    /// Adds what a part of the transaction has created.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+        self.1.extend(other.1);
+    }
+
     /// Counts a target that a rollout leaves in this state.
     pub fn settle_target(&mut self, state: TargetState) {
         self.1.push(state);

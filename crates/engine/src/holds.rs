@@ -14,7 +14,7 @@ use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
 use model::firmware::AppliedFirmware;
 use model::host::Host;
-use model::id::{MachineId, ObjectId, RackId, RunId};
+use model::id::{MachineId, ObjectId, RackId, RolloutId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
 use model::machine::{DiskReport, DiskWrite, Machine};
 use model::node::Node;
@@ -398,6 +398,16 @@ impl TargetUpdate<'_> {
         {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
             tx.wake(&ObjectId::trusted(host.key()), at)?;
+        }
+        // An operation of a rack or a node reports to it; a rollout that has started it waits too.
+        let to_other = spec.reports_to.as_ref().is_some_and(|one| one.kind != SubjectKind::Rollout);
+        if self.run.ended()
+            && to_other
+            && spec.parent_run.is_none()
+            && let Ok(rollout) = RolloutId::parse(&spec.initiator)
+        {
+            let rollout = SubjectId::new(SubjectKind::Rollout, rollout.as_str());
+            tx.wake(&ObjectId::trusted(rollout.key()), at)?;
         }
         // A child run reports through its parent, unless the parent has ended.
         let reports = spec.parent_run.is_none() || alone;

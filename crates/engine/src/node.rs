@@ -27,12 +27,16 @@ pub use tasks::TaskReport;
 pub use view::NodeView;
 
 use crate::Engine;
-use crate::admission::{Admission, Created, Holds, event, lock_machine, replay, reused};
+use crate::access::Caller;
+use crate::admission::{
+    Admission, Created, Holds, admit_taken_by, event, lock_machine, replay, reused,
+};
 use model::gate::{Gate, Overrides, gate_of};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::admit::{RunCase, admit_again};
+use model::node::heartbeat::HeartbeatLimits;
 use model::node::requests::{self, NodeContext};
 use model::node::{
     DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, steps, uncordon,
@@ -91,6 +95,7 @@ impl Nodes {
             run,
             owner,
             providers: self.0.providers().clone(),
+            record: None,
             now: self.0.now(),
         };
         let (machine, by) = (start.request.machine.clone(), start.request.by.clone());
@@ -110,6 +115,7 @@ impl Nodes {
             owner,
             providers: self.0.providers().clone(),
             limits: self.0.settings().nodes.heartbeat_limits,
+            record: None,
             now: self.0.now(),
         };
         let (node, by) = (start.request.node.clone(), start.request.by.clone());
@@ -215,17 +221,54 @@ pub(crate) async fn create_run(
     created.add(tx, Admission { run, enqueue, holds, event }).await
 }
 
-struct StartOnboarding {
-    request: Onboard,
-    node: NodeId,
-    run: RunId,
-    owner: Option<String>,
-    providers: Providers,
-    now: Timestamp,
+/// What a record asks before the first write of a start in its own transaction, so that it can go
+/// on after a refusal. A request asks it at the end.
+async fn admit_for_record(
+    tx: &mut Tx,
+    caller: &Caller,
+    (machine, run): (&Machine, &Run),
+) -> Result<()> {
+    let overrides = Overrides::of_params(&run.spec.params);
+    run_case(machine, run).admit(&overrides)?;
+    let granted = caller.on_targets(tx, &run.spec).await?;
+    caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
+    admit_taken_by(tx, run, &overrides, caller).await.map(drop)
+}
+
+pub(crate) struct StartOnboarding {
+    pub request: Onboard,
+    pub node: NodeId,
+    pub run: RunId,
+    pub owner: Option<String>,
+    pub providers: Providers,
+    /// The rights of the record that starts it in its own transaction.
+    pub record: Option<Caller>,
+    pub now: Timestamp,
 }
 
 impl StartOnboarding {
-    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+    /// The node and the run as they would be created now. Writes nothing.
+    pub async fn plan(&self, tx: &mut Tx, machine: &Machine) -> Result<(Node, Run)> {
+        let Onboard { machine: id, site, request_id, by, .. } = &self.request;
+        let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
+        node.site = Some(site.clone());
+        node.head.labels = labels(&node);
+        let owner = load_stage_target(tx, &node, machine, &self.providers).await?;
+        let work = NewNodeRun {
+            id: self.run.clone(),
+            run_type: RunType::Onboard,
+            stages: NodeStage::ONBOARDING.to_vec(),
+            uncordons: false,
+            params: self.params(),
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        let run = work.run(&node, &owner, self.now);
+        node.workflow = Some(run.spec.id.clone());
+        Ok((node, run))
+    }
+
+    pub async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
         let Onboard { machine: id, site, overrides, request_id, by } = &self.request;
         let target = TargetId::from(id);
@@ -240,21 +283,10 @@ impl StartOnboarding {
         if let Some(node) = tx.live_node_of_machine(id).await? {
             return Err(taken(id, &node).into());
         }
-        let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
-        node.site = Some(site.clone());
-        node.head.labels = labels(&node);
-        let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
-        let work = NewNodeRun {
-            id: self.run.clone(),
-            run_type: RunType::Onboard,
-            stages: NodeStage::ONBOARDING.to_vec(),
-            uncordons: false,
-            params: self.params(),
-            request_id: request_id.clone(),
-            by: by.clone(),
-        };
-        let run = work.run(&node, &owner, self.now);
-        node.workflow = Some(run.spec.id.clone());
+        let (mut node, run) = self.plan(tx, &machine).await?;
+        if let Some(caller) = &self.record {
+            admit_for_record(tx, caller, (&machine, &run)).await?;
+        }
         let note = overrides.history_note(by, health_gate(&machine, &run).as_slice());
         let message = format!("{} onboards {id} at {site}{note}", run.spec.id);
         let event = event(Cause::Request, by, message, here!(), self.now);
@@ -305,17 +337,41 @@ pub(crate) fn labels(node: &Node) -> model::machine::Labels {
     labels
 }
 
-struct StartDecommission {
-    request: Decommission,
-    run: RunId,
-    owner: Option<String>,
-    providers: Providers,
-    limits: model::node::heartbeat::HeartbeatLimits,
-    now: Timestamp,
+pub(crate) struct StartDecommission {
+    pub request: Decommission,
+    pub run: RunId,
+    pub owner: Option<String>,
+    pub providers: Providers,
+    pub limits: HeartbeatLimits,
+    /// The rights of the record that starts it in its own transaction.
+    pub record: Option<Caller>,
+    pub now: Timestamp,
 }
 
 impl StartDecommission {
-    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+    /// The run as it would be created now. Writes nothing.
+    pub async fn plan(&self, tx: &mut Tx, (node, machine): (&Node, &Machine)) -> Result<Run> {
+        let Decommission { node: id, mode, overrides, request_id, by } = &self.request;
+        let owner = load_stage_target(tx, node, machine, &self.providers).await?;
+        if *mode == DecommissionMode::Reimage && node.site.is_none() {
+            let text = format!("{id} belongs to no site: no MAAS could install it anew");
+            let next = format!("farrier node decommission {id} --mode soft_reset");
+            return Err(Refusal::new(Reason::NodeUnmanaged, text).next(next).into());
+        }
+        let by_maas = !overrides.passes(Gate::Maas);
+        let work = NewNodeRun {
+            id: self.run.clone(),
+            run_type: run_type(*mode),
+            stages: mode.stages(by_maas && node.site.is_some()),
+            uncordons: mode.ends_in() == NodeState::Offline,
+            params: self.params(),
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        Ok(work.run(node, &owner, self.now))
+    }
+
+    pub async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
         let Decommission { node: id, mode, overrides, request_id, by } = &self.request;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
@@ -328,32 +384,19 @@ impl StartDecommission {
             let run = replay(run, same)?;
             return Ok((NodeRun { node, run, new: false }, created));
         }
-        let by_maas = !overrides.passes(Gate::Maas);
         let (latest, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
         let moved = requests::admit_decommission(
             &node,
             *mode,
             NodeContext { run: latest.as_ref(), ..known },
         )?;
+        let machine = lock_machine(tx, &node.machine, self.now).await?;
+        let run = self.plan(tx, (&node, &machine)).await?;
+        if let Some(caller) = &self.record {
+            admit_for_record(tx, caller, (&machine, &run)).await?;
+        }
         let mut event = event(Cause::Request, by, String::new(), here!(), self.now);
         write_moves(tx, &mut node, moved, (&event, ""))?;
-        let machine = lock_machine(tx, &node.machine, self.now).await?;
-        let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
-        if *mode == DecommissionMode::Reimage && node.site.is_none() {
-            let text = format!("{id} belongs to no site: no MAAS could install it anew");
-            let next = format!("farrier node decommission {id} --mode soft_reset");
-            return Err(Refusal::new(Reason::NodeUnmanaged, text).next(next).into());
-        }
-        let work = NewNodeRun {
-            id: self.run.clone(),
-            run_type: run_type(*mode),
-            stages: mode.stages(by_maas && node.site.is_some()),
-            uncordons: mode.ends_in() == NodeState::Offline,
-            params,
-            request_id: request_id.clone(),
-            by: by.clone(),
-        };
-        let run = work.run(&node, &owner, self.now);
         event.message =
             format!("{} {mode}{}", self.run, override_note(overrides, by, (&machine, &run)));
         let how = (self.owner.as_deref(), &event);
@@ -415,7 +458,7 @@ const fn run_type(mode: DecommissionMode) -> RunType {
 pub(crate) async fn load_node_context(
     tx: &mut Tx,
     node: &Node,
-    limits: &model::node::heartbeat::HeartbeatLimits,
+    limits: &HeartbeatLimits,
     now: Timestamp,
 ) -> Result<(Option<Run>, NodeContext<'static>)> {
     let run = match &node.workflow {

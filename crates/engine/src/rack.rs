@@ -8,7 +8,9 @@ mod status;
 pub use maintain::{MaintenancePreview, MaintenanceStart, MaintenanceStartResult};
 pub use status::{ChildRunStatus, MaintenanceStatus, RackStepStatus};
 
-pub(crate) use maintain::{load_refusing_gates, reopen_operation, start_operation};
+pub(crate) use maintain::{
+    MaintenanceAdmission, load_refusing_gates, reopen_operation, start_operation,
+};
 pub(crate) use power::load_device_power;
 
 use crate::admission::event;

@@ -15,7 +15,7 @@ use crate::budget::{check_budget_count, totals};
 use crate::{Change, Engine};
 use model::budget::Budget;
 use model::here;
-use model::id::{BudgetId, MachineId, RolloutId};
+use model::id::{BudgetId, RolloutId};
 use model::lifecycle::Lifecycle;
 use model::order::Selection;
 use model::refusal::Refusal;
@@ -25,6 +25,7 @@ use model::rollout::{
 };
 use model::run::HistoryNote;
 use model::run::actions::Requester;
+use model::target::TargetId;
 use model::time::Timestamp;
 use model::version::check_version;
 use model::why::Explanation;
@@ -124,15 +125,15 @@ impl Rollouts {
     pub async fn skip(
         &self,
         id: &RolloutId,
-        machine: &MachineId,
+        target: &TargetId,
         who: Requester,
     ) -> Result<Rollout> {
         let by = who.by.clone();
         let write = self.change(id, who);
         let done = self.0.store().retry_write(
             "skip_rollout_target",
-            (write, machine.clone()),
-            |(write, machine), tx| Box::pin(write.skip(tx, machine)),
+            (write, target.clone()),
+            |(write, target), tx| Box::pin(write.skip(tx, target)),
         );
         self.0.trace_refusal(id.as_str(), (&by, "skip"), done.await)
     }
@@ -198,10 +199,10 @@ impl ChangeRollout {
         self.write(tx, &rollout, after, &note).await
     }
 
-    async fn skip(&self, tx: &mut Tx, machine: &MachineId) -> Result<Rollout> {
+    async fn skip(&self, tx: &mut Tx, named: &TargetId) -> Result<Rollout> {
         let rollout = locked_rollout(tx, &self.id).await?;
-        let found = tx.rollout_target(&self.id, machine).await?;
-        let target = found.ok_or_else(|| no_target(&self.id, machine))?;
+        let found = tx.rollout_target(&self.id, named).await?;
+        let target = found.ok_or_else(|| no_target(&self.id, named))?;
         check_skip(&rollout, &target)?;
         let mut after = rollout.clone();
         after.counts.shift(target.state, TargetState::Skipped, 1);
@@ -209,7 +210,7 @@ impl ChangeRollout {
             "" => format!("skipped by {}", self.who.by),
             reason => format!("skipped by {}: {reason}", self.who.by),
         };
-        let note = HistoryNote::new(format!("{machine} {reason}"), here!());
+        let note = HistoryNote::new(format!("{named} {reason}"), here!());
         let target = target.ended(TargetState::Skipped, &reason, self.now);
         tx.update_rollout_target(&self.id, &target)?;
         self.write(tx, &rollout, after, &note).await
@@ -303,7 +304,7 @@ pub(crate) fn no_rollout(id: &RolloutId) -> Refusal {
     Refusal::not_found("rollout", id, "farrier rollout list")
 }
 
-fn no_target(id: &RolloutId, machine: &MachineId) -> Refusal {
+fn no_target(id: &RolloutId, named: &TargetId) -> Refusal {
     let next = format!("farrier rollout targets {id}");
-    Refusal::not_found(&format!("target of {id} named"), machine, &next)
+    Refusal::not_found(&format!("target of {id} named"), named, &next)
 }

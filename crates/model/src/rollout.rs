@@ -1,4 +1,4 @@
-//! Rollouts: one operation on many machines, in waves.
+//! Rollouts: one operation on many machines or racks, in waves.
 //!
 //! A rollout is a record with a lifecycle on the one queue. Its targets are rows of their own,
 //! because there may be 20,000 of them; their decisions are in `sequence`. [`Rollout::next`] decides
@@ -17,13 +17,13 @@ pub use batch::{BatchSize, FailureLimit, MAX_COUNT};
 pub use gate::{ConditionGate, GateVerdict};
 pub use pace::{OnConflict, Pace};
 pub use preview::{
-    ExcludedMachine, LimitingBudget, MAX_TARGETS, RolloutPreview, exclusion, most_at_once, ordered,
-    plan_targets,
+    ExcludedTarget, LimitingBudget, MAX_TARGETS, RolloutPreview, exclusion, machine_key,
+    most_at_once, ordered, plan_targets,
 };
 pub use requests::{RolloutRequest, apply_rollout_request, check_skip};
 pub use sequence::{
-    MACHINE, RETRY_INTERVAL, RefusedStart, RolloutTarget, SequenceFacts, SequenceRow, SkipIf,
-    TargetContext, TargetStage, TargetState, TargetStep, stage_after,
+    RETRY_INTERVAL, RefusedStart, RolloutTarget, SequenceFacts, SequenceRow, SkipIf,
+    TargetContext, TargetObject, TargetStage, TargetState, TargetStep, sequence_of, stage_after,
 };
 pub use why::{FailureGroup, explain_rollout};
 
@@ -31,27 +31,36 @@ use crate::access::{AuthMethod, Permission, PermissionSet, Principal};
 use crate::budget::Budget;
 use crate::condition::{ConditionType, imaged};
 use crate::firmware::FIRMWARE;
-use crate::id::{BudgetId, FirmwareId, PlanId, RolloutId};
+use crate::id::{BudgetId, FirmwareId, PlanId, RolloutId, SiteId};
 use crate::lifecycle::{Lifecycle, LifecycleDecision, RecordHeader, SubjectKind, head_in_field};
 use crate::machine::{Labels, Machine};
+use crate::node::{DecommissionMode, MODE};
 use crate::note;
 use crate::plan::{IMAGE_REF, Params, RunType};
+use crate::rack::maintenance::request_of_rollout;
 use crate::refusal::Refusal;
+use crate::target::TargetKind;
 use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// The parameter of an onboarding that names the site.
+const SITE: &str = "site";
+
 /// How long the record and the targets of an ended rollout are kept.
 pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 
-/// The run types that a rollout can start. All of them may run in maintenance.
-pub const RUN_TYPES: [RunType; 6] = [
+/// The run types that a rollout can start. Those on machines may run in maintenance.
+pub const RUN_TYPES: [RunType; 9] = [
     RunType::Reboot,
     RunType::Reimage,
     RunType::Upgrade,
     RunType::NetReconfig,
     RunType::Join,
     RunType::Firmware,
+    RunType::RackMaintenance,
+    RunType::Onboard,
+    RunType::Decommission,
 ];
 
 /// The operation that a rollout carries out on each of its targets.
@@ -67,13 +76,22 @@ pub struct RolloutOperation {
 
 impl RolloutOperation {
     pub fn check(&self, field: &str) -> Result<(), Refusal> {
-        if RUN_TYPES.contains(&self.run_type) {
-            return match self.params.get(FIRMWARE).filter(|_| self.run_type == RunType::Firmware) {
-                Some(id) => FirmwareId::parse_field(id, "rollout.spec.params[firmware]").map(drop),
-                None => Ok(()),
-            };
+        if !RUN_TYPES.contains(&self.run_type) {
+            return Err(no_work(field, self.run_type.as_str()));
         }
-        Err(no_work(field, self.run_type.as_str()))
+        if self.target_kind() == TargetKind::Rack {
+            return request_of_rollout(&self.params).map(drop);
+        }
+        if self.run_type == RunType::Onboard {
+            return self.site().map(drop);
+        }
+        if self.run_type == RunType::Decommission {
+            return self.mode().map(drop);
+        }
+        match self.params.get(FIRMWARE).filter(|_| self.run_type == RunType::Firmware) {
+            Some(id) => FirmwareId::parse_field(id, "rollout.spec.params[firmware]").map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Parses the type of an operation that a rollout can carry out.
@@ -86,6 +104,14 @@ impl RolloutOperation {
         known.ok_or_else(|| no_work(field, &shown))
     }
 
+    /// The kind of object that the filter selects.
+    pub fn target_kind(&self) -> TargetKind {
+        match self.run_type == RunType::RackMaintenance {
+            true => TargetKind::Rack,
+            false => TargetKind::Machine,
+        }
+    }
+
     /// True if a machine has the image that the operation installs.
     pub fn holds_on(&self, machine: &Machine) -> bool {
         let image = self.params.get(IMAGE_REF).filter(|_| self.run_type == RunType::Reimage);
@@ -93,6 +119,24 @@ impl RolloutOperation {
         let known = machine.conditions.get(ConditionType::Provisioned);
         wanted
             .is_some_and(|wanted| known.is_some_and(|known| known.status && known.reason == wanted))
+    }
+
+    /// The site at which nodes are onboarded.
+    pub fn site(&self) -> Result<SiteId, Refusal> {
+        const FIELD: &str = "rollout.spec.params[site]";
+        SiteId::parse_field(self.params.get(SITE).map_or("", String::as_str), FIELD)
+    }
+
+    /// How nodes are decommissioned.
+    pub fn mode(&self) -> Result<DecommissionMode, Refusal> {
+        const FIELD: &str = "rollout.spec.params[mode]";
+        let word = self.params.get(MODE).ok_or_else(|| Refusal::missing(FIELD))?;
+        let known = DecommissionMode::DECOMMISSION;
+        known.into_iter().find(|mode| mode.as_str() == word).ok_or_else(|| {
+            let shown: String = word.chars().take(40).collect();
+            let words = known.map(DecommissionMode::as_str).join(", ");
+            Refusal::invalid(FIELD, format!("is {shown:?}"), format!("use one of {words}"))
+        })
     }
 
     /// The firmware record that is installed. None: the default of each machine's rack.
@@ -119,7 +163,7 @@ fn no_work(field: &str, word: &str) -> Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutSpec {
     pub operation: RolloutOperation,
-    /// The filter that selected the targets when the rollout was created.
+    /// The filter over machines, or racks, that selected the targets when it was created.
     pub filter: String,
     pub pace: Pace,
     #[serde(default)]

@@ -1,4 +1,4 @@
--- The targets of rollouts: one row for each machine, at its place in the order of the rollout.
+-- The targets of rollouts: one row for each machine or rack, at its place in the order of the rollout.
 -- `run` is the run of the stage; `due_at` is null while only the end of that run matters. `budget` and
 -- `domain` name what refused the start of a target that waits for it.
 CREATE TABLE rollout_targets (
@@ -25,7 +25,7 @@ CREATE INDEX rollout_targets_state ON rollout_targets (rollout, state, position)
 CREATE INDEX rollout_targets_due ON rollout_targets (rollout, state, due_at);
 CREATE INDEX rollout_targets_machine ON rollout_targets (target, state, rollout);
 CREATE INDEX rollout_targets_budget ON rollout_targets (rollout, budget, domain, due_at) WHERE state = 'waiting';
--- Two rollouts never work on one machine at the same time.
+-- Two rollouts never work on one target at the same time.
 CREATE UNIQUE INDEX rollout_targets_working ON rollout_targets (target) WHERE state = 'active';
 
 -- The rollout that a request has created.

@@ -10,6 +10,7 @@ use model::refusal::RefusingBudget;
 use model::rollout::{
     FailureGroup, Rollout, RolloutTarget, RolloutTurnInput, TargetStage, TargetState,
 };
+use model::target::TargetId;
 use model::time::Timestamp;
 use std::collections::BTreeSet;
 
@@ -76,12 +77,12 @@ impl Tx {
     pub async fn rollout_target(
         &mut self,
         rollout: &RolloutId,
-        machine: &MachineId,
+        target_id: &TargetId,
     ) -> Result<Option<RolloutTarget>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM rollout_targets t WHERE t.rollout = $1 AND t.target = $2"
         );
-        let row = self.query_one(&sql, values![rollout.as_str(), machine.as_str()]).await?;
+        let row = self.query_one(&sql, values![rollout.as_str(), target_id.key()]).await?;
         row.as_ref().map(target).transpose()
     }
 
@@ -190,30 +191,30 @@ impl Tx {
         row.map(|row| row.time(0)).transpose()
     }
 
-    /// Another rollout that works on a machine now.
+    /// Another rollout that works on a target now.
     pub async fn other_rollout_on(
         &mut self,
-        machine: &MachineId,
+        target: &TargetId,
         own: &RolloutId,
     ) -> Result<Option<RolloutId>> {
         let sql = "SELECT rollout FROM rollout_targets \
                    WHERE target = $1 AND state = 'active' AND rollout <> $2 LIMIT 1";
-        let row = self.query_one(sql, values![machine.as_str(), own.as_str()]).await?;
+        let row = self.query_one(sql, values![target.key(), own.as_str()]).await?;
         row.map(|row| Ok(RolloutId::trusted(row.text(0)?))).transpose()
     }
 
-    /// One of these machines that is an open target of another rollout, with that rollout.
+    /// One of these that is an open target of another rollout, with that rollout.
     pub async fn open_rollout_target(
         &mut self,
-        machines: &[MachineId],
-    ) -> Result<Option<(MachineId, RolloutId)>> {
+        targets: &[TargetId],
+    ) -> Result<Option<(TargetId, RolloutId)>> {
         let sql = "SELECT target, rollout FROM rollout_targets \
                    WHERE target {among $1} AND state IN ('pending', 'waiting', 'active') LIMIT 1";
         let sql = self.dialect().fill_placeholders(sql);
-        let ids: Vec<&str> = machines.iter().map(MachineId::as_str).collect();
+        let ids: Vec<String> = targets.iter().map(TargetId::key).collect();
         let row = self.query_one(&sql, values![serde_json::to_string(&ids)?]).await?;
         let found =
-            |row: Row| Ok((MachineId::trusted(row.text(0)?), RolloutId::trusted(row.text(1)?)));
+            |row: Row| Ok((TargetId::from_key(row.text(0)?), RolloutId::trusted(row.text(1)?)));
         row.map(found).transpose()
     }
 
@@ -282,7 +283,7 @@ impl Tx {
             Ok(FailureGroup {
                 fault: row.text(0)?.to_string(),
                 count: number(row, 1)?,
-                example: row.text(2)?.to_string(),
+                example: TargetId::from_key(row.text(2)?).to_string(),
                 reason: row.text(3)?.to_string(),
             })
         };
@@ -324,7 +325,7 @@ fn row_values(rollout: &RolloutId, target: &RolloutTarget) -> Vec<Value> {
     };
     values![
         rollout.as_str(),
-        target.machine.as_str(),
+        target.target.key(),
         i64::from(target.position),
         i64::from(target.wave),
         target.state.as_str(),
@@ -352,7 +353,7 @@ fn target(row: &Row) -> Result<RolloutTarget> {
     let unknown = |what: &str, word: &str| StoreError::Corrupt(format!("{what} {word:?}"));
     let (state, stage) = (row.text(3)?, row.text(4)?);
     Ok(RolloutTarget {
-        machine: MachineId::trusted(row.text(0)?),
+        target: TargetId::from_key(row.text(0)?),
         position: number(row, 1)?,
         wave: number(row, 2)?,
         state: TargetState::parse(state).ok_or_else(|| unknown("target state", state))?,

@@ -32,6 +32,7 @@ mod process;
 mod provision;
 mod racks;
 mod reaction;
+mod rollout;
 mod secured;
 mod start;
 mod table;
@@ -97,6 +98,8 @@ enum Figure {
     Racks,
     /// Onboarding of 2,000 nodes at once, and a reconcile pass over 10,000
     Nodes,
+    /// The plan of a rollout over 20,000 machines
+    Rollout,
     /// GetMachine and StartRun with TLS beside those without, and the cost of a token
     Secured,
 }
@@ -225,6 +228,7 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Bmcs => bmcs::measure(bench, store, report).await,
         Figure::Racks => racks::measure(bench, store, report).await,
         Figure::Nodes => nodes::measure(bench, store, report).await,
+        Figure::Rollout => rollout::measure(bench, store, report).await,
         Figure::Secured => secured::measure(bench, store, report).await,
     }
 }

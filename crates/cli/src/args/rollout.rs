@@ -20,6 +20,7 @@ Examples:
     --max-in-flight 50 --order labels.zone --wave-approval
   farrier rollout create upgrade --filter 'labels.env=prod' --batch 100% \
     --max-unavailable 5% --per rack
+  farrier rollout create rack-maintenance --filter labels.row=7 --param activities=FirmwareUpgrade
   farrier rollout create -f rollout.yaml
 
 A file has the form of `farrier rollout get -o yaml`; other arguments overwrite what it says.";
@@ -119,8 +120,8 @@ pub struct RolloutAbortArgs {
 pub struct RolloutSkipArgs {
     /// ID of the rollout, from `farrier rollout list`
     pub rollout_id: String,
-    /// ID of the machine, from `farrier rollout targets`
-    pub machine_id: String,
+    /// ID of the machine or the rack, from `farrier rollout targets`
+    pub target_id: String,
     /// Reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
@@ -173,7 +174,7 @@ pub struct RolloutCreateArgs {
     /// File with the rollout, .yaml or .json
     #[arg(short = 'f', long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Filter expression that selects the machines, as in `farrier list`
+    /// Filter expression that selects the machines, as in `farrier list`, or the racks
     #[arg(long, value_name = "EXPR", required_unless_present = "file")]
     pub filter: Option<String>,
     /// Image to install
@@ -225,7 +226,17 @@ pub struct GateArg {
 }
 
 /// The words of the operations, as on the command line.
-const OPERATIONS: [&str; 6] = ["reboot", "reimage", "upgrade", "net-reconfig", "join", "firmware"];
+const OPERATIONS: [&str; 9] = [
+    "reboot",
+    "reimage",
+    "upgrade",
+    "net-reconfig",
+    "join",
+    "firmware",
+    "rack-maintenance",
+    "onboard",
+    "decommission",
+];
 
 fn target_states() -> PossibleValuesParser {
     PossibleValuesParser::new(TargetState::ALL.map(TargetState::as_str))

@@ -11,7 +11,9 @@ use proto::v1::{
 use proto::words::WireEnum;
 use std::time::Duration;
 
-/// The machines of a wave that a plan names; the rest is shown as a count.
+/// The type of the operation whose targets are racks.
+const RACK_MAINTENANCE: &str = "RACK_MAINTENANCE";
+/// The targets of a wave that a plan names; the rest is shown as a count.
 const NAMED: usize = 8;
 /// The waves of a plan that are shown.
 const MAX_WAVES: usize = 20;
@@ -107,14 +109,14 @@ pub(super) fn table(rollouts: &[Rollout], wide: bool, clock: &Clock) -> Table {
 }
 
 pub(super) fn targets(targets: &[RolloutTarget], wide: bool, clock: &Clock) -> Table {
-    let names = ["MACHINE", "WAVE", "STATE", "STAGE", "SINCE", "OPERATION", "REASON"];
+    let names = ["TARGET", "WAVE", "STATE", "STAGE", "SINCE", "OPERATION", "REASON"];
     let more = ["POSITION", "ATTEMPT", "FAULT"];
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for target in targets {
         let wave = if target.wave == 0 { String::new() } else { target.wave.to_string() };
         let mut row: Vec<Cell> = vec![
-            (&target.machine_id).into(),
+            (&target.target_id).into(),
             wave.into(),
             Cell::with_tone(target.state().word(), target_tone(target.state())),
             (&target.stage).into(),
@@ -206,10 +208,12 @@ pub(super) fn created(
     let plan = created.plan.clone().unwrap_or_default();
     let total = rollout.status.clone().unwrap_or_default().counts.unwrap_or_default().total;
     let what = operation(&rollout);
+    let racks = rollout.spec.as_ref().is_some_and(|spec| spec.r#type == RACK_MAINTENANCE);
+    let noun = if racks { "racks" } else { "machines" };
     if dry_run {
         let mut text =
-            format!("{} of {total} machines, in {} waves\n\n", one_line(&what), plan.waves.len());
-        text.push_str(&waves(&plan, wide));
+            format!("{} of {total} {noun}, in {} waves\n\n", one_line(&what), plan.waves.len());
+        text.push_str(&waves(&plan, noun, wide));
         text.push_str(&notes(&plan));
         return text;
     }
@@ -223,21 +227,21 @@ pub(super) fn created(
         count => format!("; {count} that match are excluded (--dry-run names them)"),
     };
     format!(
-        "{id} created: {} of {total} machines, in {count} waves{left_out}\n\n\
+        "{id} created: {} of {total} {noun}, in {count} waves{left_out}\n\n\
          Next: farrier rollout watch {id}\n",
         one_line(&what)
     )
 }
 
-fn waves(plan: &RolloutPlan, wide: bool) -> String {
+fn waves(plan: &RolloutPlan, noun: &str, wide: bool) -> String {
     let (most_waves, most_names) = if wide { (usize::MAX, usize::MAX) } else { (MAX_WAVES, NAMED) };
     let mut text = String::new();
     for (number, wave) in (1..).zip(plan.waves.iter().take(most_waves)) {
-        let names = join_names(wave.machine_ids.iter().map(String::as_str), most_names);
-        let (count, at_once) = (wave.machine_ids.len(), wave.max_at_once);
+        let names = join_names(wave.target_ids.iter().map(String::as_str), most_names);
+        let (count, at_once) = (wave.target_ids.len(), wave.max_at_once);
         let names = one_line(&names);
         text.push_str(&format!(
-            "Wave {number}: {count} machines, at most {at_once} out of service at once: {names}\n"
+            "Wave {number}: {count} {noun}, at most {at_once} out of service at once: {names}\n"
         ));
     }
     if plan.waves.len() > most_waves {
@@ -264,7 +268,7 @@ fn notes(plan: &RolloutPlan) -> String {
         text.push_str("\nExcluded:\n");
     }
     for one in &plan.excluded {
-        text.push_str(&format!("  {}: {}\n", one_line(&one.machine_id), one_line(&one.reason)));
+        text.push_str(&format!("  {}: {}\n", one_line(&one.target_id), one_line(&one.reason)));
     }
     let usual = plan.usual_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     text.push_str(&match usual {
@@ -284,7 +288,7 @@ mod tests {
     use super::*;
     use crate::table::ColorMode;
     use proto::Timestamp;
-    use proto::v1::{ExcludedMachine, RolloutPace, RolloutSpec, RolloutWave};
+    use proto::v1::{ExcludedTarget, RolloutPace, RolloutSpec, RolloutWave};
 
     fn rollout() -> Rollout {
         Rollout {
@@ -359,13 +363,13 @@ Version:          7
     #[test]
     fn a_plan_names_waves_exclusions_and_the_time() {
         let wave = |ids: &[&str]| RolloutWave {
-            machine_ids: ids.iter().map(ToString::to_string).collect(),
+            target_ids: ids.iter().map(ToString::to_string).collect(),
             max_at_once: 1,
         };
         let plan = RolloutPlan {
             waves: vec![wave(&["m-1"]), wave(&["m-2", "m-3"])],
-            excluded: vec![ExcludedMachine {
-                machine_id: "m-4".into(),
+            excluded: vec![ExcludedTarget {
+                target_id: "m-4".into(),
                 reason: "it is flagged RMA".into(),
             }],
             usual_seconds: Some(660),
@@ -399,7 +403,7 @@ Approval: it needs a second person
         assert!(text.ends_with("Next: farrier rollout watch ro-1\n"), "{text}");
         assert!(text.contains("1 that match are excluded"), "{text}");
         let many = RolloutPlan { waves: vec![wave(&["m-1"]); 25], ..plan };
-        assert!(waves(&many, false).ends_with("and 5 more waves (-o wide shows all)\n"));
-        assert_eq!(waves(&many, true).lines().count(), 25);
+        assert!(waves(&many, "machines", false).ends_with("and 5 more waves (-o wide shows all)\n"));
+        assert_eq!(waves(&many, "machines", true).lines().count(), 25);
     }
 }

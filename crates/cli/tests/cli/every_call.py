@@ -357,7 +357,7 @@ def rollouts(caller):
     caller.ok("Rollout.PauseRollout", rollout_id=made, reason="a test")
     caller.ok("Rollout.ResumeRollout", rollout_id=made)
     caller.refused("Rollout.RetryRolloutTargets", "FAILED_PRECONDITION", rollout_id=made)
-    caller.ok("Rollout.SkipRolloutTarget", rollout_id=made, machine_id="m-1")
+    caller.ok("Rollout.SkipRolloutTarget", rollout_id=made, target_id="m-1")
     caller.ok("Rollout.AbortRollout", rollout_id=made, cancel_running=True, reason="a test")
     request["request_id"] = caller.request_id()
     made = caller.ok("Rollout.CreateRollout", **request).rollout.rollout_id

@@ -134,7 +134,7 @@ async fn failed_targets_pause_a_rollout_and_are_tried_again() {
         assert!(why.contains("1 of 3 targets failed"), "{why}");
         assert!(why.contains(&format!("farrier rollout resume {id}")), "{why}");
         let failed = person.json(&format!("rollout targets {id} --state failed"));
-        assert_eq!(failed[0]["machine_id"], "m-1", "{failed}");
+        assert_eq!(failed[0]["target_id"], "m-1", "{failed}");
         assert_eq!(person.json("machine get m-1")["status"]["phase"], "MAINTENANCE");
         person.line("sim fault delete --all", 0);
         person.line(&format!("rollout retry-failed {id}"), 0);

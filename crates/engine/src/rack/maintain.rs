@@ -2,8 +2,10 @@
 //! same transaction, rolled back. It lists every refusal; a real request fails with the first.
 
 use super::{load_devices, no_rack, resolve_firmware};
+use crate::access::Caller;
 use crate::admission::{
-    Admission, Created, Holds, RestartRequest, approval_sentence, event, foresee_budgets,
+    Admission, Created, Holds, RestartRequest, admit_taken_by, approval_sentence, event,
+    foresee_budgets,
     not_before, replay, time_after_runs,
 };
 use crate::holds::hold_devices;
@@ -114,6 +116,7 @@ impl Racks {
             restart_of: restarts,
             id: RunId::new(self.0.now(), self.0.random()),
             limits: self.0.settings().rack_limits,
+            record: None,
             now: self.0.now(),
         };
         let (rack, by) = (begin.start.rack_id.clone(), begin.start.by.clone());
@@ -131,16 +134,37 @@ struct Restart {
     note: String,
 }
 
-struct MaintenanceAdmission {
+pub(crate) struct MaintenanceAdmission {
     start: MaintenanceStart,
     restart_of: Option<Restart>,
     id: RunId,
     limits: RackLimits,
+    /// The rights of the record that starts it in its own transaction.
+    record: Option<Caller>,
     now: Timestamp,
 }
 
 impl MaintenanceAdmission {
-    async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStartResult, Created)> {
+    /// The start of an operation by a record, with these rights.
+    pub fn by_record(
+        start: MaintenanceStart,
+        id: RunId,
+        limits: RackLimits,
+        (caller, now): (Caller, Timestamp),
+    ) -> Self {
+        Self { start, restart_of: None, id, limits, record: Some(caller), now }
+    }
+
+    /// The operation as it would be planned now. Writes nothing.
+    pub async fn planned_run(&self, tx: &mut Tx) -> Result<Run> {
+        let id = &self.start.rack_id;
+        let rack = tx.record::<Rack>(id.as_str()).await?.ok_or_else(|| no_rack(id))?;
+        let preview = self.preview(tx, &rack).await?;
+        Ok(self.new_run(&rack, &preview.planned, self.start.by.clone(), self.now))
+    }
+
+    /// Refuses before the first write, so that a record can go on after a refusal.
+    pub async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStartResult, Created)> {
         let mut created = Created::default();
         let start = &self.start;
         let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;
@@ -160,6 +184,12 @@ impl MaintenanceAdmission {
                 return Ok((MaintenanceStartResult { run: None, new: false, preview }, created));
             }
             (None, _) => {}
+        }
+        if let Some(caller) = &self.record {
+            let run = self.new_run(&rack, &preview.planned, start.by.clone(), self.now);
+            let granted = caller.on_targets(tx, &run.spec).await?;
+            caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
+            admit_taken_by(tx, &run, &start.overrides, caller).await?;
         }
         let run = self.accept(tx, &mut rack, &preview, &mut created).await?;
         // The operation of a dry run is rolled back.

@@ -1,9 +1,10 @@
 //! The creation of a rollout: its targets are selected, ordered and written once.
 
-use super::turn::{StageRun, TurnResources};
+use super::turn::{NodeOperation, RackOperation, StageRun, TurnResources};
 use super::{Rollouts, keep_own_budget, known_rollout};
 use crate::access::Caller;
 use crate::admission::{ApprovalGate, StartRun, approval_sentence, event, sealed, step_lines};
+use crate::rack::MaintenanceAdmission;
 use crate::run::previewed_steps;
 use model::access::PermissionSet;
 use model::approval::Proposal;
@@ -11,16 +12,18 @@ use model::budget::Budget;
 use model::filter::{Filter, FilterSubject};
 use model::gate::Overrides;
 use model::here;
-use model::id::{BudgetId, MachineId, RolloutId};
-use model::machine::Machine;
+use model::id::{BudgetId, MachineId, RackId, RolloutId};
+use model::machine::{Labels, Machine};
 use model::plan::{IMAGE_REF, Params, RunType};
+use model::rack::Rack;
 use model::refusal::{Reason, Refusal};
 use model::rollout::{
-    ExcludedMachine, LimitingBudget, MAX_TARGETS, OnConflict, Pace, Rollout, RolloutEditor,
-    RolloutOperation, RolloutPreview, RolloutSpec, TargetStage, exclusion, most_at_once, ordered,
-    plan_targets,
+    ExcludedTarget, LimitingBudget, MAX_TARGETS, OnConflict, Pace, Rollout, RolloutEditor,
+    RolloutOperation, RolloutPreview, RolloutSpec, TargetStage, exclusion, machine_key,
+    most_at_once, ordered, plan_targets,
 };
 use model::run::{Run, TimeEstimate};
+use model::target::{TargetId, TargetKind};
 use model::text;
 use model::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +32,11 @@ use store::{BudgetMember, Cause, DomainCount, Result, Tx};
 
 /// The machines of one page of the selection.
 const PAGE: i64 = 1_000;
-/// The machines whose rollouts are compared in one statement.
+/// The targets whose rollouts are compared in one statement.
 const CONFLICT_PAGE: usize = 500;
+
+const RACKS_PER_PAGE: usize = 1_000;
+const UNREADABLE: &str = "its row cannot be read";
 
 /// A request to create a rollout.
 #[derive(Debug, Clone)]
@@ -82,37 +88,83 @@ impl Rollouts {
         gate.settle(&self.0, done.await).await
     }
 
-    /// The machines that match, in the order of the rollout, and those that are left out.
+    /// What matches, in the order of the rollout, and what is left out.
     async fn select(&self, spec: &RolloutSpec) -> Result<Selected> {
+        match spec.operation.target_kind() {
+            TargetKind::Rack => self.select_racks(spec).await,
+            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
+                self.select_machines(spec).await
+            }
+        }
+    }
+
+    async fn select_racks(&self, spec: &RolloutSpec) -> Result<Selected> {
+        let filter = Filter::parse(&spec.filter, FilterSubject::Rack)?;
+        let mut racks: Vec<Rack> = Vec::new();
+        let mut excluded = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.0.racks().list(filter.clone(), after, RACKS_PER_PAGE).await?;
+            excluded.extend(page.unreadable.iter().map(|row| ExcludedTarget {
+                target: TargetId::from(&RackId::trusted(&row.id)),
+                reason: UNREADABLE.into(),
+            }));
+            for rack in page.records {
+                match rack.head.deleted {
+                    false => racks.push(rack),
+                    true => excluded.push(ExcludedTarget {
+                        target: rack.target(),
+                        reason: "it is being deleted".into(),
+                    }),
+                }
+            }
+            if racks.len() > MAX_TARGETS {
+                return Err(too_many("racks").into());
+            }
+            let Some(next) = page.next else { break };
+            after = Some(next);
+        }
+        if racks.is_empty() {
+            return Err(nothing_to_do(spec, &excluded).into());
+        }
+        let racks = ordered(racks, spec.order_label.as_deref(), rack_key);
+        let targets = racks.iter().map(Rack::target).collect();
+        Ok(Selected { targets, machines: Vec::new(), excluded })
+    }
+
+    async fn select_machines(&self, spec: &RolloutSpec) -> Result<Selected> {
         let filter = Filter::parse(&spec.filter, FilterSubject::Machine)?;
         let mut machines: Vec<Machine> = Vec::new();
         let mut excluded = Vec::new();
         let mut after = None;
         loop {
             let page = self.0.machines().list(filter.clone(), after, PAGE).await?;
-            let unreadable = page.unreadable.iter().map(|row| ExcludedMachine {
-                machine: MachineId::trusted(&row.id),
-                reason: "its row cannot be read".into(),
+            let unreadable = page.unreadable.iter().map(|row| ExcludedTarget {
+                target: TargetId::from(&MachineId::trusted(&row.id)),
+                reason: UNREADABLE.into(),
             });
             excluded.extend(unreadable);
             for machine in page.machines {
-                match exclusion(&machine) {
+                match exclusion(spec.operation.run_type, &machine) {
                     None => machines.push(machine),
-                    Some(reason) => excluded.push(ExcludedMachine { machine: machine.id, reason }),
+                    Some(reason) => {
+                        let target = TargetId::from(&machine.id);
+                        excluded.push(ExcludedTarget { target, reason });
+                    }
                 }
             }
             if machines.len() > MAX_TARGETS {
-                let problem = format!("matches more than {MAX_TARGETS} machines");
-                return Err(Refusal::invalid("filter", problem, "name a part of the fleet").into());
+                return Err(too_many("machines").into());
             }
             let Some(next) = page.next else { break };
             after = Some(next);
         }
         if machines.is_empty() {
-            return Err(nothing_to_do(&spec.filter, &excluded).into());
+            return Err(nothing_to_do(spec, &excluded).into());
         }
-        let machines = ordered(machines, spec.order_label.as_deref());
-        Ok(Selected { machines, excluded })
+        let machines = ordered(machines, spec.order_label.as_deref(), machine_key);
+        let targets = machines.iter().map(|machine| TargetId::from(&machine.id)).collect();
+        Ok(Selected { targets, machines, excluded })
     }
 
     /// The runs that the rollout would start on its first machine within a cluster, and on its
@@ -128,6 +180,19 @@ impl Rollouts {
         let inside = of.machines.iter().find(clustered);
         let outside = of.machines.iter().find(|machine| !clustered(machine));
         let mut sample = Sample::default();
+        if let Some(rack_id) = of.targets.first().and_then(TargetId::rack) {
+            let request_id = format!("{id}:{rack_id}");
+            let planned = RackOperation { rollout: id, operation, rack_id, request_id };
+            let (resources, caller) = (TurnResources::new(&self.0), self.0.caller().clone());
+            let planned = planned.start(&resources, 0, caller)?;
+            let read =
+                self.0.store().read(planned, |planned, tx| Box::pin(sample_of_rack(tx, planned)));
+            return Ok(Sample { params: operation.params.clone(), ..read.await? });
+        }
+        if [RunType::Onboard, RunType::Decommission].contains(&operation.run_type) {
+            let sample = self.sample_of_nodes(id, operation, &of.machines).await?;
+            return Ok(Sample { params: operation.params.clone(), ..sample });
+        }
         for machine in [inside, outside].into_iter().flatten() {
             let run = |stage| {
                 let request_id = format!("{id}:{}", machine.id);
@@ -146,16 +211,57 @@ impl Rollouts {
     }
 }
 
-/// The machines of a new rollout.
-struct Selected {
-    machines: Vec<Machine>,
-    excluded: Vec<ExcludedMachine>,
+impl Rollouts {
+    /// The run on the first machine whose node could be worked on.
+    async fn sample_of_nodes(
+        &self,
+        id: &RolloutId,
+        operation: &RolloutOperation,
+        machines: &[Machine],
+    ) -> Result<Sample> {
+        let (resources, caller) = (TurnResources::new(&self.0), self.0.caller().clone());
+        let input = (id.clone(), operation.clone(), machines.to_vec(), resources, caller);
+        let read = self.0.store().read(input, |(id, operation, machines, resources, caller), tx| {
+            Box::pin(async move {
+                for machine in machines {
+                    let onboards = operation.run_type == RunType::Onboard;
+                    if tx.live_node_of_machine(&machine.id).await?.is_some() == onboards {
+                        continue;
+                    }
+                    let (request_id, stage) = (String::new(), TargetStage::Operation);
+                    let run = StageRun { rollout: id, operation, machine, stage, request_id };
+                    let with = (resources, 0);
+                    if let Some(start) = NodeOperation::of(tx, &run, with, caller).await? {
+                        let run = start.planned_run(tx, machine).await?;
+                        return sample_of_run(tx, run).await;
+                    }
+                }
+                let message = "no machine that matches has a node to work on, or needs one";
+                Err(Refusal::new(Reason::RolloutEmpty, message).next("farrier node list").into())
+            })
+        });
+        read.await
+    }
 }
 
-/// What the rollout does on single machines, and the usual time of it.
+/// The place of a rack in the order of a rollout.
+fn rack_key(rack: &Rack) -> (&Labels, &str) {
+    (&rack.head.labels, rack.head.id.as_str())
+}
+
+/// The targets of a new rollout.
+struct Selected {
+    targets: Vec<TargetId>,
+    /// None if the targets are racks.
+    machines: Vec<Machine>,
+    excluded: Vec<ExcludedTarget>,
+}
+
+/// What the rollout does on single targets, and the usual time of it.
 #[derive(Default)]
 struct Sample {
     runs: Vec<Run>,
+    /// With what a run adds to the parameters that were asked for, such as the default image.
     params: Params,
     usual: Option<Duration>,
 }
@@ -194,6 +300,17 @@ async fn sample_of(tx: &mut Tx, starts: &[StartRun; 3], machine: &Machine) -> Re
     Ok(sample)
 }
 
+async fn sample_of_rack(tx: &mut Tx, planned: &MaintenanceAdmission) -> Result<Sample> {
+    let run = planned.planned_run(tx).await?;
+    sample_of_run(tx, run).await
+}
+
+async fn sample_of_run(tx: &mut Tx, run: Run) -> Result<Sample> {
+    let time = TimeEstimate::of(&previewed_steps(tx, &run).await?);
+    let usual = time.usual.map(|one| one.median);
+    Ok(Sample { usual, params: Params::new(), runs: vec![run] })
+}
+
 struct CreateRollout {
     id: RolloutId,
     requested: RolloutSpec,
@@ -212,39 +329,38 @@ impl CreateRollout {
             return replay(known, &self.requested);
         }
         let spec = &self.requested;
-        let machines: Vec<MachineId> =
-            self.selected.machines.iter().map(|machine| machine.id.clone()).collect();
+        let targets = &self.selected.targets;
         self.check_rights(self.gate.caller())?;
         if spec.on_conflict == OnConflict::Refuse {
-            check_conflicts(tx, &machines).await?;
+            check_conflicts(tx, targets).await?;
         }
         let permissions = self.sample.permissions();
         let approval = approval_sentence(tx, permissions, &Overrides::default()).await?;
-        let note = self.gate.check(tx, Some(self.proposal(&machines))).await?;
-        let total = u32::try_from(machines.len()).unwrap_or(u32::MAX);
+        let note = self.gate.check(tx, Some(self.proposal(targets))).await?;
+        let total = u32::try_from(targets.len()).unwrap_or(u32::MAX);
         let editor = RolloutEditor::new(self.gate.caller().principal());
         let request = (self.request_id.clone(), total);
         let mut rollout = Rollout::new(&self.id, spec.clone(), editor, request, self.now);
         rollout.spec.operation.params = self.sample.params.clone();
         rollout.permissions = permissions.iter().map(|one| one.as_str().to_string()).collect();
         let suffix = if note.is_empty() { note } else { format!("; {note}") };
-        let message = format!("{} on {total} machines{suffix}", spec.operation.words());
+        let noun = spec.operation.target_kind().noun();
+        let message = format!("{} on {total} {noun}s{suffix}", spec.operation.words());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);
         keep_own_budget(tx, None, &rollout, &event).await?;
         tx.insert_record(&mut rollout, &event).await?;
-        tx.insert_rollout_targets(&self.id, &plan_targets(&machines, 0, self.now))?;
+        tx.insert_rollout_targets(&self.id, &plan_targets(targets, 0, self.now))?;
         tx.insert_rollout_request(&self.request_id, &self.id)?;
-        let preview = self.preview(tx, machines, total).await?;
+        let preview = self.preview(tx, total).await?;
         Ok(CreatedRollout { rollout, preview, approval: approval.unwrap_or_default() })
     }
 
     async fn preview(
         &self,
         tx: &mut Tx,
-        targets: Vec<MachineId>,
         total: u32,
     ) -> Result<RolloutPreview> {
-        let spec = &self.requested;
+        let (spec, targets) = (&self.requested, self.selected.targets.clone());
         let waves = spec.pace.waves(total);
         // Only a dry run shows what the budgets let be out of service at once.
         let budgets = match self.dry_run {
@@ -255,7 +371,7 @@ impl CreateRollout {
         let wanted = self.selected.machines.iter().filter(|one| spec.operation.holds_on(one));
         Ok(RolloutPreview {
             at_once: most_at_once(&waves, &targets, &spec.pace, &budgets),
-            as_wanted: wanted.map(|machine| machine.id.clone()).collect(),
+            as_wanted: wanted.map(|machine| TargetId::from(&machine.id)).collect(),
             excluded: self.selected.excluded.clone(),
             budgets: others.map(LimitingBudget::describe).collect(),
             usual_target: self.sample.usual,
@@ -267,6 +383,11 @@ impl CreateRollout {
     /// The caller must have the rights now with which the rollout will act.
     fn check_rights(&self, caller: &Caller) -> Result<()> {
         let what = self.requested.operation.words();
+        // A rack has no labels that limit rights.
+        if self.selected.machines.is_empty() {
+            let granted = caller.grants().everywhere;
+            return Ok(caller.require_all(granted, self.sample.permissions(), &what)?);
+        }
         for machine in &self.selected.machines {
             let granted = caller.grants().on(&machine.labels);
             caller.require_all(granted, self.sample.permissions(), &what)?;
@@ -274,8 +395,8 @@ impl CreateRollout {
         Ok(())
     }
 
-    /// What another person approves: the operation with its steps, the pace, and every machine.
-    fn proposal(&self, machines: &[MachineId]) -> Proposal {
+    /// What another person approves: the operation with its steps, the pace, and every target.
+    fn proposal(&self, targets: &[TargetId]) -> Proposal {
         let spec = &self.requested;
         let pace = Pace::default().differences(&spec.pace);
         let mut plan = vec![
@@ -295,7 +416,7 @@ impl CreateRollout {
         sealed(Proposal {
             request: format!("ROLLOUT {}", spec.operation.run_type.as_str()),
             request_id: self.request_id.clone(),
-            targets: machines.iter().map(ToString::to_string).collect(),
+            targets: targets.iter().map(ToString::to_string).collect(),
             permissions: self.sample.permissions(),
             plan,
             digest: String::new(),
@@ -309,9 +430,9 @@ impl CreateRollout {
 async fn load_limiting_budgets(
     tx: &mut Tx,
     rollout: &RolloutId,
-    targets: &[MachineId],
+    targets: &[TargetId],
 ) -> Result<Vec<LimitingBudget>> {
-    let targets = targets.iter().cloned().collect();
+    let targets = targets.iter().filter_map(TargetId::machine).collect();
     let mut members: BTreeMap<BudgetId, BTreeMap<MachineId, BTreeSet<String>>> = BTreeMap::new();
     let mut domains = BTreeSet::new();
     for member in tx.budget_members(&targets).await? {
@@ -361,6 +482,9 @@ fn replay(known: Rollout, requested: &RolloutSpec) -> Result<CreatedRollout> {
 fn check_spec(spec: &RolloutSpec) -> Result<()> {
     spec.operation.check("rollout.spec.type")?;
     spec.pace.check("rollout.pace")?;
+    if spec.operation.target_kind() == TargetKind::Rack {
+        check_spec_of_racks(spec)?;
+    }
     if let Some(gate) = &spec.gate {
         gate.check("rollout.spec.gate")?;
     }
@@ -376,10 +500,26 @@ fn check_spec(spec: &RolloutSpec) -> Result<()> {
     }
 }
 
-async fn check_conflicts(tx: &mut Tx, machines: &[MachineId]) -> Result<()> {
-    for some in machines.chunks(CONFLICT_PAGE) {
-        if let Some((machine, other)) = tx.open_rollout_target(some).await? {
-            let message = format!("{machine} is a target of {other}, which has not ended");
+/// A rack has no conditions, and budgets count machines.
+fn check_spec_of_racks(spec: &RolloutSpec) -> Result<()> {
+    let given = [
+        ("rollout.spec.gate", spec.gate.is_some()),
+        ("rollout.spec.include_new", spec.include_new),
+        ("rollout.spec.plan_id", spec.operation.plan_id.is_some()),
+        ("rollout.pace.max_unavailable", spec.pace.max_unavailable.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((field, _)) => {
+            Err(Refusal::invalid(field, "has no use for racks", "leave it out").into())
+        }
+        None => Ok(()),
+    }
+}
+
+async fn check_conflicts(tx: &mut Tx, targets: &[TargetId]) -> Result<()> {
+    for some in targets.chunks(CONFLICT_PAGE) {
+        if let Some((target, other)) = tx.open_rollout_target(some).await? {
+            let message = format!("{target} is a target of {other}, which has not ended");
             let next = format!("farrier rollout get {other}");
             return Err(Refusal::new(Reason::RolloutConflict, message).next(next).into());
         }
@@ -387,15 +527,22 @@ async fn check_conflicts(tx: &mut Tx, machines: &[MachineId]) -> Result<()> {
     Ok(())
 }
 
-fn nothing_to_do(filter: &str, excluded: &[ExcludedMachine]) -> Refusal {
+fn too_many(noun: &str) -> Refusal {
+    let problem = format!("matches more than {MAX_TARGETS} {noun}");
+    Refusal::invalid("filter", problem, "name a part of the fleet")
+}
+
+fn nothing_to_do(spec: &RolloutSpec, excluded: &[ExcludedTarget]) -> Refusal {
+    let kind = spec.operation.target_kind();
+    let noun = kind.noun();
     let why = match excluded.first() {
-        None => "no machine matches".to_string(),
+        None => format!("no {noun} matches"),
         Some(first) => {
-            let (count, machine) = (excluded.len(), &first.machine);
-            format!("{count} machines match, and all are excluded; {machine}: {}", first.reason)
+            let (count, target) = (excluded.len(), &first.target);
+            format!("{count} {noun}s match, and all are excluded; {target}: {}", first.reason)
         }
     };
-    let shown = text::shell_word(filter);
-    let next = format!("farrier list --filter {shown}");
+    let shown = text::shell_word(&spec.filter);
+    let next = format!("{} --filter {shown}", kind.list_command());
     Refusal::new(Reason::RolloutEmpty, format!("the rollout has no target: {why}")).next(next)
 }

@@ -9,25 +9,31 @@ use crate::access::Caller;
 use crate::admission::{Created, RecordStart, StartRequest, StartRun, event};
 use crate::component::desired_firmware;
 use crate::holds::halt_run;
+use crate::node::{Decommission, Onboard, StartDecommission, StartOnboarding};
+use crate::rack::{MaintenanceAdmission, MaintenanceStart};
 use model::access::{TokenKind, TokenState, unauthenticated};
 use model::filter::{Filter, FilterSubject};
 use model::firmware::FirmwareResolution;
 use model::gate::Overrides;
 use model::here;
 use model::host::Host;
-use model::id::{BudgetId, MachineId, RolloutId, RunId};
+use model::id::{BudgetId, MachineId, NodeId, RackId, RolloutId, RunId};
 use model::lifecycle::{SubjectId, SubjectKind};
 use model::machine::Machine;
+use model::node::Node;
+use model::node::heartbeat::HeartbeatLimits;
 use model::plan::{Defaults, Maintenance, Params, RunType};
+use model::rack::Rack;
+use model::rack::maintenance::{MaintenanceTrigger, RackLimits, request_of_rollout};
 use model::refusal::{Reason, Refusal};
 use model::rollout::{
     MAX_TARGETS, RefusedStart, Rollout, RolloutEditor, RolloutOperation, RolloutStage,
-    RolloutTarget, TargetContext, TargetStage, TargetState, TargetStep, exclusion, ordered,
-    plan_targets,
+    RolloutTarget, TargetContext, TargetObject, TargetStage, TargetState, TargetStep, exclusion, machine_key,
+    ordered, plan_targets,
 };
 use model::run::actions::Action;
 use model::run::{HistoryNote, Run};
-use model::target::TargetKind;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +41,7 @@ use store::{Cause, Result, StoreError, Tx};
 
 /// The most targets that one turn works on; the rest have their own turns.
 const MAX_TARGETS_PER_TURN: i64 = 32;
+const NO_NODE: &str = "it has no node";
 /// The machines of one page of a search for new ones.
 const MACHINES_PER_PAGE: i64 = 1_000;
 /// Runs that a lifecycle starts itself have the lower numbers.
@@ -45,6 +52,8 @@ const FIRST_RUN: u64 = 1 << 10;
 pub(crate) struct TurnResources {
     pub providers: Providers,
     pub defaults: Defaults,
+    rack_limits: RackLimits,
+    heartbeat_limits: HeartbeatLimits,
     pub now: Timestamp,
     random: u64,
 }
@@ -54,6 +63,8 @@ impl TurnResources {
         Self {
             providers: engine.providers().clone(),
             defaults: engine.defaults().clone(),
+            rack_limits: engine.settings().rack_limits,
+            heartbeat_limits: engine.settings().nodes.heartbeat_limits,
             now: engine.now(),
             random: engine.random(),
         }
@@ -103,6 +114,106 @@ impl StageRun<'_> {
             now: resources.now,
         };
         StartRun::by_record(start, by)
+    }
+}
+
+/// The maintenance of a rack that is a target.
+pub(super) struct RackOperation<'a> {
+    pub rollout: &'a RolloutId,
+    pub operation: &'a RolloutOperation,
+    pub rack_id: RackId,
+    pub request_id: String,
+}
+
+impl RackOperation<'_> {
+    pub fn start(
+        self,
+        resources: &TurnResources,
+        number: u64,
+        caller: Caller,
+    ) -> Result<MaintenanceAdmission> {
+        let start = MaintenanceStart {
+            rack_id: self.rack_id,
+            request: request_of_rollout(&self.operation.params)?,
+            trigger: MaintenanceTrigger::OnDemand,
+            request_id: self.request_id,
+            by: self.rollout.to_string(),
+            reference: String::new(),
+            overrides: Overrides::default(),
+            dry_run: false,
+        };
+        let (id, limits) = (resources.run_id(FIRST_RUN + number), resources.rack_limits);
+        let with = (caller, resources.now);
+        Ok(MaintenanceAdmission::by_record(start, id, limits, with))
+    }
+}
+
+/// The onboarding or the decommission of the node of a machine that is a target.
+pub(super) enum NodeOperation {
+    Onboard(StartOnboarding),
+    Decommission(StartDecommission),
+}
+
+impl NodeOperation {
+    /// None if the operation is none on nodes.
+    pub async fn of(
+        tx: &mut Tx,
+        run: &StageRun<'_>,
+        (resources, number): (&TurnResources, u64),
+        caller: &Caller,
+    ) -> Result<Option<Self>> {
+        let TurnResources { providers, now, heartbeat_limits, .. } = resources;
+        let id = resources.run_id(FIRST_RUN + number);
+        let (overrides, by) = (Overrides::default(), run.rollout.to_string());
+        let request_id = run.request_id.clone();
+        if run.operation.run_type == RunType::Onboard {
+            let (machine, site) = (run.machine.id.clone(), run.operation.site()?);
+            return Ok(Some(Self::Onboard(StartOnboarding {
+                request: Onboard { machine, site, overrides, request_id, by },
+                node: NodeId::new(*now, resources.random.wrapping_add(number << 32)),
+                run: id,
+                owner: None,
+                providers: providers.clone(),
+                record: Some(caller.clone()),
+                now: *now,
+            })));
+        }
+        if run.operation.run_type != RunType::Decommission {
+            return Ok(None);
+        }
+        let node = tx.live_node_of_machine(&run.machine.id).await?;
+        let node = node.ok_or_else(|| Refusal::new(Reason::NotFound, NO_NODE))?;
+        Ok(Some(Self::Decommission(StartDecommission {
+            request: Decommission { node, mode: run.operation.mode()?, overrides, request_id, by },
+            run: id,
+            owner: None,
+            providers: providers.clone(),
+            limits: *heartbeat_limits,
+            record: Some(caller.clone()),
+            now: *now,
+        })))
+    }
+
+    /// The run as it would be created now.
+    pub async fn planned_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
+        match self {
+            Self::Onboard(start) => Ok(start.plan(tx, machine).await?.1),
+            Self::Decommission(start) => {
+                let id = start.request.node.as_str();
+                let node = tx.record::<Node>(id).await?;
+                let node = node.ok_or_else(|| Refusal::new(Reason::NotFound, NO_NODE))?;
+                start.plan(tx, (&node, machine)).await
+            }
+        }
+    }
+
+    async fn run(&self, tx: &mut Tx, created: &mut Created) -> Result<Run> {
+        let (started, new) = match self {
+            Self::Onboard(start) => start.run(tx).await?,
+            Self::Decommission(start) => start.run(tx).await?,
+        };
+        created.extend(new);
+        Ok(started.run)
     }
 }
 
@@ -196,7 +307,7 @@ impl TargetWork<'_> {
     async fn find_next(&self, tx: &mut Tx, due: &[RolloutTarget]) -> Result<Vec<RolloutTarget>> {
         let (now, count) = (self.resources.now, i64::try_from(due.len()).unwrap_or(i64::MAX));
         if !due.is_empty() {
-            let machines = due.iter().map(|target| target.machine.clone()).collect();
+            let machines = due.iter().filter_map(|one| one.target.machine()).collect();
             tx.look_at_targets_waiting_for(&self.id, &machines, now).await?;
         }
         let free = i64::from(self.rollout.free_slots());
@@ -211,20 +322,23 @@ impl TargetWork<'_> {
     /// Adds the machines that match by now and are no targets.
     async fn include_new(&mut self, tx: &mut Tx) -> Result<()> {
         let filter = Filter::parse(&self.rollout.spec.filter, FilterSubject::Machine)?;
+        let run_type = self.rollout.spec.operation.run_type;
         let (mut machines, mut after) = (Vec::new(), None::<String>);
         loop {
             let page = tx.machines(&filter, after.as_deref(), MACHINES_PER_PAGE).await?;
             let ids = page.machines.iter().map(|machine| machine.id.clone()).collect();
             let known = tx.rollout_targets_among(&self.id, &ids).await?;
             let new =
-                |machine: &Machine| !known.contains(&machine.id) && exclusion(machine).is_none();
+                |machine: &Machine| !known.contains(&machine.id) && exclusion(run_type, machine).is_none();
             machines.extend(page.machines.into_iter().filter(new));
             let Some(next) = page.next else { break };
             after = Some(next);
         }
-        let machines = ordered(machines, self.rollout.spec.order_label.as_deref());
+        let label = self.rollout.spec.order_label.as_deref();
+        let machines = ordered(machines, label, machine_key);
         let room = MAX_TARGETS.saturating_sub(self.rollout.total as usize);
-        let ids: Vec<MachineId> = machines.into_iter().map(|one| one.id).take(room).collect();
+        let ids: Vec<TargetId> =
+            machines.iter().map(|one| TargetId::from(&one.id)).take(room).collect();
         if ids.is_empty() {
             return Ok(());
         }
@@ -243,7 +357,8 @@ impl TargetWork<'_> {
         tx: &mut Tx,
         targets: impl Iterator<Item = &RolloutTarget>,
     ) -> Result<()> {
-        let machines: BTreeSet<MachineId> = targets.map(|one| one.machine.clone()).collect();
+        let machines: BTreeSet<MachineId> =
+            targets.filter_map(|one| one.target.machine()).collect();
         for machine in &machines {
             // A row that cannot be read is reported when its target is advanced.
             readable(tx.machine_locked(machine).await)?.ok();
@@ -262,7 +377,8 @@ impl TargetWork<'_> {
 
     /// True if another target of this turn has found a budget of its machine used up.
     fn is_held_back(&self, target: &RolloutTarget) -> bool {
-        let domains = self.domains.get(&target.machine);
+        let machine = target.target.machine();
+        let domains = machine.and_then(|machine| self.domains.get(&machine));
         domains.is_some_and(|domains| !domains.is_disjoint(&self.full))
     }
 
@@ -274,9 +390,19 @@ impl TargetWork<'_> {
     ) -> Result<()> {
         let now = self.resources.now;
         let stage = target.stage.unwrap_or(TargetStage::Operation);
-        let machine = match readable(tx.machine(&target.machine).await)? {
-            Ok(machine) => machine,
-            Err(refusal) => return self.refused(tx, target, stage, &refusal),
+        let machine = match target.target.machine() {
+            Some(id) => match readable(tx.machine(&id).await)? {
+                Ok(machine) => machine,
+                Err(refusal) => return self.refused(tx, target, stage, &refusal),
+            },
+            None => None,
+        };
+        let rack = match target.target.rack() {
+            Some(id) => match readable(tx.record::<Rack>(id.as_str()).await)? {
+                Ok(rack) => rack,
+                Err(refusal) => return self.refused(tx, target, stage, &refusal),
+            },
+            None => None,
         };
         let run = match &target.run {
             Some(id) => match readable(tx.run(id).await)? {
@@ -287,7 +413,7 @@ impl TargetWork<'_> {
         };
         let other = match target.state == TargetState::Active {
             true => None,
-            false => tx.other_rollout_on(&target.machine, &self.id).await?,
+            false => tx.other_rollout_on(&target.target, &self.id).await?,
         };
         let nothing_to_do = match (&machine, target.stage) {
             (Some(machine), None) => self.find_nothing_to_do(tx, machine).await?,
@@ -295,11 +421,16 @@ impl TargetWork<'_> {
         };
         let limited = self.rollout.own_budget(now).is_some();
         let seen = TargetContext {
-            machine: machine.as_ref(),
+            object: match (&machine, &rack) {
+                (Some(machine), _) => TargetObject::Machine(machine),
+                (None, Some(_)) => TargetObject::Rack,
+                (None, None) => TargetObject::Deleted,
+            },
             run: run.as_ref(),
             nothing_to_do: nothing_to_do.as_deref(),
             other: other.as_ref(),
-            counts: !limited || self.counted.contains(&target.machine),
+            counts: !limited
+                || machine.as_ref().is_some_and(|machine| self.counted.contains(&machine.id)),
         };
         match target.next(&self.rollout, seen, now) {
             TargetStep::Keep => {
@@ -308,17 +439,27 @@ impl TargetWork<'_> {
             }
             TargetStep::Cancel(run) => self.cancel(tx, target, &run).await,
             TargetStep::Change(after) => self.write(tx, target.state, *after),
-            TargetStep::Start(row, stage) => match machine {
-                Some(machine) => self.start(tx, *row, (&machine, stage), created).await,
-                // A target without its machine starts nothing.
-                None => self.write(tx, target.state, *row),
+            TargetStep::Start(row, stage) => match (machine, rack) {
+                (Some(machine), _) => self.start(tx, *row, (&machine, stage), created).await,
+                (None, Some(rack)) => self.start_rack(tx, *row, (&rack, stage), created).await,
+                // A target without its object starts nothing.
+                (None, None) => self.write(tx, target.state, *row),
             },
         }
     }
 
-    /// Why the firmware of a machine needs no upgrade, by what is recorded.
+    /// Why the operation has nothing to do on a machine, by what is recorded of its firmware or its
+    /// node.
     async fn find_nothing_to_do(&self, tx: &mut Tx, machine: &Machine) -> Result<Option<String>> {
         let operation = &self.rollout.spec.operation;
+        if [RunType::Onboard, RunType::Decommission].contains(&operation.run_type) {
+            let node = tx.live_node_of_machine(&machine.id).await?;
+            return Ok(match (node, operation.run_type == RunType::Onboard) {
+                (Some(node), true) => Some(format!("it has the node {node} already")),
+                (None, false) => Some(NO_NODE.into()),
+                (Some(_) | None, _) => None,
+            });
+        }
         if operation.run_type != RunType::Firmware {
             return Ok(None);
         }
@@ -353,13 +494,51 @@ impl TargetWork<'_> {
             stage,
             request_id: target.request_id(&self.id, stage),
         };
-        let start = run.start(self.resources, self.started, caller);
+        let number = self.started;
         self.started += 1;
-        match start.run(tx, created).await {
-            Ok(started) => {
+        let started = match NodeOperation::of(tx, &run, (self.resources, number), &caller).await {
+            Ok(Some(start)) => start.run(tx, created).await,
+            Ok(None) => {
+                let start = run.start(self.resources, number, caller);
+                start.run(tx, created).await.map(|started| started.run)
+            }
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(Run { spec, .. }) => {
                 let before = target.state;
-                let Run { spec, .. } = started.run;
                 self.write(tx, before, target.started(stage, spec.id, self.resources.now))
+            }
+            Err(StoreError::Refused(refusal)) => self.refused(tx, target, stage, &refusal),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn start_rack(
+        &mut self,
+        tx: &mut Tx,
+        target: RolloutTarget,
+        (rack, stage): (&Rack, TargetStage),
+        created: &mut Created,
+    ) -> Result<()> {
+        let caller = match self.rights(tx).await? {
+            Ok(caller) => caller,
+            Err(refusal) => return self.refused(tx, target, stage, &refusal),
+        };
+        let operation = RackOperation {
+            rollout: &self.id,
+            operation: &self.rollout.spec.operation,
+            rack_id: rack.id(),
+            request_id: target.request_id(&self.id, stage),
+        };
+        let start = operation.start(self.resources, self.started, caller)?;
+        self.started += 1;
+        match start.run(tx).await {
+            Ok((started, new)) => {
+                created.extend(new);
+                let run = started.run.map(|run| run.spec.id);
+                let run = run.ok_or_else(|| StoreError::Corrupt("no run was started".into()))?;
+                self.write(tx, target.state, target.clone().started(stage, run, self.resources.now))
             }
             Err(StoreError::Refused(refusal)) => self.refused(tx, target, stage, &refusal),
             Err(error) => Err(error),
@@ -407,7 +586,7 @@ impl TargetWork<'_> {
         if before != row.state && row.state == TargetState::Waiting {
             // One stands for the others of this turn.
             if self.notes.is_empty() {
-                self.notes.push(format!("{} waits: {}", row.machine, row.reason));
+                self.notes.push(format!("{} waits: {}", row.target, row.reason));
             }
         }
         if before != row.state && !TargetState::OPEN.contains(&row.state) {

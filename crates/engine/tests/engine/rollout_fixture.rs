@@ -11,7 +11,6 @@ use model::rollout::{
     BatchSize, FailureLimit, OnConflict, Pace, Rollout, RolloutOperation, RolloutSpec,
     RolloutTarget, TargetState,
 };
-use model::target::TargetId;
 use model::time::Timestamp;
 use std::collections::BTreeSet;
 use store::{Cause, NewEvent, Result, Tx};
@@ -161,8 +160,8 @@ async fn check_target(
     target: &RolloutTarget,
     wrong: &mut Vec<String>,
 ) -> Result<()> {
-    let (id, machine) = (rollout.id(), &target.machine);
-    let runs = tx.latest_runs(&TargetId::from(machine), MANY).await?;
+    let (id, machine) = (rollout.id(), &target.target);
+    let runs = tx.latest_runs(machine, MANY).await?;
     let own: Vec<_> = runs.iter().filter(|run| run.spec.initiator == id.as_str()).collect();
     let requests: BTreeSet<_> = own.iter().map(|run| &run.spec.request_id).collect();
     // One run of each stage in each attempt.

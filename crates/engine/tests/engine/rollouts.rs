@@ -2,7 +2,9 @@
 
 use crate::approvals::People;
 use crate::budgets::make_budget;
-use crate::rack_fixture::{add_firmware, firmware};
+use crate::node_scenarios::{MACHINE, SITE};
+use crate::nodes::NodeFixture;
+use crate::rack_fixture::{RackFixture, add_firmware, firmware};
 use crate::rollout_fixture::{at_once, check_rollouts, reboots, request};
 use crate::test_env::{TestEnv, simulate};
 use engine::Engine;
@@ -16,6 +18,7 @@ use model::gate::Overrides;
 use model::id::{BudgetId, MachineId, RolloutId};
 use model::lifecycle::Lifecycle;
 use model::machine::Phase;
+use model::node::NodeState;
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::refusal::Reason;
 use model::rollout::{
@@ -23,6 +26,7 @@ use model::rollout::{
     TargetState,
 };
 use model::run::actions::Requester;
+use model::target::TargetId;
 use providers::sim::{self, FaultRule};
 use std::sync::Arc;
 use std::time::Duration;
@@ -249,12 +253,12 @@ fn a_pause_keeps_what_runs_and_a_target_can_be_skipped() {
         assert_eq!((paused.state_name(), paused.counts.active), ("Paused", 0));
         assert!(paused.counts.pending >= 2, "{paused:?}");
         let who = || Requester { by: "ada".into(), reason: "in use".into() };
-        let last = MachineId::trusted("m-3");
+        let last = TargetId::parse("m-3").unwrap();
         let skipped = fleet.engine.rollouts().skip(&id, &last, who()).await.expect("skipped");
         assert_eq!(skipped.counts.skipped, 1);
         let again = fleet.engine.rollouts().skip(&id, &last, who()).await;
         assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
-        let unknown = MachineId::trusted("m-9");
+        let unknown = TargetId::parse("m-9").unwrap();
         let again = fleet.engine.rollouts().skip(&id, &unknown, who()).await;
         assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
         fleet.ask(&id, RolloutRequest::Resume).await;
@@ -305,8 +309,8 @@ fn two_rollouts_never_work_on_one_machine_at_once() {
                 let targets = fleet.env.rollout_targets(id).await.into_iter();
                 active.extend(targets.filter(|row| row.state == TargetState::Active));
             }
-            active.sort_by(|a, b| a.machine.cmp(&b.machine));
-            let both = active.windows(2).any(|pair| pair[0].machine == pair[1].machine);
+            active.sort_by(|a, b| a.target.cmp(&b.target));
+            let both = active.windows(2).any(|pair| pair[0].target == pair[1].target);
             assert!(!both, "{active:?}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -328,7 +332,7 @@ fn excluded_machines_are_listed_and_a_dry_run_writes_nothing() {
         let found = dry.create(request(spec.clone(), "dry")).await.expect("a preview");
         assert_eq!(found.preview.waves, [1, 1]);
         assert_eq!(found.preview.targets.len(), 2);
-        assert_eq!(found.preview.excluded[0].machine.as_str(), "m-2");
+        assert_eq!(found.preview.excluded[0].target.as_str(), "m-2");
         assert!(fleet.env.rollouts().await.is_empty());
         let (reason, message) = fleet.refused(reboots("machine_id=m-2"), "none").await;
         assert_eq!(reason, Reason::RolloutEmpty);
@@ -563,7 +567,7 @@ fn a_dry_run_shows_what_is_out_of_service_at_once_and_what_is_as_wanted() {
         spec.operation.run_type = RunType::Reimage;
         spec.operation.params = Params::from([(IMAGE_REF.into(), "debian-12".into())]);
         let found = dry.create(request(spec, "dry")).await.expect("a preview").preview;
-        assert_eq!(found.as_wanted, [MachineId::trusted("m-4")]);
+        assert_eq!(found.as_wanted, [TargetId::parse("m-4").unwrap()]);
     });
 }
 
@@ -704,5 +708,89 @@ fn firmware_is_rolled_out_to_machines_that_need_it() {
         let row = fleet.env.rollout_targets(&two).await.remove(0);
         assert_eq!(row.reason, "it has firmware fw-1 already");
         fleet.check().await;
+    });
+}
+
+/// Racks go through their maintenance one after the other; one that a budget holds up waits for it.
+#[test]
+fn racks_go_through_their_maintenance() {
+    simulate(async {
+        let fixture = RackFixture::ready().await;
+        let (env, engine) = (&fixture.env, fixture.engine());
+        env.enable_rollout_checks();
+        let mut spec = at_once("rack_id=rack-1");
+        spec.operation.run_type = RunType::RackMaintenance;
+        spec.operation.params = Params::from([("activities".into(), "PowerSequence".into())]);
+        let dry = engine.with_dry_run(true).rollouts();
+        let found = dry.create(request(spec.clone(), "dry")).await.expect("a preview").preview;
+        assert_eq!(found.targets, [TargetId::parse("rack-1").unwrap()]);
+        let limited = Pace { max_unavailable: Some(MaxUnavailable::Count(1)), ..spec.pace.clone() };
+        let refused = RolloutSpec { pace: limited, ..spec.clone() };
+        assert!(engine.rollouts().create(request(refused, "none")).await.is_err());
+        // m-1 is in service: the rack waits until it is out of service.
+        env.set_phase("m-1", Phase::Ready).await;
+        let created = engine.rollouts().create(request(spec, "first")).await.expect("created");
+        let id = created.rollout.id();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let waits = env.rollout_targets(&id).await.remove(0);
+        assert_eq!(waits.state, TargetState::Waiting, "{waits:?}");
+        assert!(waits.reason.contains("m-1"), "{waits:?}");
+        env.set_phase("m-1", Phase::Maintenance).await;
+        let ended = loop {
+            let rollout = engine.rollouts().get(&id).await.expect("a rollout");
+            if rollout.stage.has_ended() {
+                break rollout;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        assert_eq!(ended.counts.done, 1, "{:#?}", env.rollout_targets(&id).await);
+        let runs = env.rollout_targets(&id).await.remove(0).run.expect("an operation");
+        let run = engine.runs().get(&runs).await.expect("a run");
+        assert_eq!(run.spec.run_type, RunType::RackMaintenance);
+        let violations = env.violations.lock().unwrap();
+        assert!(violations.is_empty(), "{violations:#?}");
+    });
+}
+
+/// Nodes are onboarded and taken out of service; what needs neither is passed over.
+#[test]
+fn nodes_are_onboarded_and_decommissioned() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let (env, engine) = (&fixture.env, &fixture.process.engine);
+        env.enable_rollout_checks();
+        let spec = |run_type, name: &str, value: &str| {
+            let mut spec = at_once(&format!("machine_id={MACHINE}"));
+            spec.operation.run_type = run_type;
+            spec.operation.params = Params::from([(name.into(), value.into())]);
+            spec
+        };
+        let onboard = || spec(RunType::Onboard, "site", SITE);
+        let decommission = || spec(RunType::Decommission, "mode", "full_decommission");
+        let create = async |spec, request_id: &str| {
+            let created = engine.rollouts().create(request(spec, request_id)).await?;
+            let id = created.rollout.id();
+            loop {
+                let rollout = engine.rollouts().get(&id).await?;
+                if rollout.stage.has_ended() || rollout.pause.is_some() {
+                    return store::Result::Ok((rollout, env.rollout_targets(&id).await.remove(0)));
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        // Without a node there is nothing to decommission.
+        let refused = create(decommission(), "none").await;
+        assert!(matches!(&refused, Err(StoreError::Refused(_))), "{refused:?}");
+        let (ended, target) = create(onboard(), "first").await.expect("created");
+        assert_eq!(ended.counts.done, 1, "{target:#?}");
+        assert_eq!(fixture.node().await.state, NodeState::Active);
+        let refused = create(onboard(), "again").await;
+        assert!(matches!(&refused, Err(StoreError::Refused(_))), "{refused:?}");
+        let (ended, target) = create(decommission(), "last").await.expect("created");
+        assert_eq!(ended.counts.done, 1, "{target:#?}");
+        let run = engine.runs().get(&target.run.expect("an operation")).await.expect("a run");
+        assert_eq!(run.spec.run_type, RunType::Decommission);
+        let violations = env.violations.lock().unwrap();
+        assert!(violations.is_empty(), "{violations:#?}");
     });
 }

@@ -5,7 +5,9 @@ use super::sequence::RolloutTarget;
 use crate::budget::Budget;
 use crate::condition::ConditionType;
 use crate::id::MachineId;
-use crate::machine::{Machine, Phase};
+use crate::machine::{Labels, Machine, Phase};
+use crate::plan::RunType;
+use crate::target::TargetId;
 use crate::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +15,10 @@ use std::time::Duration;
 /// The most targets of one rollout.
 pub const MAX_TARGETS: usize = 20_000;
 
-/// A machine that matches the filter and is no target.
+/// A machine or a rack that matches the filter and is no target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExcludedMachine {
-    pub machine: MachineId,
+pub struct ExcludedTarget {
+    pub target: TargetId,
     pub reason: String,
 }
 
@@ -24,14 +26,14 @@ pub struct ExcludedMachine {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RolloutPreview {
     /// The targets in their order.
-    pub targets: Vec<MachineId>,
+    pub targets: Vec<TargetId>,
     /// The sizes of the waves.
     pub waves: Vec<u32>,
     /// The most targets of each wave that are out of service at once.
     pub at_once: Vec<u32>,
     /// The targets that would be passed over now.
-    pub as_wanted: Vec<MachineId>,
-    pub excluded: Vec<ExcludedMachine>,
+    pub as_wanted: Vec<TargetId>,
+    pub excluded: Vec<ExcludedTarget>,
     /// The budgets that limit it, with their room.
     pub budgets: Vec<String>,
     /// The usual time of one target; none: too few such steps were timed.
@@ -61,12 +63,12 @@ pub struct LimitingBudget {
 }
 
 impl LimitingBudget {
-    /// The most of these machines that the budget lets be out of service at once.
-    fn at_once(&self, machines: &[MachineId]) -> u64 {
+    /// The most of these targets that the budget lets be out of service at once.
+    fn at_once(&self, targets: &[TargetId]) -> u64 {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         let mut unlimited = 0;
-        for machine in machines {
-            match self.members.get(machine) {
+        for target in targets {
+            match target.machine().and_then(|machine| self.members.get(&machine)) {
                 None => unlimited += 1,
                 Some(domains) => {
                     domains.iter().for_each(|one| *counts.entry(one).or_default() += 1);
@@ -93,7 +95,7 @@ impl LimitingBudget {
 /// The most targets of each wave that are out of service at once.
 pub fn most_at_once(
     waves: &[u32],
-    targets: &[MachineId],
+    targets: &[TargetId],
     pace: &Pace,
     budgets: &[LimitingBudget],
 ) -> Vec<u32> {
@@ -111,31 +113,44 @@ pub fn most_at_once(
 }
 
 /// Why a machine that matches the filter is no target; none: it is one.
-pub fn exclusion(machine: &Machine) -> Option<String> {
+pub fn exclusion(run_type: RunType, machine: &Machine) -> Option<String> {
     for flag in [ConditionType::Retired, ConditionType::Rma] {
         if machine.is(flag) {
             return Some(format!("it is flagged {}", flag.as_str()));
         }
     }
     match machine.phase {
+        Phase::FactoryReady if run_type == RunType::Onboard => None,
+        Phase::Ready if run_type == RunType::Onboard => {
+            Some("it is in phase READY: a machine in service is not onboarded".into())
+        }
         Phase::FactoryReady => Some("it is in phase FACTORY_READY: it was never in service".into()),
         Phase::Ready | Phase::Maintenance => None,
     }
 }
 
-/// Machines in the order of a rollout: by the value of a label, then by id. Machines without the
-/// label come last.
-pub fn ordered(mut machines: Vec<Machine>, label: Option<&str>) -> Vec<Machine> {
-    let rank = |machine: &Machine| {
-        let value = label.and_then(|label| machine.labels.get(label));
-        (label.is_some() && value.is_none(), value.cloned())
-    };
-    machines.sort_by_cached_key(|machine| (rank(machine), machine.id.clone()));
-    machines
+/// Objects with their labels and ids in the order of a rollout: by the value of a label, then by
+/// id. Those without the label come last.
+pub fn ordered<T>(
+    mut objects: Vec<T>,
+    label: Option<&str>,
+    key: impl Fn(&T) -> (&Labels, &str),
+) -> Vec<T> {
+    objects.sort_by_cached_key(|object| {
+        let (labels, id) = key(object);
+        let value = label.and_then(|label| labels.get(label));
+        (label.is_some() && value.is_none(), value.cloned(), id.to_string())
+    });
+    objects
+}
+
+/// The place of a machine in the order of a rollout.
+pub fn machine_key(machine: &Machine) -> (&Labels, &str) {
+    (&machine.labels, machine.id.as_str())
 }
 
 /// The rows of targets, at the places from `first` on.
-pub fn plan_targets(machines: &[MachineId], first: u32, now: Timestamp) -> Vec<RolloutTarget> {
-    let rows = (first..).zip(machines);
-    rows.map(|(position, machine)| RolloutTarget::new(machine.clone(), position, now)).collect()
+pub fn plan_targets(targets: &[TargetId], first: u32, now: Timestamp) -> Vec<RolloutTarget> {
+    let rows = (first..).zip(targets);
+    rows.map(|(position, target)| RolloutTarget::new(target.clone(), position, now)).collect()
 }

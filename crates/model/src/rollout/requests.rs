@@ -152,7 +152,7 @@ fn refuse(rollout: &Rollout, request: &RolloutRequest) -> Refusal {
 
 /// Checks whether an operator may skip a target now.
 pub fn check_skip(rollout: &Rollout, target: &RolloutTarget) -> Result<(), Refusal> {
-    let (id, machine) = (&rollout.head.id, &target.machine);
+    let (id, name) = (&rollout.head.id, &target.target);
     let idle = match target.state {
         TargetState::Pending | TargetState::Waiting => true,
         TargetState::Active => target.run.is_none(),
@@ -168,7 +168,7 @@ pub fn check_skip(rollout: &Rollout, target: &RolloutTarget) -> Result<(), Refus
     let state = target.state.as_str();
     let refusal = Refusal::new(
         Reason::RolloutState,
-        format!("{machine} is {state} in {id}: it cannot be skipped"),
+        format!("{name} is {state} in {id}: it cannot be skipped"),
     );
     Err(match &target.run {
         Some(run) if target.state == TargetState::Active => {

@@ -1,18 +1,19 @@
 //! The sequence of a target, and its row.
 //!
-//! [`MACHINE`] is the sequence as a table. [`RolloutTarget::next`] is the pure decision for one
+//! [`sequence_of`] names the sequence of each operation, as a table. [`RolloutTarget::next`] is the pure decision for one
 //! target: from its row, its machine and its run to the changed row, or to the stage whose run is to
 //! be started. The engine starts the run and writes the row in one transaction.
 
 use super::{Rollout, RolloutStage};
 use crate::condition::ConditionType;
-use crate::id::{MachineId, RolloutId, RunId};
+use crate::id::{RolloutId, RunId};
 use crate::lifecycle::{AwaitedRunStatus, awaited_status};
 use crate::machine::{Machine, Phase};
 use crate::plan::{Maintenance, RunType};
 use crate::refusal::{Refusal, RefusalKind, RefusingBudget};
 use crate::rollout::gate::GateVerdict;
 use crate::run::Run;
+use crate::target::TargetId;
 use crate::time::{Timestamp, format_duration};
 use std::time::Duration;
 
@@ -75,15 +76,54 @@ pub enum SkipIf {
     WasInMaintenance,
     /// The same, or the rollout has no gate.
     WasInMaintenanceOrNoGate,
+    NoGate,
 }
 
 /// The sequence of a machine.
-pub const MACHINE: [SequenceRow; 4] = [
+const MACHINE: [SequenceRow; 4] = [
     SequenceRow { stage: TargetStage::EnterMaintenance, skip_if: SkipIf::InMaintenance },
     SequenceRow { stage: TargetStage::Operation, skip_if: SkipIf::Never },
     SequenceRow { stage: TargetStage::ExitMaintenance, skip_if: SkipIf::WasInMaintenance },
     SequenceRow { stage: TargetStage::Gate, skip_if: SkipIf::WasInMaintenanceOrNoGate },
 ];
+
+/// The sequence of a rack: its maintenance drains and releases no machine, as one that is requested
+/// by hand.
+const RACK: [SequenceRow; 1] =
+    [SequenceRow { stage: TargetStage::Operation, skip_if: SkipIf::Never }];
+
+/// The sequence of a machine that becomes a node: the onboarding brings it into service.
+const ONBOARDING: [SequenceRow; 2] = [
+    SequenceRow { stage: TargetStage::Operation, skip_if: SkipIf::Never },
+    SequenceRow { stage: TargetStage::Gate, skip_if: SkipIf::NoGate },
+];
+
+/// The sequence of a machine whose node is decommissioned, which drains it first.
+const DECOMMISSION: [SequenceRow; 1] =
+    [SequenceRow { stage: TargetStage::Operation, skip_if: SkipIf::Never }];
+
+/// The sequence of the targets of an operation.
+pub const fn sequence_of(run_type: RunType) -> &'static [SequenceRow] {
+    match run_type {
+        RunType::RackMaintenance => &RACK,
+        RunType::Onboard => &ONBOARDING,
+        RunType::Decommission | RunType::NodeDrain => &DECOMMISSION,
+        RunType::Reboot
+        | RunType::Reimage
+        | RunType::EnterMaintenance
+        | RunType::ExitMaintenance
+        | RunType::Upgrade
+        | RunType::NetReconfig
+        | RunType::Rma
+        | RunType::ExitRma
+        | RunType::Power
+        | RunType::Join
+        | RunType::Firmware
+        | RunType::Fabric
+        | RunType::Intake
+        | RunType::Check => &MACHINE,
+    }
+}
 
 /// The facts that decide which stages are left out.
 #[derive(Debug, Clone, Copy)]
@@ -94,13 +134,18 @@ pub struct SequenceFacts {
 }
 
 /// The stage after `done`; none as `done`: the first one. None: the target is done.
-pub fn stage_after(done: Option<TargetStage>, facts: SequenceFacts) -> Option<TargetStage> {
-    let left = MACHINE.iter().filter(|row| done.is_none_or(|done| row.stage > done));
+pub fn stage_after(
+    sequence: &[SequenceRow],
+    done: Option<TargetStage>,
+    facts: SequenceFacts,
+) -> Option<TargetStage> {
+    let left = sequence.iter().filter(|row| done.is_none_or(|done| row.stage > done));
     let mut left = left.filter(|row| match row.skip_if {
         SkipIf::Never => true,
         SkipIf::InMaintenance => !facts.in_maintenance,
         SkipIf::WasInMaintenance => !facts.was_in_maintenance,
         SkipIf::WasInMaintenanceOrNoGate => !facts.was_in_maintenance && facts.has_gate,
+        SkipIf::NoGate => facts.has_gate,
     });
     left.next().map(|row| row.stage)
 }
@@ -158,7 +203,8 @@ impl TargetState {
 /// One target of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutTarget {
-    pub machine: MachineId,
+    /// A machine or a rack.
+    pub target: TargetId,
     /// Its place in the order of the rollout, counted from 0.
     pub position: u32,
     /// The wave in which it was started, counted from 1. 0: not yet.
@@ -187,11 +233,27 @@ pub struct RolloutTarget {
     pub budget: Option<RefusingBudget>,
 }
 
+/// The object of a target as it is now.
+#[derive(Debug, Clone, Copy)]
+pub enum TargetObject<'a> {
+    Deleted,
+    Machine(&'a Machine),
+    Rack,
+}
+
+impl<'a> TargetObject<'a> {
+    pub const fn machine(self) -> Option<&'a Machine> {
+        match self {
+            Self::Machine(machine) => Some(machine),
+            Self::Deleted | Self::Rack => None,
+        }
+    }
+}
+
 /// What the decision about a target needs beside its row.
 #[derive(Debug, Clone, Copy)]
 pub struct TargetContext<'a> {
-    /// None: it was deleted.
-    pub machine: Option<&'a Machine>,
+    pub object: TargetObject<'a>,
     /// The run of its stage, or the one that has restarted it.
     pub run: Option<&'a Run>,
     /// Why the operation has nothing to do on the machine, beside the image.
@@ -231,9 +293,9 @@ fn change(row: RolloutTarget) -> TargetStep {
 }
 
 impl RolloutTarget {
-    pub fn new(machine: MachineId, position: u32, now: Timestamp) -> Self {
+    pub fn new(target: TargetId, position: u32, now: Timestamp) -> Self {
         Self {
-            machine,
+            target,
             position,
             wave: 0,
             state: TargetState::Pending,
@@ -279,11 +341,13 @@ impl RolloutTarget {
 
     fn begin(&self, rollout: &Rollout, seen: TargetContext<'_>, now: Timestamp) -> TargetStep {
         let row = Self { wave: rollout.wave, ..self.clone() };
-        let Some(machine) = seen.machine else {
-            return row.settled(TargetState::Gone, DELETED, now);
+        let machine = match seen.object {
+            TargetObject::Deleted => return row.settled(TargetState::Gone, DELETED, now),
+            TargetObject::Machine(machine) => Some(machine),
+            TargetObject::Rack => None,
         };
         for flag in [ConditionType::Retired, ConditionType::Rma] {
-            if machine.is(flag) {
+            if machine.is_some_and(|machine| machine.is(flag)) {
                 let reason = format!("it is flagged {}", flag.as_str());
                 return row.settled(TargetState::Gone, &reason, now);
             }
@@ -291,7 +355,7 @@ impl RolloutTarget {
         if !seen.counts {
             return row.settled(TargetState::Skipped, UNCOUNTED, now);
         }
-        if rollout.spec.operation.holds_on(machine) {
+        if machine.is_some_and(|machine| rollout.spec.operation.holds_on(machine)) {
             return row.settled(TargetState::PassedOver, "it is as wanted already", now);
         }
         if let Some(reason) = seen.nothing_to_do {
@@ -300,15 +364,16 @@ impl RolloutTarget {
         if let Some(other) = seen.other {
             return change(row.wait(rollout, &format!("{other} works on it"), now));
         }
-        let reachable = machine.conditions.get(ConditionType::Reachable);
+        let reachable =
+            machine.and_then(|machine| machine.conditions.get(ConditionType::Reachable));
         if let Some(known) = reachable.filter(|known| !known.status) {
             let reason = format!("it is not reachable: {}", known.reason);
             return change(row.wait(rollout, &reason, now));
         }
-        let in_maintenance = machine.phase == Phase::Maintenance;
+        let in_maintenance = is_in_maintenance(machine);
         let was_in_maintenance = Some(self.was_in_maintenance.unwrap_or(in_maintenance));
         let row = Self { was_in_maintenance, ..row };
-        match stage_after(None, row.facts(rollout, machine)) {
+        match row.stage_after(None, rollout, machine) {
             Some(stage) => TargetStep::Start(Box::new(row), stage),
             None => row.settled(TargetState::Done, "", now),
         }
@@ -322,7 +387,7 @@ impl RolloutTarget {
         seen: TargetContext<'_>,
         now: Timestamp,
     ) -> TargetStep {
-        if seen.machine.is_none() {
+        if matches!(seen.object, TargetObject::Deleted) {
             return self.clone().settled(TargetState::Gone, DELETED, now);
         }
         if rollout.cancels_runs() {
@@ -346,7 +411,7 @@ impl RolloutTarget {
                 Some(_) | None => TargetStep::Keep,
             },
             AwaitedRunStatus::Failed(failure) => {
-                let stays = match seen.machine.is_some_and(|one| one.phase == Phase::Maintenance) {
+                let stays = match is_in_maintenance(seen.object.machine()) {
                     true => "; it stays in maintenance",
                     false => "",
                 };
@@ -355,10 +420,10 @@ impl RolloutTarget {
                 row.settled(TargetState::Failed, &reason, now)
             }
             AwaitedRunStatus::Succeeded => {
-                let Some(machine) = seen.machine else {
+                if matches!(seen.object, TargetObject::Deleted) {
                     return self.clone().settled(TargetState::Gone, DELETED, now);
-                };
-                self.after_stage(rollout, stage, machine, now)
+                }
+                self.after_stage(rollout, stage, seen.object.machine(), now)
             }
         }
     }
@@ -367,10 +432,10 @@ impl RolloutTarget {
         &self,
         rollout: &Rollout,
         stage: TargetStage,
-        machine: &Machine,
+        machine: Option<&Machine>,
         now: Timestamp,
     ) -> TargetStep {
-        match stage_after(Some(stage), self.facts(rollout, machine)) {
+        match self.stage_after(Some(stage), rollout, machine) {
             None => self.clone().settled(TargetState::Done, "", now),
             Some(_) if rollout.cancels_runs() => self.aborted(now),
             Some(TargetStage::Gate) => {
@@ -392,7 +457,7 @@ impl RolloutTarget {
     }
 
     fn at_gate(&self, rollout: &Rollout, seen: TargetContext<'_>, now: Timestamp) -> TargetStep {
-        let Some(machine) = seen.machine else {
+        let Some(machine) = seen.object.machine() else {
             return self.clone().settled(TargetState::Gone, DELETED, now);
         };
         let verdict = match &rollout.spec.gate {
@@ -539,13 +604,23 @@ impl RolloutTarget {
         Self { state, reason, since: now, refused_since: None, due_at: None, budget: None, ..self }
     }
 
-    fn facts(&self, rollout: &Rollout, machine: &Machine) -> SequenceFacts {
-        SequenceFacts {
-            in_maintenance: machine.phase == Phase::Maintenance,
+    fn stage_after(
+        &self,
+        done: Option<TargetStage>,
+        rollout: &Rollout,
+        machine: Option<&Machine>,
+    ) -> Option<TargetStage> {
+        let facts = SequenceFacts {
+            in_maintenance: is_in_maintenance(machine),
             was_in_maintenance: self.was_in_maintenance.unwrap_or_default(),
             has_gate: rollout.spec.gate.is_some(),
-        }
+        };
+        stage_after(sequence_of(rollout.spec.operation.run_type), done, facts)
     }
+}
+
+fn is_in_maintenance(machine: Option<&Machine>) -> bool {
+    machine.is_some_and(|machine| machine.phase == Phase::Maintenance)
 }
 
 impl Rollout {

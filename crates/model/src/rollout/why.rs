@@ -12,7 +12,7 @@ pub struct FailureGroup {
     /// Empty: without a fault code, such as a canceled operation.
     pub fault: String,
     pub count: u32,
-    /// One of the machines, and how it failed.
+    /// One of the targets, and how it failed.
     pub example: String,
     pub reason: String,
 }
@@ -34,7 +34,7 @@ pub fn explain_rollout(
     let (id, outcome) = (&rollout.head.id, rollout.outcome());
     let headline = format!("{id} is {}: {outcome}", rollout.state_name());
     let failed: Vec<String> = failures.iter().map(FailureGroup::words).collect();
-    let held = waiting.iter().map(|one| format!("{}: {}", one.machine, one.reason));
+    let held = waiting.iter().map(|one| format!("{}: {}", one.target, one.reason));
     Explanation {
         headline,
         waiting_for: waiting_for(rollout, now),

@@ -11,9 +11,10 @@ use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::rollout::{
     BatchSize, ConditionGate, FailureLimit, GateVerdict, LimitingBudget, OnConflict, Pace, Rollout,
-    RolloutEditor, RolloutOperation, RolloutPreview, RolloutSpec, RolloutStage, exclusion,
+    RolloutEditor, RolloutOperation, RolloutPreview, RolloutSpec, RolloutStage, exclusion, machine_key,
     most_at_once, ordered,
 };
+use model::target::TargetId;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -195,10 +196,16 @@ fn flagged_and_unused_machines_are_no_targets() {
         (flagged(ConditionType::Rma), Some("RMA")),
         (flagged(ConditionType::Degraded), None),
     ] {
-        let found = exclusion(&machine);
+        let found = exclusion(RunType::Reboot, &machine);
         assert_eq!(found.is_some(), reason.is_some(), "{machine:?}");
         assert!(found.unwrap_or_default().contains(reason.unwrap_or_default()));
     }
+    // An onboarding begins before a machine is in service.
+    let onboarded = |phase| exclusion(RunType::Onboard, &machine("m-1", phase)).is_none();
+    assert_eq!(
+        [Phase::FactoryReady, Phase::Maintenance, Phase::Ready].map(onboarded),
+        [true, true, false]
+    );
 }
 
 #[test]
@@ -217,7 +224,7 @@ fn targets_are_ordered_by_label_and_id() {
         ]
     };
     let ids = |label| -> Vec<String> {
-        ordered(all(), label).into_iter().map(|machine| machine.id.to_string()).collect()
+        ordered(all(), label, machine_key).into_iter().map(|machine| machine.id.to_string()).collect()
     };
     assert_eq!(ids(Some("zone")), ["m-3", "m-1", "m-2", "m-4"]);
     assert_eq!(ids(None), ["m-1", "m-2", "m-3", "m-4"]);
@@ -242,13 +249,13 @@ fn the_usual_time_counts_lanes_gates_and_soaks() {
 
 #[test]
 fn the_most_at_once_is_what_the_pace_and_every_budget_allow() {
-    let machines: Vec<MachineId> =
-        (1..=8).map(|number| MachineId::trusted(format!("m-{number}"))).collect();
+    let machines: Vec<TargetId> =
+        (1..=8).map(|number| TargetId::parse(&format!("m-{number}")).unwrap()).collect();
     // The first six machines are in two racks; the last two are no members.
     let budget = |allowed: &[(&str, u64)]| {
         let domains = allowed.iter().map(|(name, most)| (name.to_string(), (*most, 1))).collect();
         let rack = |index| BTreeSet::from([if index < 3 { "a".into() } else { "b".into() }]);
-        let members = machines.iter().take(6).cloned().enumerate();
+        let members = machines.iter().take(6).filter_map(TargetId::machine).enumerate();
         LimitingBudget {
             budget: Budget {
                 id: BudgetId::trusted("gpu"),
@@ -300,5 +307,41 @@ fn a_rollout_that_limits_itself_has_a_budget_until_its_end() {
     for ended in [RolloutStage::Done, RolloutStage::Aborted] {
         one.stage = ended;
         assert_eq!(one.own_budget(at(1)), None);
+    }
+}
+
+#[test]
+fn the_parameters_of_racks_and_nodes_are_checked() {
+    let operation = |params: &[(&str, &str)]| RolloutOperation {
+        run_type: RunType::RackMaintenance,
+        plan_id: None,
+        params: params.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+    };
+    for sound in [
+        &[][..],
+        &[("activities", "FirmwareUpgrade,PowerSequence"), ("power", "reset")],
+        &[("firmware", "fw-1")],
+    ] {
+        operation(sound).check("type").unwrap();
+    }
+    let node = |run_type, params: &[(&str, &str)]| {
+        RolloutOperation { run_type, ..operation(params) }.check("type")
+    };
+    node(RunType::Onboard, &[("site", "site-1")]).unwrap();
+    node(RunType::Decommission, &[("mode", "soft_reset")]).unwrap();
+    for (run_type, params, field) in [
+        (RunType::Onboard, &[][..], "site"),
+        (RunType::Onboard, &[("site", "home")], "site"),
+        (RunType::Decommission, &[], "mode"),
+        (RunType::Decommission, &[("mode", "reactivate")], "mode"),
+    ] {
+        let refusal = node(run_type, params).unwrap_err();
+        assert_eq!(refusal.field, Some(format!("rollout.spec.params[{field}]")), "{refusal}");
+    }
+    for (name, value) in
+        [("activities", "dance"), ("power", "up"), ("firmware", "op-1"), ("machines", "m-1")]
+    {
+        let refusal = operation(&[(name, value)]).check("type").unwrap_err();
+        assert_eq!(refusal.field, Some(format!("rollout.spec.params[{name}]")), "{refusal}");
     }
 }

@@ -12,11 +12,12 @@ use super::update;
 use super::{Answer, GrpcServices};
 use engine::rollout::NewRollout;
 use model::filter::FilterSubject;
-use model::id::{MachineId, RolloutId};
+use model::id::RolloutId;
 use model::order::Selection;
 use model::refusal::Refusal;
 use model::rollout::{RolloutRequest, RolloutSpec, TargetState};
 use model::run::actions::Requester;
+use model::target::TargetId;
 use model::text;
 use proto::{Name, v1};
 use tonic::{Request, Response};
@@ -216,13 +217,13 @@ impl v1::rollout_service_server::RolloutService for GrpcServices {
         request: Request<v1::SkipRolloutTargetRequest>,
     ) -> Answer<v1::Rollout> {
         let call = self.call(&request).await?;
-        let v1::SkipRolloutTargetRequest { rollout_id, machine_id, reason, dry_run } =
+        let v1::SkipRolloutTargetRequest { rollout_id, target_id, reason, dry_run } =
             request.get_ref().clone();
         let requester = who(request.metadata(), &reason).or_status()?;
         let id = RolloutId::parse(&rollout_id).or_status()?;
-        let machine = MachineId::parse(&machine_id).or_status()?;
+        let target = TargetId::parse_field(&target_id, "target_id").or_status()?;
         let engine = call.engine.with_dry_run(dry_run);
-        let changed = engine.rollouts().skip(&id, &machine, requester).await.or_status()?;
+        let changed = engine.rollouts().skip(&id, &target, requester).await.or_status()?;
         Ok(Response::new(convert::rollout(&changed)))
     }
 }

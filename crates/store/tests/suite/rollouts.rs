@@ -10,6 +10,7 @@ use model::rollout::{
     OnConflict, Pace, Rollout, RolloutEditor, RolloutOperation, RolloutSpec, RolloutStage,
     RolloutTarget, RolloutTurnInput, TargetStage, TargetState, plan_targets,
 };
+use model::target::TargetId;
 use std::collections::BTreeSet;
 use store::StoreError;
 
@@ -24,6 +25,10 @@ on_both!(
 );
 
 const TARGETS: u32 = 250;
+
+fn named(id: &str) -> TargetId {
+    TargetId::parse(id).unwrap()
+}
 
 fn id(name: &str) -> RolloutId {
     RolloutId::trusted(name)
@@ -56,8 +61,8 @@ async fn add(db: &Db, name: &str) -> Rollout {
     let insert = tx!([rollout], |tx| {
         let mut rollout = rollout;
         tx.insert_record(&mut rollout, &event()).await?;
-        let machines: Vec<MachineId> =
-            (0..TARGETS).map(|number| MachineId::trusted(format!("m-{number:03}"))).collect();
+        let machines: Vec<TargetId> =
+            (0..TARGETS).map(|number| named(&format!("m-{number:03}"))).collect();
         tx.insert_rollout_targets(&rollout.id(), &plan_targets(&machines, 0, at(0)))?;
         tx.insert_rollout_request(&rollout.request_id, &rollout.id())?;
         Ok(rollout)
@@ -100,7 +105,7 @@ async fn targets_are_stored_as_they_are(db: Db) {
         ..stored[7].clone()
     };
     write(&db, "ro-1", &changed).await.unwrap();
-    let (ro, machine) = (id("ro-1"), changed.machine.clone());
+    let (ro, machine) = (id("ro-1"), changed.target.clone());
     let found = db.read(tx!([ro, machine], |tx| tx.rollout_target(&ro, &machine).await));
     assert_eq!(found.await.unwrap(), Some(changed.clone()));
     let failed = Some(TargetState::Failed);
@@ -108,7 +113,7 @@ async fn targets_are_stored_as_they_are(db: Db) {
     assert_eq!(found.unwrap(), std::slice::from_ref(&changed));
     let found = db.read(tx!([ro], |tx| tx.rollout_targets(&ro, None, Some(247), 9).await)).await;
     assert_eq!(found.unwrap().len(), 2);
-    let unknown = RolloutTarget { machine: MachineId::trusted("m-none"), ..changed };
+    let unknown = RolloutTarget { target: named("m-none"), ..changed };
     assert!(matches!(write(&db, "ro-1", &unknown).await, Err(StoreError::Conflict)));
     let request = "request of ro-1";
     let found = db.read(tx!([], |tx| tx.rollout_of_request(request).await)).await.unwrap();
@@ -185,7 +190,7 @@ async fn a_full_domain_holds_back_its_own_targets_only(db: Db) {
     let next = async |db: &Db, now: i64| -> Vec<String> {
         let one = one.clone();
         let found = db.read(tx!([one], |tx| tx.next_rollout_targets(&one, at(now), 9).await)).await;
-        found.unwrap().iter().map(|target| target.machine.to_string()).take(5).collect()
+        found.unwrap().iter().map(|target| target.target.to_string()).take(5).collect()
     };
     assert_eq!(next(&db, 1).await, ["m-000", "m-001", "m-002", "m-003", "m-004"]);
     let held = RolloutTarget {
@@ -218,7 +223,7 @@ async fn one_rollout_works_on_a_machine(db: Db) {
     let first = all(&db, "ro-1").await.remove(0);
     let active = RolloutTarget { state: TargetState::Active, ..first };
     write(&db, "ro-1", &active).await.unwrap();
-    let (two, machine) = (id("ro-2"), active.machine.clone());
+    let (two, machine) = (id("ro-2"), active.target.clone());
     let other = db.read(tx!([two, machine], |tx| tx.other_rollout_on(&machine, &two).await));
     assert_eq!(other.await.unwrap(), Some(id("ro-1")));
     let one = id("ro-1");
@@ -226,9 +231,9 @@ async fn one_rollout_works_on_a_machine(db: Db) {
     assert_eq!(other.await.unwrap(), None);
     // The index keeps it, whatever two replicas have read before.
     assert!(write(&db, "ro-2", &active).await.is_err());
-    let machines = vec![MachineId::trusted("m-none"), machine];
+    let machines = vec![named("m-none"), machine];
     let open = db.read(tx!([machines], |tx| tx.open_rollout_target(&machines).await)).await;
-    assert_eq!(open.unwrap().map(|(machine, _)| machine), Some(active.machine));
+    assert_eq!(open.unwrap().map(|(machine, _)| machine), Some(active.target));
 }
 
 async fn many_targets_change_at_once(db: Db) {

@@ -8,6 +8,7 @@ use crate::gate::Overrides;
 use crate::id::{FirmwareId, Id, Kind};
 use crate::plan::Params;
 use crate::rack::MaintenanceActivity;
+use crate::refusal::Refusal;
 
 const MACHINES: &str = "machines";
 const SWITCHES: &str = "switches";
@@ -84,6 +85,35 @@ pub fn request_from_params(params: &Params) -> RackMaintenanceRequest {
         },
         activities: words(params, ACTIVITIES).filter_map(known).map(requested).collect(),
     }
+}
+
+/// The request that the parameters of a rollout describe: `activities`, `firmware` and `power`, for
+/// all devices of a rack.
+pub fn request_of_rollout(params: &Params) -> Result<RackMaintenanceRequest, Refusal> {
+    let field = |name: &str| format!("rollout.spec.params[{name}]");
+    for (name, value) in params {
+        let shown: String = value.chars().take(40).collect();
+        let invalid = |words: Vec<&str>| {
+            let instead = format!("use {}", words.join(", "));
+            Refusal::invalid(&field(name), format!("is {shown:?}"), instead)
+        };
+        match name.as_str() {
+            FIRMWARE => drop(FirmwareId::parse_field(value, &field(name))?),
+            POWER if PowerSequence::parse(value).is_some() => {}
+            POWER => return Err(invalid(PowerSequence::ALL.map(PowerSequence::as_str).to_vec())),
+            ACTIVITIES => {
+                let known = MaintenanceActivity::ALL.map(MaintenanceActivity::as_str);
+                if words(params, name).any(|word| !known.contains(&word)) {
+                    return Err(invalid(known.to_vec()));
+                }
+            }
+            _ => {
+                let instead = "use activities, firmware or power";
+                return Err(Refusal::invalid(&field(name), "has no use for racks", instead));
+            }
+        }
+    }
+    request_from_params(params).checked()
 }
 
 /// The notes of an operation.

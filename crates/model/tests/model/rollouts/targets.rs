@@ -4,20 +4,21 @@ use super::{machine, rollout};
 use crate::support::{RunDriver, at, fault, note};
 use model::condition::{ConditionObservation, ConditionType, imaged};
 use model::fault::FaultCode;
-use model::id::{BudgetId, MachineId, RolloutId, RunId};
+use model::id::{BudgetId, RolloutId, RunId};
 use model::machine::{Machine, Phase};
 use model::plan::{Maintenance, RunType};
 use model::refusal::{Reason, Refusal};
 use model::rollout::{
     ConditionGate, Pace, RefusedStart, Rollout, RolloutStage, RolloutTarget, SequenceFacts,
-    TargetContext, TargetStage, TargetState, TargetStep, stage_after,
+    TargetContext, TargetObject, TargetStage, TargetState, TargetStep, sequence_of, stage_after,
 };
 use model::run::Run;
+use model::target::TargetId;
 
 const DEADLINE: i64 = 3_600;
 
 fn target(state: TargetState, stage: Option<TargetStage>) -> RolloutTarget {
-    let machine = MachineId::trusted("m-1");
+    let machine = TargetId::parse("m-1").unwrap();
     RolloutTarget { state, stage, ..RolloutTarget::new(machine, 0, at(0)) }
 }
 
@@ -28,7 +29,7 @@ fn running() -> Rollout {
 }
 
 fn seen<'a>(machine: &'a Machine, run: Option<&'a Run>) -> TargetContext<'a> {
-    TargetContext { machine: Some(machine), run, nothing_to_do: None, other: None, counts: true }
+    TargetContext { object: TargetObject::Machine(machine), run, nothing_to_do: None, other: None, counts: true }
 }
 
 #[track_caller]
@@ -53,11 +54,31 @@ fn the_sequence_leaves_out_what_a_machine_in_maintenance_does_not_need() {
         let facts = SequenceFacts { in_maintenance, was_in_maintenance, has_gate };
         let mut found = Vec::new();
         let mut done = None;
-        while let Some(stage) = stage_after(done, facts) {
+        while let Some(stage) = stage_after(sequence_of(RunType::Reboot), done, facts) {
             found.push(stage);
             done = Some(stage);
         }
         assert_eq!(found, stages, "{facts:?}");
+    }
+}
+
+#[test]
+fn racks_and_nodes_have_sequences_of_their_own() {
+    use TargetStage::{Gate, Operation};
+    let stages = |run_type, has_gate| {
+        let facts = SequenceFacts { in_maintenance: true, was_in_maintenance: true, has_gate };
+        let next = |done: &Option<TargetStage>| stage_after(sequence_of(run_type), *done, facts);
+        std::iter::successors(Some(next(&None)), |stage| stage.map(|_| next(stage)))
+            .flatten()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(stages(RunType::Onboard, true), [Operation, Gate]);
+    for (run_type, has_gate) in [
+        (RunType::Onboard, false),
+        (RunType::Decommission, true),
+        (RunType::RackMaintenance, false),
+    ] {
+        assert_eq!(stages(run_type, has_gate), [Operation], "{run_type:?}");
     }
 }
 
@@ -95,7 +116,7 @@ fn a_target_whose_turn_has_come() {
         let row = target(state, None);
         let settled = |machine: Option<&Machine>| {
             let seen = TargetContext {
-                machine,
+                object: machine.map_or(TargetObject::Deleted, TargetObject::Machine),
                 run: None,
                 nothing_to_do: None,
                 other: None,
@@ -345,4 +366,34 @@ fn a_target_that_a_budget_refuses_waits_for_it() {
     let started = row.clone().started(TargetStage::Operation, RunId::trusted("op-1"), at(9));
     assert_eq!(started.budget, None);
     assert_eq!(row.ended(TargetState::Skipped, "", at(9)).budget, None);
+}
+
+/// A rack has no phase: its maintenance is the whole sequence.
+#[test]
+fn a_rack_goes_through_its_maintenance_only() {
+    let mut rollout = running();
+    rollout.spec.operation.run_type = RunType::RackMaintenance;
+    rollout.spec.operation.params.clear();
+    let rack = TargetId::parse("rack-1").unwrap();
+    let row = RolloutTarget::new(rack, 0, at(0));
+    let seen = |object, run| TargetContext {
+        object,
+        run,
+        nothing_to_do: None,
+        other: None,
+        counts: true,
+    };
+    let gone = changed(row.next(&rollout, seen(TargetObject::Deleted, None), at(9)));
+    assert_eq!(gone.state, TargetState::Gone);
+    let TargetStep::Start(row, stage) = row.next(&rollout, seen(TargetObject::Rack, None), at(9))
+    else {
+        panic!("it was not started");
+    };
+    assert_eq!(stage, TargetStage::Operation);
+    let [active, succeeded, failed] = runs();
+    let started = row.started(stage, RunId::trusted("op-1"), at(9));
+    let next = |run| started.next(&rollout, seen(TargetObject::Rack, Some(run)), at(20));
+    assert_eq!(next(&active), TargetStep::Keep);
+    assert_eq!(changed(next(&failed)).state, TargetState::Failed);
+    assert_eq!(changed(next(&succeeded)).state, TargetState::Done);
 }

@@ -2,7 +2,7 @@
 
 use super::rollout;
 use crate::support::at;
-use model::id::{MachineId, RunId};
+use model::id::RunId;
 use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::refusal::Reason;
 use model::rollout::{
@@ -10,6 +10,7 @@ use model::rollout::{
     RolloutStage, RolloutTurnInput, TargetCounts, TargetState, apply_rollout_request, check_skip,
     explain_rollout, plan_targets,
 };
+use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{Urgency, rank_rollout};
 
@@ -225,7 +226,7 @@ fn requests_count_the_targets_that_they_change() {
 #[test]
 fn only_a_target_that_is_not_at_work_can_be_skipped() {
     let one = rollout(1, Pace::default());
-    let row = plan_targets(&[MachineId::trusted("m-1")], 0, at(0)).remove(0);
+    let row = plan_targets(&[TargetId::parse("m-1").unwrap()], 0, at(0)).remove(0);
     for state in TargetState::ALL {
         for run in [None, Some(RunId::trusted("op-1"))] {
             let mut row = row.clone();
@@ -271,7 +272,7 @@ fn why_names_the_wait_the_failures_and_the_next_command() {
         example: "m-1".into(),
         reason: "operation: no answer".into(),
     }];
-    let mut waits = plan_targets(&[MachineId::trusted("m-3")], 0, at(0));
+    let mut waits = plan_targets(&[TargetId::parse("m-3").unwrap()], 0, at(0));
     waits[0].reason = "held by op-7".into();
     for (stage, waiting_for, next) in [
         (RolloutStage::Waiting, "its start time", "promote"),

@@ -193,7 +193,7 @@ fn status(rollout: &Rollout) -> v1::RolloutStatus {
 
 pub(super) fn target(target: &RolloutTarget) -> v1::RolloutTarget {
     v1::RolloutTarget {
-        machine_id: target.machine.to_string(),
+        target_id: target.target.to_string(),
         position: wire_count(target.position),
         wave: wire_count(target.wave),
         state: words::value::<v1::RolloutTargetState>(target.state.as_str()),
@@ -212,12 +212,12 @@ pub(super) fn created(created: &CreatedRollout) -> v1::CreateRolloutResponse {
     let mut ids = preview.targets.iter().map(ToString::to_string);
     let waves = preview.waves.iter().zip(&preview.at_once).map(|(size, at_once)| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        let machine_ids = ids.by_ref().take(size).collect();
-        v1::RolloutWave { machine_ids, max_at_once: wire_count(*at_once) }
+        let target_ids = ids.by_ref().take(size).collect();
+        v1::RolloutWave { target_ids, max_at_once: wire_count(*at_once) }
     });
     let waves = waves.collect();
-    let excluded = preview.excluded.iter().map(|one| v1::ExcludedMachine {
-        machine_id: one.machine.to_string(),
+    let excluded = preview.excluded.iter().map(|one| v1::ExcludedTarget {
+        target_id: one.target.to_string(),
         reason: one.reason.clone(),
     });
     let gate = record.spec.gate.as_ref().map_or(0, |gate| gate.hold_seconds);

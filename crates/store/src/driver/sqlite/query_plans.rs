@@ -203,10 +203,11 @@ async fn node_statements(tx: &mut Tx) -> Result<()> {
 /// The statements of the turns of rollouts, and of the requests to them.
 async fn rollout_statements(tx: &mut Tx) -> Result<()> {
     let (id, machine) = (RolloutId::trusted("ro-1"), MachineId::trusted("m"));
-    let target = RolloutTarget::new(machine.clone(), 0, at(0));
+    let named = TargetId::from(&machine);
+    let target = RolloutTarget::new(named.clone(), 0, at(0));
     tx.insert_rollout_targets(&id, std::slice::from_ref(&target))?;
     tx.update_rollout_target(&id, &target)?;
-    tx.rollout_target(&id, &machine).await?;
+    tx.rollout_target(&id, &named).await?;
     tx.rollout_targets_among(&id, &BTreeSet::from([machine.clone()])).await?;
     tx.rollout_targets(&id, None, None, 5).await?;
     tx.rollout_targets(&id, Some(TargetState::Failed), Some(3), 5).await?;
@@ -215,8 +216,8 @@ async fn rollout_statements(tx: &mut Tx) -> Result<()> {
     rollout.stage = RolloutStage::Running;
     tx.next_rollout_targets(&rollout, at(1), 5).await?;
     tx.rollout_work(&rollout, at(1)).await?;
-    tx.other_rollout_on(&machine, &id).await?;
-    tx.open_rollout_target(std::slice::from_ref(&machine)).await?;
+    tx.other_rollout_on(&named, &id).await?;
+    tx.open_rollout_target(std::slice::from_ref(&named)).await?;
     tx.retry_failed_targets(&id, at(1)).await?;
     tx.skip_unbegun_targets(&id, "", at(1)).await?;
     tx.look_at_active_targets(&id, at(1)).await?;
