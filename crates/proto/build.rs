@@ -26,6 +26,7 @@ const FILES: [&str; 26] = [
     "farrier/v1/plans.proto",
     "farrier/v1/power_shelves.proto",
     "farrier/v1/racks.proto",
+    "farrier/v1/rollouts.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
     "farrier/v1/sites.proto",

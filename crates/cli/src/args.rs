@@ -39,6 +39,7 @@ mod power;
 mod power_shelf;
 mod rack;
 mod reference;
+mod rollout;
 mod secret;
 mod serve;
 mod sim;
@@ -72,6 +73,7 @@ pub use plan::*;
 pub use power::*;
 pub use power_shelf::*;
 pub use rack::*;
+pub use rollout::*;
 pub use secret::*;
 pub use serve::*;
 pub use sim::*;
@@ -314,6 +316,9 @@ pub enum ClientCommand {
     /// Onboard, drain, quarantine and decommission nodes
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Carry out one operation on many machines, in waves
+    #[command(subcommand)]
+    Rollout(RolloutCommand),
     /// Manage sites, each with one MAAS and the settings of its nodes
     #[command(subcommand)]
     Site(SiteCommand),
@@ -423,13 +428,13 @@ pub struct FilteredListArgs {
                   aa:bb:cc:dd:ee:ff"
 )]
 pub struct WhyArgs {
-    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-…, site-… or ro-…
     pub id: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct IdArg {
-    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-…, site-… or ro-…
     pub id: String,
 }
 
@@ -438,7 +443,7 @@ pub struct IdArg {
     after_help = "Filters:\n  cause=request    request, engine, probe, admin\n  actor, state\n\nOrders: ts, ts:desc"
 )]
 pub struct HistoryArgs {
-    /// ID of a machine, op-…, rack-…, sw-…, ps-…, node-…, site-…, or identity/PEER
+    /// Machine, op-…, rack-…, sw-…, ps-…, node-…, site-…, ro-…, or identity/PEER
     pub id: String,
     #[command(flatten)]
     pub list: FilteredListArgs,

@@ -21,9 +21,9 @@ use proto::v1::{
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, node_service_client::NodeServiceClient,
     plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
-    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient, site_service_client::SiteServiceClient,
-    switch_service_client::SwitchServiceClient,
+    rack_service_client::RackServiceClient, rollout_service_client::RolloutServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::net::IpAddr;
@@ -127,6 +127,7 @@ impl Client {
         audit: AuditServiceClient;
         machines: MachineServiceClient;
         plans: PlanServiceClient;
+        rollouts: RolloutServiceClient;
         runs: RunServiceClient;
         racks: RackServiceClient;
         admin: AdminServiceClient;

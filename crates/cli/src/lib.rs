@@ -40,6 +40,7 @@ mod plan;
 mod power;
 mod power_shelf;
 mod rack;
+mod rollout;
 mod secret;
 mod serve;
 mod sim;
@@ -178,6 +179,7 @@ async fn run_client_command(
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Node(command) => node::run(client, screen, command).await,
+        ClientCommand::Rollout(command) => rollout::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Whoami => access::whoami(client, screen).await,

@@ -24,7 +24,7 @@ pub(crate) use budget::{
 };
 pub(crate) use proposal::{override_lines, sealed, step_lines};
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
-pub(crate) use start::admit_again_now;
+pub(crate) use start::{RecordStart, StartRun, admit_again_now};
 
 use crate::Engine;
 use crate::access::Caller;
@@ -35,6 +35,7 @@ use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
 use model::refusal::{Reason, Refusal};
+use model::rollout::TargetState;
 use model::run::{Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
 use model::time::{Timestamp, format_duration};
@@ -64,10 +65,11 @@ pub(crate) struct Admission<'a> {
     pub event: &'a NewEvent,
 }
 
-/// The runs that a transaction has created; passed to [`Engine::after_commit`].
+/// The runs that a transaction has created, and the targets of rollouts that it has settled; passed
+/// to [`Engine::after_commit`].
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Created(Vec<(Run, Option<ClaimedRun>)>);
+pub(crate) struct Created(Vec<(Run, Option<ClaimedRun>)>, Vec<TargetState>);
 
 impl Created {
     /// Inserts a run: creation time, holds, row with event, and queue row.
@@ -99,6 +101,11 @@ impl Created {
         };
         self.0.push((run.clone(), claimed));
         Ok(run)
+    }
+
+    /// Counts a target that a rollout leaves in this state.
+    pub fn settle_target(&mut self, state: TargetState) {
+        self.1.push(state);
     }
 
     /// Refuses the transaction if its caller lacks a permission that the steps of a run need.
@@ -224,6 +231,10 @@ impl Engine {
     pub(crate) fn after_commit(&self, created: Created) {
         if self.store().is_dry_run() {
             return;
+        }
+        for state in created.1 {
+            let state = state.as_str();
+            metrics::counter!("farrier_rollout_targets_total", "state" => state).increment(1);
         }
         for (Run { spec, .. }, claimed) in created.0 {
             let kind = spec.run_type.as_str();

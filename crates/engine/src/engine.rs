@@ -20,6 +20,7 @@ use crate::plan::Plans;
 use crate::power_shelf::PowerShelves;
 use crate::rack::Racks;
 use crate::random::Random;
+use crate::rollout::Rollouts;
 use crate::run::Runs;
 use crate::scheduler::{Scheduler, SchedulerState};
 use crate::settings::Settings;
@@ -172,6 +173,10 @@ impl Engine {
 
     pub fn budgets(&self) -> Budgets {
         Budgets(self.clone())
+    }
+
+    pub fn rollouts(&self) -> Rollouts {
+        Rollouts(self.clone())
     }
 
     pub fn firmware(&self) -> FirmwareCatalog {

@@ -16,7 +16,7 @@ use crate::admission::find_deletion;
 use crate::device::ExplainedDevice;
 use crate::node::NodeView;
 use model::condition::ConditionType;
-use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId};
+use model::id::{MachineId, NodeId, PowerShelfId, RackId, RolloutId, RunId, SiteId};
 use model::known_as::nothing_known_as;
 use model::machine::Machine;
 use model::machine::hardware::RecordedHardware;
@@ -296,6 +296,11 @@ impl Engine {
         }
         if let Ok(site) = SiteId::parse(id) {
             let mut explanation = explain_site(&self.sites().get(&site).await?);
+            self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
+            return Ok(Explained { explanation, ..Explained::default() });
+        }
+        if let Ok(rollout) = RolloutId::parse(id) {
+            let mut explanation = self.rollouts().explain(&rollout).await?;
             self.read_trace(id, None).await?.tell(id, self.now(), &mut explanation);
             return Ok(Explained { explanation, ..Explained::default() });
         }

@@ -54,7 +54,7 @@ fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
         SubjectKind::Rack => Some(TargetKind::Rack),
         SubjectKind::Switch => Some(TargetKind::Switch),
         SubjectKind::PowerShelf => Some(TargetKind::PowerShelf),
-        SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => None,
+        SubjectKind::Host | SubjectKind::Node | SubjectKind::Site | SubjectKind::Rollout => None,
     };
     kind == Some(target.kind) && record.id == target.id
 }

@@ -33,6 +33,7 @@ mod power_shelf;
 pub mod rack;
 pub mod random;
 mod retention;
+pub mod rollout;
 pub mod run;
 mod scheduler;
 pub mod secret;

@@ -134,6 +134,7 @@ fn cursor_gone(what: String, kind: WatchedKind) -> Refusal {
         WatchedKind::Machine => "farrier machine watch",
         WatchedKind::Rack => "farrier rack watch",
         WatchedKind::Node => "farrier node watch",
+        WatchedKind::Rollout => "farrier rollout watch <rollout>",
     };
     Refusal::new(Reason::CursorGone, message).next(next)
 }

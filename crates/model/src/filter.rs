@@ -36,6 +36,7 @@ pub enum FilterSubject {
     PowerShelf,
     Node,
     Site,
+    Rollout,
     Health,
     Firmware,
     FirmwareHistory,

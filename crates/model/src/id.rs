@@ -57,6 +57,7 @@ kinds! {
     PowerShelfKind, PowerShelfId, "power shelf", "power_shelf_id", "ps", Prefixed;
     NodeKind, NodeId, "node", "node_id", "node", Farrier;
     SiteKind, SiteId, "site", "site_id", "site", Prefixed;
+    RolloutKind, RolloutId, "rollout", "rollout_id", "ro", Farrier;
     FirmwareKind, FirmwareId, "firmware", "firmware_id", "fw", Owner;
     TokenIdKind, TokenId, "token", "token_id", "tok", Farrier;
     BindingKind, BindingId, "role binding", "role_binding_id", "rb", Farrier;
@@ -67,13 +68,14 @@ kinds! {
 
 /// Prefixes that an id of `Naming::Owner` may not begin with: the prefix of an id must show its
 /// kind.
-const RESERVED: [(&str, &str); 6] = [
+const RESERVED: [(&str, &str); 7] = [
     ("op-", "operations"),
     ("rack-", "racks"),
     ("sw-", "switches"),
     ("ps-", "power shelves"),
     ("node-", "nodes"),
     ("site-", "sites"),
+    ("ro-", "rollouts"),
 ];
 /// The length limit of an id, in bytes.
 pub const MAX_ID_LEN: usize = 63;
@@ -140,10 +142,10 @@ impl<K: Kind> Id<K> {
                 format!("write {}-… with letters, digits, '.', '_' or '-' behind it", K::PREFIX)
             }
             Naming::Farrier => {
-                let list = if K::PREFIX == NodeKind::PREFIX {
-                    "farrier node list"
-                } else {
-                    "farrier operation list"
+                let list = match K::PREFIX {
+                    NodeKind::PREFIX => "farrier node list",
+                    RolloutKind::PREFIX => "farrier rollout list",
+                    _ => "farrier operation list",
                 };
                 format!("{}s are named {}-… ; list them with `{list}`", K::NOUN, K::PREFIX)
             }

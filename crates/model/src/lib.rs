@@ -38,6 +38,7 @@ pub mod power_shelf;
 pub mod rack;
 pub mod refusal;
 pub mod retry;
+pub mod rollout;
 pub mod run;
 pub mod site;
 pub mod switch;

@@ -1,6 +1,6 @@
 //! Lifecycles: the parts that all records with a state share.
 //!
-//! Racks, switches, power shelves, hosts, nodes and sites are records. The pure function
+//! Racks, switches, power shelves, hosts, nodes, sites and rollouts are records. The pure function
 //! [`Lifecycle::next`] decides the next transition of a record: it stays idle, waits until a time,
 //! changes or is removed. A change may also start runs, let accepted runs begin, or cancel runs. A
 //! lifecycle never touches hardware: runs do, and wake the record when they end. So one turn of a
@@ -17,6 +17,7 @@ use crate::plan::{OnFailure, RunStep, RunType};
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::Refusal;
+use crate::rollout::Rollout;
 use crate::run::{ENGINE_VERSION, HistoryNote, Run, RunPhase, RunSpec, StopRequest};
 use crate::site::Site;
 use crate::switch::Switch;
@@ -39,11 +40,19 @@ pub enum SubjectKind {
     Host,
     Node,
     Site,
+    Rollout,
 }
 
 impl SubjectKind {
-    pub const ALL: [Self; 6] =
-        [Self::Rack, Self::Switch, Self::PowerShelf, Self::Host, Self::Node, Self::Site];
+    pub const ALL: [Self; 7] = [
+        Self::Rack,
+        Self::Switch,
+        Self::PowerShelf,
+        Self::Host,
+        Self::Node,
+        Self::Site,
+        Self::Rollout,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,6 +62,7 @@ impl SubjectKind {
             Self::Host => "host",
             Self::Node => "node",
             Self::Site => "site",
+            Self::Rollout => "rollout",
         }
     }
 
@@ -69,6 +79,7 @@ impl SubjectKind {
             Self::Host => Host::STATES,
             Self::Node => Node::STATES,
             Self::Site => Site::STATES,
+            Self::Rollout => Rollout::STATES,
         }
     }
 }
@@ -94,7 +105,8 @@ impl SubjectId {
             | SubjectKind::Switch
             | SubjectKind::PowerShelf
             | SubjectKind::Node
-            | SubjectKind::Site => self.id.clone(),
+            | SubjectKind::Site
+            | SubjectKind::Rollout => self.id.clone(),
             SubjectKind::Host => format!("host:{}", self.id),
         }
     }
@@ -108,7 +120,8 @@ impl SubjectId {
             | SubjectKind::Switch
             | SubjectKind::PowerShelf
             | SubjectKind::Node
-            | SubjectKind::Site => key,
+            | SubjectKind::Site
+            | SubjectKind::Rollout => key,
             SubjectKind::Host => key.strip_prefix("host:").unwrap_or(key),
         };
         Self::new(kind, id)

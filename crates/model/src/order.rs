@@ -131,6 +131,9 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         FilterSubject::Site => {
             &[("site_id", Id), ("created_at", CreatedAt), ("updated_at", UpdatedAt)]
         }
+        FilterSubject::Rollout => {
+            &[("rollout_id", Id), ("created_at", CreatedAt), ("updated_at", UpdatedAt)]
+        }
         FilterSubject::FirmwareHistory => &[("at", CreatedAt)],
         FilterSubject::History => &[("ts", CreatedAt)],
         FilterSubject::Plan
@@ -156,7 +159,8 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::Switch
         | FilterSubject::PowerShelf
         | FilterSubject::Node
-        | FilterSubject::Site => Some(ListOrder { field: OrderField::Id, descending: false }),
+        | FilterSubject::Site
+        | FilterSubject::Rollout => Some(ListOrder { field: OrderField::Id, descending: false }),
         FilterSubject::Run | FilterSubject::FirmwareHistory => {
             Some(ListOrder { field: OrderField::CreatedAt, descending: true })
         }

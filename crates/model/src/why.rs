@@ -23,7 +23,7 @@ mod wait;
 pub use approval::{explain_break_glass, rank_break_glass};
 pub use attention::{
     Rank, Urgency, rank_alerts, rank_device, rank_host, rank_machine, rank_node, rank_rack,
-    rank_run, rank_site,
+    rank_rollout, rank_run, rank_site,
 };
 pub use credential::{explain_expiry, rank_expiry};
 pub use device::{explain_device, record_overdue};

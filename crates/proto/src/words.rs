@@ -76,7 +76,7 @@ words! {
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
-        "credential" "approval" "audit_log";
+        "credential" "approval" "audit_log" "rollout";
     Permission: "view" "operate" "inventory" "destroy" "power" "firmware" "execute" "trust"
         "credential-use" "credential-write" "simulate" "admin";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";
@@ -94,7 +94,10 @@ words! {
     RmaActionKind: "RECORD" "POWER_OFF" "MARK";
     RowKind: "machine" "run" "plan" "rack" "switch" "power_shelf" "host" "node" "site"
         "credential" "identity" "image" "firmware" "health_report" "deployment" "task"
-        "inspection";
+        "inspection" "rollout";
+    RolloutState: "Waiting" "Running" "Soaking" "AwaitingApproval" "Paused" "Aborting" "Done"
+        "Aborted";
+    RolloutTargetState: "pending" "waiting" "active" "done" "passed-over" "failed" "skipped" "gone";
     SimAction: "fail" "hang" "drop" "garbage" "slow" "twice";
     SiteState: "New" "Connected" "Unreachable" "CutOff";
     TargetKind: "machine" "switch" "power_shelf" "rack";

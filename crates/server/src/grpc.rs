@@ -25,6 +25,7 @@ mod page;
 mod plan;
 mod power_shelf;
 mod rack;
+mod rollout;
 mod run;
 mod simulator;
 mod site;
@@ -91,6 +92,7 @@ pub(crate) async fn routes(
         .add_service(v1::rack_service_server::RackServiceServer::new(services.clone()))
         .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
         .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
+        .add_service(v1::rollout_service_server::RolloutServiceServer::new(services.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -130,6 +132,7 @@ const SERVICES: [&str; 24] = [
     "farrier.v1.PowerShelfService",
     "farrier.v1.NodeService",
     "farrier.v1.SiteService",
+    "farrier.v1.RolloutService",
 ];
 
 /// Reports every service as serving while the database answers.

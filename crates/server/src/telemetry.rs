@@ -63,10 +63,19 @@ pub(crate) fn start_metrics() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
-fn describe() {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
+fn describe_runs() {
+    use metrics::describe_counter;
     describe_counter!("farrier_runs_started_total", "Runs accepted, by type.");
     describe_counter!("farrier_runs_finished_total", "Runs ended, by type and phase.");
+    describe_counter!(
+        "farrier_rollout_targets_total",
+        "Targets that rollouts have left behind, by state."
+    );
+}
+
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_runs();
     describe_counter!("farrier_probes_total", "Probes of machines.");
     describe_counter!("farrier_health_probes_total", "Probes of the components of machines.");
     describe_counter!(

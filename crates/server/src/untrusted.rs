@@ -20,6 +20,7 @@ pub fn read_filter(bytes: &[u8]) {
         FilterSubject::Rack,
         FilterSubject::Node,
         FilterSubject::Site,
+        FilterSubject::Rollout,
         FilterSubject::Health,
         FilterSubject::Firmware,
     ];

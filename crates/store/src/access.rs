@@ -43,11 +43,18 @@ impl Tx {
         let sql = format!("SELECT {TOKEN_COLUMNS} FROM api_tokens WHERE revoked_at IS NULL");
         let mut unreadable = Vec::new();
         let tokens = readable(&self.query(&sql, values![]).await?, token, &mut unreadable);
+        let policy = self.access_policy(&mut unreadable).await?;
+        Ok(AccessState { version, tokens, policy, unreadable })
+    }
+
+    /// The roles and bindings. `unreadable` gets the reasons of the rows that were left out: they
+    /// grant nothing.
+    pub async fn access_policy(&mut self, unreadable: &mut Vec<String>) -> Result<AccessPolicy> {
         let sql = "SELECT name, permissions FROM roles ORDER BY name";
-        let roles = readable(&self.query(sql, values![]).await?, role, &mut unreadable);
+        let roles = readable(&self.query(sql, values![]).await?, role, unreadable);
         let sql = "SELECT id, subject, role, selector FROM role_bindings ORDER BY id";
-        let bindings = readable(&self.query(sql, values![]).await?, binding, &mut unreadable);
-        Ok(AccessState { version, tokens, policy: AccessPolicy { roles, bindings }, unreadable })
+        let bindings = readable(&self.query(sql, values![]).await?, binding, unreadable);
+        Ok(AccessPolicy { roles, bindings })
     }
 
     /// All API tokens, revoked ones too, ordered by id after `after`.

@@ -12,6 +12,7 @@ use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Machine;
 use model::node::Node;
 use model::rack::Rack;
+use model::rollout::Rollout;
 use model::run::{Run, RunSpec};
 use model::time::Timestamp;
 use std::fmt;
@@ -79,10 +80,11 @@ pub enum WatchedKind {
     Machine,
     Rack,
     Node,
+    Rollout,
 }
 
 impl WatchedKind {
-    pub const ALL: [Self; 4] = [Self::Run, Self::Machine, Self::Rack, Self::Node];
+    pub const ALL: [Self; 5] = [Self::Run, Self::Machine, Self::Rack, Self::Node, Self::Rollout];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -90,6 +92,7 @@ impl WatchedKind {
             Self::Machine => "machine",
             Self::Rack => SubjectKind::Rack.as_str(),
             Self::Node => SubjectKind::Node.as_str(),
+            Self::Rollout => SubjectKind::Rollout.as_str(),
         }
     }
 
@@ -102,6 +105,7 @@ impl WatchedKind {
         match kind {
             SubjectKind::Rack => Some(Self::Rack),
             SubjectKind::Node => Some(Self::Node),
+            SubjectKind::Rollout => Some(Self::Rollout),
             SubjectKind::Switch
             | SubjectKind::PowerShelf
             | SubjectKind::Host
@@ -117,6 +121,7 @@ pub enum EventObject {
     Machine(Arc<Machine>),
     Rack(Arc<Rack>),
     Node(Arc<Node>),
+    Rollout(Arc<Rollout>),
 }
 
 /// The object of an event before the change.
@@ -468,6 +473,7 @@ fn event_object(row: &Row) -> Result<Option<EventObject>> {
         }
         WatchedKind::Rack => EventObject::Rack(Arc::new(record_at::<Rack>(row, version)?)),
         WatchedKind::Node => EventObject::Node(Arc::new(record_at::<Node>(row, version)?)),
+        WatchedKind::Rollout => EventObject::Rollout(Arc::new(record_at::<Rollout>(row, version)?)),
     }))
 }
 

@@ -42,7 +42,8 @@ impl Tx {
             | SubjectKind::PowerShelf
             | SubjectKind::Host
             | SubjectKind::Node
-            | SubjectKind::Site => Ok(()),
+            | SubjectKind::Site
+            | SubjectKind::Rollout => Ok(()),
         }
     }
 

@@ -223,7 +223,9 @@ impl Tx {
             SubjectKind::Switch => TargetKind::Switch,
             SubjectKind::PowerShelf => TargetKind::PowerShelf,
             // Reports on a host are on its machine; nodes and sites have none.
-            SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => return Ok(()),
+            SubjectKind::Host | SubjectKind::Node | SubjectKind::Site | SubjectKind::Rollout => {
+                return Ok(());
+            }
         };
         self.delete_reports(&TargetId::new(kind, subject.id.as_str()))
     }

@@ -33,6 +33,7 @@ mod plan;
 mod record;
 mod replica;
 mod retention;
+mod rollout;
 mod run;
 mod seal_key;
 mod set_aside;

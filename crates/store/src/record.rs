@@ -1,5 +1,5 @@
-//! Records with a lifecycle: racks, switches, power shelves, hosts, nodes and sites. All are in one
-//! table, and each has one row in the queue.
+//! Records with a lifecycle: racks, switches, power shelves, hosts, nodes, sites and rollouts. All
+//! are in one table, and each has one row in the queue.
 //!
 //! A record is changed by the turn that has claimed it ([`Tx::settle_record`]) or by a request
 //! ([`Tx::update_and_enqueue`]). Both name the version that was read and write an event in the same
@@ -193,6 +193,7 @@ impl Tx {
         self.delete_health(&record.subject())?;
         self.delete_feeds(&record.subject())?;
         self.service.remove_record(record);
+        self.delete_rollout_rows(&record.subject())?;
         let last = self.lifecycle_event(record, version + 1, REMOVED, event)?;
         self.queue_write(last, ExpectedRows::One)?;
         self.signal(Signal::Event);

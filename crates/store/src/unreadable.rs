@@ -12,6 +12,7 @@ use model::lifecycle::SubjectKind;
 use model::node::Node;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
+use model::rollout::Rollout;
 use model::site::Site;
 use model::switch::Switch;
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub enum RowKind {
     Host,
     Node,
     Site,
+    Rollout,
     Credential,
     Identity,
     Image,
@@ -45,7 +47,7 @@ pub enum RowKind {
 }
 
 impl RowKind {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Machine,
         Self::Run,
         Self::Plan,
@@ -55,6 +57,7 @@ impl RowKind {
         Self::Host,
         Self::Node,
         Self::Site,
+        Self::Rollout,
         Self::Credential,
         Self::Identity,
         Self::Image,
@@ -76,6 +79,7 @@ impl RowKind {
             Self::Host => SubjectKind::Host.as_str(),
             Self::Node => SubjectKind::Node.as_str(),
             Self::Site => SubjectKind::Site.as_str(),
+            Self::Rollout => SubjectKind::Rollout.as_str(),
             Self::Credential => "credential",
             Self::Identity => "identity",
             Self::Image => "image",
@@ -99,6 +103,7 @@ impl RowKind {
             SubjectKind::Host => Self::Host,
             SubjectKind::Node => Self::Node,
             SubjectKind::Site => Self::Site,
+            SubjectKind::Rollout => Self::Rollout,
         }
     }
 
@@ -134,6 +139,7 @@ impl RowKind {
             }
             Self::Host => RowLayout::record(|row| record::record::<Host>(row).map(drop)),
             Self::Site => RowLayout::record(|row| record::record::<Site>(row).map(drop)),
+            Self::Rollout => RowLayout::record(|row| record::record::<Rollout>(row).map(drop)),
             Self::Node => RowLayout {
                 tables: &[("records", "id"), ("subjects", "id"), ("nodes", "id")],
                 ..RowLayout::record(|row| record::record::<Node>(row).map(drop))
@@ -194,9 +200,13 @@ impl RowKind {
     /// The condition that selects this kind in a table of several kinds.
     fn condition(self) -> String {
         match self {
-            Self::Rack | Self::Switch | Self::PowerShelf | Self::Host | Self::Node | Self::Site => {
-                format!("kind = '{}'", self.as_str())
-            }
+            Self::Rack
+            | Self::Switch
+            | Self::PowerShelf
+            | Self::Host
+            | Self::Node
+            | Self::Site
+            | Self::Rollout => format!("kind = '{}'", self.as_str()),
             Self::Machine
             | Self::Run
             | Self::Plan

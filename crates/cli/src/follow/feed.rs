@@ -6,9 +6,9 @@
 
 use crate::client::{Client, is_transport_error};
 use proto::v1::{
-    GetRunRequest, LogChunk, MachineEvent, NodeEvent, RackEvent, RunEvent, StreamRunLogsRequest,
-    WatchChange, WatchMachinesRequest, WatchNodesRequest, WatchRacksRequest, WatchRunsRequest,
-    run::Phase,
+    GetRunRequest, LogChunk, MachineEvent, NodeEvent, RackEvent, RolloutEvent, RunEvent,
+    StreamRunLogsRequest, WatchChange, WatchMachinesRequest, WatchNodesRequest, WatchRacksRequest,
+    WatchRolloutsRequest, WatchRunsRequest, run::Phase,
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -241,6 +241,15 @@ event_source!(
     NodeEvent,
     nodes,
     watch_nodes
+);
+
+event_source!(
+    "The events of rollouts.",
+    RolloutEventSource,
+    WatchRolloutsRequest,
+    RolloutEvent,
+    rollouts,
+    watch_rollouts
 );
 
 /// The log of one run.

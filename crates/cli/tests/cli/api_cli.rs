@@ -358,6 +358,7 @@ async fn every_command_works_against_a_real_server() {
         crate::budgets::typed(&person);
         crate::racks::typed(&person);
         crate::node_commands::typed(&person, dir.path());
+        crate::rollouts::typed(&person, dir.path());
         health(&person);
         stored::check_database(&person);
         access::typed(&person, dir.path());

@@ -338,6 +338,32 @@ def nodes(caller):
     caller.refused("Site.DeleteSite", "FAILED_PRECONDITION", site_id="site-a")
 
 
+def rollouts(caller):
+    # It waits for its start, so that every call finds it in a known state.
+    start = {"seconds": 4_000_000_000}
+    rollout = {"spec": {"type": "REBOOT", "filter": "machine_id=m-1", "start_at": start}}
+    planned = caller.ok("Rollout.CreateRollout", rollout=rollout, dry_run=True)
+    check("the planned wave", list(planned.plan.waves[0].machine_ids), ["m-1"])
+    request = {"rollout": rollout, "request_id": caller.request_id()}
+    made = caller.ok("Rollout.CreateRollout", **request).rollout.rollout_id
+    again = caller.ok("Rollout.CreateRollout", **request).rollout.rollout_id
+    check("the repeated request", again, made)
+    caller.ok("Rollout.GetRollout", rollout_id=made)
+    caller.ok("Rollout.ListRollouts", filter="state!=Paused", page_size=1)
+    caller.ok("Rollout.ListRolloutTargets", rollout_id=made, page_size=1)
+    caller.ok("Rollout.WatchRollouts")
+    faster = {"rollout_id": made, "pace": {"max_in_flight": 3}}
+    caller.ok("Rollout.UpdateRollout", rollout=faster)
+    caller.ok("Rollout.PauseRollout", rollout_id=made, reason="a test")
+    caller.ok("Rollout.ResumeRollout", rollout_id=made)
+    caller.refused("Rollout.RetryRolloutTargets", "FAILED_PRECONDITION", rollout_id=made)
+    caller.ok("Rollout.SkipRolloutTarget", rollout_id=made, machine_id="m-1")
+    caller.ok("Rollout.AbortRollout", rollout_id=made, cancel_running=True, reason="a test")
+    request["request_id"] = caller.request_id()
+    made = caller.ok("Rollout.CreateRollout", **request).rollout.rollout_id
+    caller.ok("Rollout.PromoteRollout", rollout_id=made)
+
+
 def simulator(caller):
     fault = caller.ok("Simulator.CreateFault", fault={"machine": "m-*", "action": 1})
     caller.ok("Simulator.ListFaults", filter="action=fail", page_size=1)
@@ -379,8 +405,8 @@ def access(caller):
 def main(address):
     caller = Caller(address)
     for part in (
-        machines, operations, administration, hardware, clusters, images, racks, nodes, simulator,
-        access,
+        machines, operations, administration, hardware, clusters, images, racks, nodes, rollouts,
+        simulator, access,
     ):
         part(caller)
         print(f"ok {part.__name__}")

@@ -66,6 +66,7 @@ mod repairs;
 mod replicas;
 mod restart;
 mod restore;
+mod rollouts;
 mod scripted;
 mod sign_ins;
 mod simulator;

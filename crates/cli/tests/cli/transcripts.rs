@@ -123,6 +123,8 @@ plan list
 plan get plan-repave-v1
 site list
 site get site-lab
+rollout create reboot --filter labels.env=demo --canary 1 --batch 50% --dry-run
+rollout list
 site create site-lab --provider sim
 site update site-lab --zone row-7 --expected-version 99
 site update site-none --zone row-7

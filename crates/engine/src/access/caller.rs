@@ -19,7 +19,8 @@ pub(super) enum Proof {
 }
 
 /// An authenticated principal and its permissions. Only [`super::AccessControl`] makes one from a
-/// request; the engine acts by itself with [`Caller::internal`].
+/// request; the engine acts by itself with [`Caller::internal`], or for the editor of a record with
+/// [`Caller::of_record`].
 #[derive(Debug, Clone)]
 pub struct Caller(Arc<CallerState>);
 
@@ -44,6 +45,11 @@ impl Caller {
             token_id: None,
         };
         Self::new(principal, Grants::ALL, Proof::Internal)
+    }
+
+    /// The user for whom a record acts by itself, with the rights that it has now.
+    pub(crate) fn of_record(principal: Principal, grants: Grants) -> Self {
+        Self::new(principal, grants, Proof::Internal)
     }
 
     pub fn principal(&self) -> &Principal {

@@ -8,7 +8,7 @@ use crate::device::no_device;
 use crate::node::no_node;
 use model::access::{Permission, PermissionSet, check_permission};
 use model::device::Device;
-use model::id::{MachineId, NodeId, PowerShelfId, RackId, RunId, SiteId, SwitchId};
+use model::id::{MachineId, NodeId, PowerShelfId, RackId, RolloutId, RunId, SiteId, SwitchId};
 use model::known_as::nothing_known_as;
 use model::machine::{Labels, Machine};
 use model::node::Node;
@@ -101,12 +101,14 @@ fn readable<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// True if a text is the id of a rack, a device or a site, which are not searched by their names.
+/// True if a text is the id of a rack, a device, a site or a rollout, which are not searched by their
+/// names.
 fn is_other_id(text: &str) -> bool {
     RackId::parse(text).is_ok()
         || SwitchId::parse(text).is_ok()
         || PowerShelfId::parse(text).is_ok()
         || SiteId::parse(text).is_ok()
+        || RolloutId::parse(text).is_ok()
 }
 
 impl Engine {

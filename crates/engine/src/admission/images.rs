@@ -26,7 +26,7 @@ fn images_of(run: &Run) -> impl Iterator<Item = &str> {
 
 impl StartRun {
     /// Checks the images in the catalogue, in the transaction that creates the run.
-    pub(super) async fn check_images(
+    pub(crate) async fn check_images(
         &self,
         tx: &mut Tx,
         machine: &Machine,
@@ -47,7 +47,7 @@ impl StartRun {
 
     /// Checks the images of a provider that has its own, before the transaction, because the
     /// provider is called. One that does not answer refuses nothing: the step asks it again.
-    pub(super) async fn check_provider_images(&self, store: &Store) -> Result<()> {
+    pub(crate) async fn check_provider_images(&self, store: &Store) -> Result<()> {
         let read = store.read(self.clone(), |start, tx| Box::pin(start.new_images(tx)));
         let Some((target, images)) = read.await? else { return Ok(()) };
         let Some(provider) = self.providers.get(&target.spec.provider) else { return Ok(()) };

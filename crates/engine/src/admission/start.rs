@@ -1,11 +1,13 @@
 //! Starts a plan on a machine.
 
 use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
+use crate::access::Caller;
 use crate::plan::no_plan;
 use crate::run::{Runs, superseding_run};
 use model::gate::{Gate, Overrides, gates_of, without_overrides};
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
+use model::lifecycle::SubjectId;
 use model::machine::Machine;
 use model::machine::admit::{RunCase, admit_again};
 use model::plan::{Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan};
@@ -60,6 +62,7 @@ impl Runs {
             defaults: self.0.defaults().clone(),
             providers: self.0.providers().clone(),
             now: self.0.now(),
+            record: None,
         };
         // Only a reimage, or a plan of the client's own, installs an image. A restart installs one
         // that was checked before.
@@ -68,8 +71,15 @@ impl Runs {
             let checked = start.check_provider_images(self.0.store()).await;
             self.0.trace_refusal(machine.as_str(), (&by, request), checked)?;
         }
-        let done =
-            self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await;
+        let done = self
+            .0
+            .admit("start_run", claims, start, |start, tx| {
+                Box::pin(async move {
+                    let mut created = Created::default();
+                    Ok((start.run(tx, &mut created).await?, created))
+                })
+            })
+            .await;
         self.0.trace_refusal(machine.as_str(), (&by, request), done)
     }
 }
@@ -80,7 +90,7 @@ fn no_default(run_type: RunType) -> Refusal {
 }
 
 #[derive(Clone)]
-pub(super) struct StartRun {
+pub(crate) struct StartRun {
     pub start: StartRequest,
     origin: Origin,
     id: RunId,
@@ -88,6 +98,19 @@ pub(super) struct StartRun {
     defaults: Defaults,
     pub providers: Providers,
     now: Timestamp,
+    /// The record that starts the run in its turn, and with whose rights.
+    record: Option<(SubjectId, Caller)>,
+}
+
+/// What a record needs to start a run in its own transaction.
+pub(crate) struct RecordStart {
+    pub id: RunId,
+    /// Is woken when the run ends.
+    pub record: SubjectId,
+    pub caller: Caller,
+    pub defaults: Defaults,
+    pub providers: Providers,
+    pub now: Timestamp,
 }
 
 /// The source of a new run's steps.
@@ -114,19 +137,30 @@ impl Origin {
 }
 
 impl StartRun {
-    async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
+    /// The start of a run by a record.
+    pub(crate) fn by_record(start: StartRequest, by: RecordStart) -> Self {
+        let RecordStart { id, record, caller, defaults, providers, now } = by;
+        let record = Some((record, caller));
+        Self { start, origin: Origin::Plan, id, owner: None, defaults, providers, now, record }
+    }
+
+    /// Refuses before the first write, so that a record can go on after a refusal.
+    pub(crate) async fn run(&self, tx: &mut Tx, created: &mut Created) -> Result<StartedRun> {
         let start = &self.start;
-        let mut created = Created::default();
         let mut machine = lock_machine(tx, &start.machine_id, self.now).await?;
         let target = TargetId::from(&start.machine_id);
         if let Some(run) = tx.run_of_request(&target, &start.request_id).await? {
             let same = self.made(&run);
-            return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
+            return Ok(StartedRun { run: replay(run, same)?, new: false });
         }
         let run = self.new_run(tx, &machine).await?;
         let refusing = self.admit(tx, &machine, &run).await?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
+        if let Some((_, caller)) = &self.record {
+            let granted = caller.on_targets(tx, &run.spec).await?;
+            caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
+        }
 
         let note = self.override_note(&refusing);
         let message = match &self.origin {
@@ -139,7 +173,7 @@ impl StartRun {
         let enqueue = self.owner.as_deref().map_or(Enqueue::Now, Enqueue::Claimed);
         let holds = Holds::Machine { machine: &mut machine, note: &note };
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
-        Ok((StartedRun { run, new: true }, created))
+        Ok(StartedRun { run, new: true })
     }
 
     /// Returns the gates that would refuse without the override.
@@ -199,7 +233,7 @@ impl StartRun {
             restart,
             on_failure,
             parent_run: None,
-            reports_to: None,
+            reports_to: self.record.as_ref().map(|(record, _)| record.clone()),
             held_targets: Vec::new(),
             engine_version: ENGINE_VERSION,
             created_at: self.now,

@@ -21,6 +21,7 @@ use model::node::{Node, NodeState, NodeWork};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Reason;
+use model::rollout::Rollout;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -28,7 +29,7 @@ use model::why::{
     CREDENTIAL, CauseGroup, CauseLinks, Explanation, ListedObject, Location, Rank, ShelvesByRack,
     Suspect, Urgency, explain_break_glass, explain_expiry, explain_unreadable, group_by_cause,
     rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host, rank_machine, rank_node,
-    rank_rack, rank_run, rank_site,
+    rank_rack, rank_rollout, rank_run, rank_site,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use store::{
@@ -287,6 +288,9 @@ impl Engine {
         }
         let sites = self.sites().list(Filter::default(), None, MAX_FOUND).await?;
         candidates.add_records(&sites, rank_site, CauseLinks::of_site);
+        let rollouts =
+            self.find_records::<Rollout>(RecordSymptom::InState(Rollout::STOPPED)).await?;
+        candidates.add_records(&rollouts, rank_rollout, |_| CauseLinks::default());
         Ok(())
     }
 
@@ -435,7 +439,8 @@ fn object_kind(kind: RowKind) -> &'static str {
         | RowKind::Switch
         | RowKind::PowerShelf
         | RowKind::Node
-        | RowKind::Site => kind.as_str(),
+        | RowKind::Site
+        | RowKind::Rollout => kind.as_str(),
         RowKind::Host
         | RowKind::Plan
         | RowKind::Credential

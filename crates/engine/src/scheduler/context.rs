@@ -1,6 +1,7 @@
 //! The context that each kind's turn loads beside its record.
 
-use crate::admission::current_run;
+use crate::admission::{Created, current_run};
+use crate::rollout::{TurnResources, work_on_targets};
 use crate::scheduler::lifecycle::LoadContext;
 use crate::{Settings, host as hosts, power_shelf as shelves, rack as racks};
 use model::device::Device;
@@ -11,6 +12,8 @@ use model::node::{self, Node};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::RackLimits;
 use model::rack::{self, Rack};
+use model::rollout::{Rollout, RolloutTurnInput};
+use model::run::HistoryNote;
 use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
@@ -75,6 +78,26 @@ impl LoadContext for Node {
 impl LoadContext for Site {
     async fn load_context(&self, _tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<()> {
         Ok(())
+    }
+}
+
+impl LoadContext for Rollout {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        _: RunId,
+        now: Timestamp,
+    ) -> Result<RolloutTurnInput> {
+        tx.rollout_work(self, now).await
+    }
+
+    async fn work_on_rows(
+        &self,
+        tx: &mut Tx,
+        resources: &TurnResources,
+        created: &mut Created,
+    ) -> Result<Option<(Self, HistoryNote)>> {
+        work_on_targets(self, tx, resources, created).await
     }
 }
 

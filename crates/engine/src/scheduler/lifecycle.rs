@@ -6,6 +6,7 @@
 use super::Scheduler;
 use crate::admission::{Admission, Created, Holds, find_budget_refusal, take_unasked};
 use crate::holds::halt_run;
+use crate::rollout::TurnResources;
 use crate::topology::{self, DeviceLocation};
 use crate::{Settings, rack};
 use model::host::Host;
@@ -16,6 +17,7 @@ use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Refusal;
+use model::rollout::Rollout;
 use model::run::HistoryNote;
 use model::run::actions::Action;
 use model::site::Site;
@@ -49,6 +51,17 @@ pub(crate) trait LoadContext: Lifecycle {
         observed
     }
 
+    /// Works on the rows that belong to the record, before its decision: returns the record that
+    /// counts them, with the note. None: there was nothing to do, or no count has changed.
+    fn work_on_rows(
+        &self,
+        _tx: &mut Tx,
+        _resources: &TurnResources,
+        _created: &mut Created,
+    ) -> impl Future<Output = Result<Option<(Self, HistoryNote)>>> + Send {
+        async { Ok(None) }
+    }
+
     /// Further writes in the transaction of a transition.
     fn follow_up(
         &self,
@@ -71,6 +84,7 @@ impl Scheduler {
                 SubjectKind::Host => self.advance_one::<Host>(claimed).await,
                 SubjectKind::Node => self.advance_one::<Node>(claimed).await,
                 SubjectKind::Site => self.advance_one::<Site>(claimed).await,
+                SubjectKind::Rollout => self.advance_one::<Rollout>(claimed).await,
             };
             match moved {
                 Ok(()) => return,
@@ -107,8 +121,7 @@ impl Scheduler {
         let advance = RecordTurn {
             key: claimed.id.clone(),
             claim: RecordClaim { epoch: claimed.epoch, wakes_handled: claimed.wakes_requested },
-            random: self.0.random(),
-            now: self.0.now(),
+            resources: TurnResources::new(&self.0),
             settings: self.0.settings().clone(),
         };
         let created =
@@ -125,8 +138,7 @@ impl Scheduler {
 struct RecordTurn {
     key: ObjectId,
     claim: RecordClaim,
-    random: u64,
-    now: Timestamp,
+    resources: TurnResources,
     settings: Settings,
 }
 
@@ -145,17 +157,23 @@ impl RecordTurn {
             // The record and its queue row were removed since the claim.
             return Ok(outcome);
         };
+        let now = self.resources.now;
+        let worked = record.work_on_rows(tx, &self.resources, &mut outcome.created).await?;
+        if let Some((after, note)) = worked {
+            let change = LifecycleChange::new(after, note);
+            record = self.apply_change(tx, &record, change, &mut outcome.created).await?;
+        }
         for turn in 0..MAX_TRANSITIONS {
-            let fresh = RunId::new(self.now, self.random.wrapping_add(turn << 32));
+            let fresh = self.resources.run_id(turn);
             let observed =
-                R::with_settings(record.load_context(tx, fresh, self.now).await?, &self.settings);
-            match record.next(&observed, self.now) {
+                R::with_settings(record.load_context(tx, fresh, now).await?, &self.settings);
+            match record.next(&observed, now) {
                 LifecycleDecision::Idle(_) => {
-                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    tx.settle_record(&record, self.claim, None, now)?;
                     return Ok(outcome);
                 }
                 LifecycleDecision::IdleUntil(at, _) => {
-                    tx.settle_record(&record, self.claim, Some(at), self.now)?;
+                    tx.settle_record(&record, self.claim, Some(at), now)?;
                     return Ok(outcome);
                 }
                 LifecycleDecision::Remove(note) => {
@@ -172,13 +190,13 @@ impl RecordTurn {
                 LifecycleDecision::Transition(change)
                     if takes_held_device(&record, &change.record) =>
                 {
-                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    tx.settle_record(&record, self.claim, None, now)?;
                     return Ok(outcome);
                 }
                 LifecycleDecision::Transition(change) => {
                     if let Some(refusal) = self.find_budget_refusal(tx, &change).await? {
-                        let again = Some(self.now + BUDGET_RETRY);
-                        tx.settle_record(&record, self.claim, again, self.now)?;
+                        let again = Some(now + BUDGET_RETRY);
+                        tx.settle_record(&record, self.claim, again, now)?;
                         outcome.held_back = Some((id, refusal));
                         return Ok(outcome);
                     }
@@ -205,7 +223,7 @@ impl RecordTurn {
         change: &LifecycleChange<R>,
     ) -> Result<Option<Refusal>> {
         for new in &change.start {
-            let run = new.clone().into_run(self.now);
+            let run = new.clone().into_run(self.resources.now);
             if let Some(refusal) = find_budget_refusal(tx, &run).await? {
                 return Ok(Some(refusal));
             }
@@ -223,17 +241,18 @@ impl RecordTurn {
         let LifecycleChange { mut record, note, start, begin, cancel } = change;
         let event = self.event(&note);
         if record.state_name() != before.state_name() {
-            record.head_mut().since = self.now;
+            record.head_mut().since = self.resources.now;
             // A rack may wait for the state of its devices.
             if let Some(rack) = &record.head().rack {
-                tx.wake(&rack.object(), self.now)?;
+                tx.wake(&rack.object(), self.resources.now)?;
             }
         }
         tx.update_record(&mut record, &event)?;
         record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
-            let (run, holds) = (new.into_run(self.now), Holds::Targets { own: Some(&own) });
+            let (run, holds) =
+                (new.into_run(self.resources.now), Holds::Targets { own: Some(&own) });
             let admission = Admission { run, enqueue: Enqueue::Now, holds, event: &event };
             let run = created.add(tx, admission).await?;
             take_unasked(tx, &run).await?;
@@ -256,7 +275,7 @@ impl RecordTurn {
             actor: "engine".into(),
             message: note.message.clone(),
             decided_by: note.code_line.into(),
-            at: self.now,
+            at: self.resources.now,
         }
     }
 }

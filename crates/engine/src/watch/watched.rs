@@ -3,12 +3,13 @@
 use crate::Engine;
 use model::access::Scope;
 use model::filter::{Filter, FilterItem, FilterSubject};
-use model::id::{MachineId, NodeId, RackId, RunId};
+use model::id::{MachineId, NodeId, RackId, RolloutId, RunId};
 use model::lifecycle::Lifecycle;
 use model::machine::Machine;
 use model::node::{Node, NodeState};
 use model::rack::Rack;
 use model::refusal::Refusal;
+use model::rollout::Rollout;
 use model::run::Run;
 use model::time::Timestamp;
 use std::sync::Arc;
@@ -77,7 +78,10 @@ impl Watched for Run {
     fn of_event(object: &EventObject) -> Option<&Arc<Self>> {
         match object {
             EventObject::Run(run) => Some(run),
-            EventObject::Machine(_) | EventObject::Rack(_) | EventObject::Node(_) => None,
+            EventObject::Machine(_)
+            | EventObject::Rack(_)
+            | EventObject::Node(_)
+            | EventObject::Rollout(_) => None,
         }
     }
 
@@ -132,7 +136,10 @@ impl Watched for Machine {
     fn of_event(object: &EventObject) -> Option<&Arc<Self>> {
         match object {
             EventObject::Machine(machine) => Some(machine),
-            EventObject::Run(_) | EventObject::Rack(_) | EventObject::Node(_) => None,
+            EventObject::Run(_)
+            | EventObject::Rack(_)
+            | EventObject::Node(_)
+            | EventObject::Rollout(_) => None,
         }
     }
 
@@ -169,7 +176,10 @@ impl Watched for Rack {
     fn of_event(object: &EventObject) -> Option<&Arc<Self>> {
         match object {
             EventObject::Rack(rack) => Some(rack),
-            EventObject::Run(_) | EventObject::Machine(_) | EventObject::Node(_) => None,
+            EventObject::Run(_)
+            | EventObject::Machine(_)
+            | EventObject::Node(_)
+            | EventObject::Rollout(_) => None,
         }
     }
 
@@ -204,7 +214,10 @@ impl Watched for Node {
     fn of_event(object: &EventObject) -> Option<&Arc<Self>> {
         match object {
             EventObject::Node(node) => Some(node),
-            EventObject::Run(_) | EventObject::Machine(_) | EventObject::Rack(_) => None,
+            EventObject::Run(_)
+            | EventObject::Machine(_)
+            | EventObject::Rack(_)
+            | EventObject::Rollout(_) => None,
         }
     }
 
@@ -240,6 +253,44 @@ impl Watched for Node {
         let machine = current_machine(engine, &self.machine).await?;
         let labels = machine.as_ref().map(|machine| &machine.labels);
         Ok(filter.matches_record_seen_by(self, labels))
+    }
+}
+
+impl Watched for Rollout {
+    const KIND: WatchedKind = WatchedKind::Rollout;
+
+    fn of_event(object: &EventObject) -> Option<&Arc<Self>> {
+        match object {
+            EventObject::Rollout(rollout) => Some(rollout),
+            EventObject::Run(_)
+            | EventObject::Machine(_)
+            | EventObject::Rack(_)
+            | EventObject::Node(_) => None,
+        }
+    }
+
+    fn id(&self) -> &str {
+        &self.head.id
+    }
+
+    fn is_id(text: &str) -> bool {
+        RolloutId::parse(text).is_ok()
+    }
+
+    fn snapshot_time(&self) -> Timestamp {
+        self.head.updated_at
+    }
+
+    fn parse_filter(text: &str) -> std::result::Result<Filter, Refusal> {
+        Filter::parse(text, FilterSubject::Rollout)
+    }
+
+    async fn page(tx: &mut Tx, query: &SnapshotQuery) -> Result<SnapshotPage<Self>> {
+        record_page(tx, query, Filter::default()).await
+    }
+
+    async fn matches(&self, filter: &Filter, _engine: &Engine) -> Result<bool> {
+        Ok(filter.matches_record(self))
     }
 }
 

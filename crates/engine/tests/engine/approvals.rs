@@ -14,7 +14,7 @@ use model::approval::{Approval, ApprovalPolicy, ApprovalState, MAX_PENDING};
 use model::effect::DesiredPower;
 use model::filter::Filter;
 use model::gate::{Gate, Overrides};
-use model::id::{ApprovalId, MachineId, PowerShelfId, RunId};
+use model::id::{ApprovalId, MachineId, PowerShelfId, RunId, TokenId};
 use model::machine::{Labels, MachineSpec};
 use model::plan::{IMAGE_REF, Params, RunType};
 use model::power_shelf::maintenance::PowerChangeRequest;
@@ -31,13 +31,13 @@ use store::{Result, StoreError};
 const MACHINE: &str = "m-1";
 
 /// The people of a test, each with tokens of their own.
-struct People {
+pub struct People {
     access: AccessControl,
     admin: Caller,
 }
 
 impl People {
-    async fn of(env: &TestEnv) -> Self {
+    pub async fn of(env: &TestEnv) -> Self {
         let next = AtomicU64::new(1 << 40);
         let random = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
         let opened = AccessControl::open(env.store.clone(), env.clock(), random);
@@ -48,8 +48,19 @@ impl People {
         Self { admin: admin.expect("a caller"), access }
     }
 
+    pub fn admin(&self) -> &Caller {
+        &self.admin
+    }
+
+    /// Revokes the token of a caller.
+    pub async fn revoke(&self, caller: &Caller) {
+        let id = TokenId::trusted(caller.principal().token_id.clone().expect("a token"));
+        let revoked = self.access.for_caller(&self.admin, false).revoke_token(&id).await;
+        revoked.expect("revoked");
+    }
+
     /// Every call makes another token of the user.
-    async fn caller(&self, user: &str, role: &str) -> Caller {
+    pub async fn caller(&self, user: &str, role: &str) -> Caller {
         let request = TokenRequest {
             user: user.into(),
             description: String::new(),

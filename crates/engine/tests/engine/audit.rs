@@ -81,7 +81,9 @@ impl TestEnv {
         for _ in 0..MAX_IDLE_WAIT_SECONDS {
             let all = self.records().await;
             let nodes = crate::node_scenarios::nodes_are_idle(self, &all.nodes).await;
-            if all.devices().all(|one| is_idle(one.state)) && all.hosts_are_idle() && nodes {
+            let rollouts = self.rollouts_are_idle().await;
+            let devices = all.devices().all(|one| is_idle(one.state));
+            if devices && all.hosts_are_idle() && nodes && rollouts {
                 return;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -7,20 +7,22 @@ use crate::device_records::{
 };
 use crate::node_scenarios::{self, NodeAction};
 use crate::rack_fixture::{add_firmware, firmware};
+use crate::rollout_fixture;
 use crate::test_env::TestEnv;
 use engine::host::Reprovision;
 use engine::rack::{MaintenanceStart, RackDescription};
 use model::gate::{Gate, Overrides};
 use model::id::{FirmwareId, MachineId, RackId, RunId};
-use model::machine::Labels;
+use model::machine::{Labels, Phase};
 use model::plan::{RunStep, RunType};
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::maintenance::{
     MaintenanceScope, MaintenanceTrigger, RackMaintenanceRequest, RequestedActivity,
 };
 use model::rack::{Counts, RackSpec, RackState};
+use model::rollout::{Rollout, RolloutRequest};
 use model::run::Run;
-use model::run::actions::Action;
+use model::run::actions::{Action, Requester};
 use providers::sim::FaultRule;
 use std::time::Duration;
 use store::{Enqueue, StoreError, Tx, TxFuture};
@@ -47,6 +49,10 @@ pub enum DeviceAction {
     /// While its power is being switched.
     RequestWhilePowering(ShelfRequest),
     Node(NodeAction),
+    /// Reboot all machines, one in each wave.
+    Rollout,
+    /// Have the failed targets of the rollout tried again.
+    RetryRollout,
 }
 
 /// Devices, and the requests to them.
@@ -72,6 +78,12 @@ impl DeviceFixture {
         for id in self.devices {
             let rack = in_rack.then(rack_id);
             InServiceDevice { target: device(id), rack, now: env.now() }.write(&env.store).await;
+        }
+        if asks().any(|request| matches!(request, DeviceAction::Rollout)) {
+            for id in self.devices {
+                env.set_phase(id, Phase::Ready).await;
+            }
+            env.enable_rollout_checks();
         }
         if self.node.is_some() {
             env.enable_node_checks();
@@ -104,6 +116,8 @@ pub async fn run_device_script(
             | DeviceAction::Maintain(_)
             | DeviceAction::DeleteRack
             | DeviceAction::Node(_)
+            | DeviceAction::Rollout
+            | DeviceAction::RetryRollout
             | DeviceAction::Reprovision => wait_until_idle(&env).await,
         }
         let name = format!("{name} {index}");
@@ -165,6 +179,19 @@ pub async fn run_device_script(
             DeviceAction::Node(ask) => {
                 node_scenarios::perform_node_action(&client, &env, ask, &name).await
             }
+            DeviceAction::Rollout => {
+                let answer = client.call(|engine| {
+                    let new = rollout_fixture::request(rollout_fixture::reboots(""), &name);
+                    async move { engine.rollouts().create(new).await }
+                });
+                answer.await.expect("created");
+            }
+            DeviceAction::RetryRollout => {
+                let rollouts = env.rollouts().await;
+                for rollout in rollouts.iter().filter(|one| one.counts.failed > 0) {
+                    retry_rollout(&client, rollout).await;
+                }
+            }
             DeviceAction::ClearFaults => {
                 env.sim.clear_faults(None).expect("cleared");
             }
@@ -179,6 +206,20 @@ pub async fn run_device_script(
         }
     }
     wait_until_idle(&env).await;
+}
+
+/// Has the failed targets tried again, and accepts a pause.
+async fn retry_rollout(client: &Client, rollout: &Rollout) {
+    for wanted in [RolloutRequest::RetryFailed, RolloutRequest::Resume] {
+        let answer = client.call(|engine| {
+            let (id, wanted) = (rollout.id(), wanted.clone());
+            let who = Requester { by: "client".into(), reason: String::new() };
+            async move { engine.rollouts().request(&id, wanted, who).await.map(drop) }
+        });
+        // A retried request may find it done; and it is not always paused.
+        let answer = answer.await;
+        assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
+    }
 }
 
 fn rack_id() -> RackId {
@@ -263,7 +304,8 @@ async fn wait_until_idle(env: &TestEnv) {
             let requested = rack.topology_changed || !rack.maintenance_requested.is_empty();
             over && rack.active.is_empty() && !rack.head.deleted && !requested
         });
-        let nodes = node_scenarios::nodes_are_idle(env, &all.nodes).await;
+        let nodes =
+            node_scenarios::nodes_are_idle(env, &all.nodes).await && env.rollouts_are_idle().await;
         if ended && racks && nodes && all.shelves.iter().all(resting) && all.hosts_are_idle() {
             return;
         }

@@ -55,8 +55,25 @@ impl DeviceScenario {
 
 pub fn all() -> Vec<Scenario> {
     let devices = shelves().into_iter().chain(groups()).chain(racks()).chain(hosts());
+    let devices = devices.chain(std::iter::once(rollout()));
     let all = devices.chain(node_scenarios::all()).chain(agent_scenarios::all());
     all.map(DeviceScenario::build).collect()
+}
+
+/// One machine is rebooted, another one fails and is tried again.
+fn rollout() -> DeviceScenario {
+    let fails = FaultRule { machine: "m-2".into(), ..fault("reboot", sim::Action::Fail, 0) };
+    DeviceScenario {
+        name: "a rollout with a target that fails, and is tried again",
+        devices: &["m-1", "m-2"],
+        before: vec![],
+        faults: vec![fails],
+        script: vec![DeviceAction::Rollout, DeviceAction::ClearFaults, DeviceAction::RetryRollout],
+        commits: &[("create_rollout", 1), ("change_rollout", 1), ("advance", 6)],
+        steps: &[],
+        long: false,
+        node: None,
+    }
 }
 
 /// The names of all effects in these scenarios.

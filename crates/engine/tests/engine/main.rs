@@ -46,6 +46,8 @@ mod rack_fixture;
 mod racks;
 mod refusals;
 mod retention;
+mod rollout_fixture;
+mod rollouts;
 mod scenario;
 mod shared_value;
 mod test_env;

@@ -4,6 +4,7 @@
 use crate::agent_scenarios::AgentExecutions;
 use crate::fault_injector::{FaultInjector, InjectedProvider};
 use crate::node_scenarios::check_nodes;
+use crate::rollout_fixture::check_rollouts;
 use engine::{DescribedMachine, Engine, Settings};
 use model::budget::Unavailability;
 use model::condition::ConditionType;
@@ -45,6 +46,8 @@ pub struct TestEnv {
     checks_nodes: Arc<AtomicBool>,
     /// Check the disruption budgets after every commit.
     checks_budgets: Arc<AtomicBool>,
+    /// Check the rollouts after every commit.
+    checks_rollouts: Arc<AtomicBool>,
     clock: engine::clock::Clock,
     random: engine::random::Random,
 }
@@ -103,7 +106,7 @@ impl TestEnv {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        let (witnessed, worked, nodes, budgets) = Default::default();
+        let (witnessed, worked, nodes, budgets, rollouts) = Default::default();
         Self {
             store,
             sim,
@@ -111,6 +114,7 @@ impl TestEnv {
             agent_executions: worked,
             checks_nodes: nodes,
             checks_budgets: budgets,
+            checks_rollouts: rollouts,
             clock,
             random,
         }
@@ -177,6 +181,11 @@ impl TestEnv {
         self.checks_budgets.store(true, Ordering::Relaxed);
     }
 
+    /// From now on the targets of rollouts are checked after every commit.
+    pub fn enable_rollout_checks(&self) {
+        self.checks_rollouts.store(true, Ordering::Relaxed);
+    }
+
     pub async fn check_after_commit(&self) {
         let mut wrong = Vec::new();
         if self.checks_nodes.load(Ordering::Relaxed) {
@@ -185,6 +194,10 @@ impl TestEnv {
         }
         if self.checks_budgets.load(Ordering::Relaxed) {
             let checked = self.store.read((), |(), tx| Box::pin(check_budgets(tx)));
+            wrong.extend(checked.await.expect("the in-memory database answers"));
+        }
+        if self.checks_rollouts.load(Ordering::Relaxed) {
+            let checked = self.store.read((), |(), tx| Box::pin(check_rollouts(tx)));
             wrong.extend(checked.await.expect("the in-memory database answers"));
         }
         self.violations.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);

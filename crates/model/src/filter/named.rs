@@ -114,6 +114,7 @@ impl FilterSubject {
             | Self::PowerShelf
             | Self::Node
             | Self::Site
+            | Self::Rollout
             | Self::Selector => &[],
         }
     }

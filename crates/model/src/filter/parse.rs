@@ -10,6 +10,7 @@ use crate::plan::RunType;
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::{Reason, Refusal};
+use crate::rollout::Rollout;
 use crate::run::{RunPhase, Workflow};
 use crate::site::Site;
 use crate::switch::Switch;
@@ -241,7 +242,8 @@ impl<'a> Parser<'a> {
                 | FilterSubject::Switch
                 | FilterSubject::PowerShelf
                 | FilterSubject::Node
-                | FilterSubject::Site,
+                | FilterSubject::Site
+                | FilterSubject::Rollout,
                 name,
             ) => record_field(self.subject, name),
             (
@@ -348,6 +350,7 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack_id", "labels.KEY"],
         FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
         FilterSubject::Site => &["site_id", "state", "labels.KEY"],
+        FilterSubject::Rollout => &["rollout_id", "state"],
         FilterSubject::Selector => &["labels.KEY"],
         FilterSubject::Health
         | FilterSubject::Firmware
@@ -389,6 +392,7 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         FilterSubject::PowerShelf => PowerShelf::STATES,
         FilterSubject::Node => Node::STATES,
         FilterSubject::Site => Site::STATES,
+        FilterSubject::Rollout => Rollout::STATES,
         FilterSubject::Machine
         | FilterSubject::Run
         | FilterSubject::Plan

@@ -249,6 +249,18 @@ reasons! {
     SiteExists = "SITE_EXISTS", Exists,
         "the site exists, with other settings",
         "`farrier site update <site>`";
+    RolloutState = "ROLLOUT_STATE", Precondition,
+        "the rollout, or the target in it, is in a state in which the request has no use",
+        "`farrier rollout get <rollout>`";
+    RolloutEmpty = "ROLLOUT_EMPTY", Precondition,
+        "no machine that matches the filter can be a target",
+        "the sentence says what was excluded; `farrier list --filter …` shows the machines";
+    RolloutConflict = "ROLLOUT_CONFLICT", Precondition,
+        "a machine is a target of another rollout that has not ended",
+        "wait for it, or leave `--on-conflict refuse` out: the machine then waits its turn";
+    RolloutExists = "ROLLOUT_EXISTS", Exists,
+        "a rollout was created with this request id, with other parameters",
+        "`farrier rollout get <rollout>`, or another request id";
     SiteInUse = "SITE_IN_USE", Precondition,
         "nodes belong to the site",
         "decommission them first: `farrier node list --site <site>`";

@@ -14,6 +14,7 @@ use crate::machine::view::EffectiveState;
 use crate::machine::{Machine, MachineProblem};
 use crate::node::{Node, NodeState, NodeWork};
 use crate::rack::{Rack, RackState};
+use crate::rollout::{Rollout, RolloutStage};
 use crate::run::Run;
 use crate::site::{Site, SiteState};
 use crate::time::Timestamp;
@@ -174,6 +175,25 @@ pub fn rank_site(site: &Site) -> Option<Rank> {
         }
         SiteState::New | SiteState::Connected => None,
     }
+}
+
+/// A rollout that a person has to let go on.
+pub fn rank_rollout(rollout: &Rollout) -> Option<Rank> {
+    let ended = rollout.stage.has_ended() || rollout.stage == RolloutStage::Aborting;
+    let since = match (&rollout.pause, rollout.stage) {
+        (Some(pause), _) => Some(pause.since),
+        (None, RolloutStage::AwaitingApproval) => Some(rollout.head.since),
+        (
+            None,
+            RolloutStage::Waiting
+            | RolloutStage::Running
+            | RolloutStage::Soaking { .. }
+            | RolloutStage::Aborting
+            | RolloutStage::Done
+            | RolloutStage::Aborted,
+        ) => None,
+    };
+    since.filter(|_| !ended).map(|since| Rank::new(Urgency::Stopped, since))
 }
 
 /// An operation that is known to be overdue.

@@ -9,6 +9,7 @@ mod devices;
 mod host;
 mod node;
 mod rack;
+mod rollout;
 mod site;
 
 use model::fault::{Fault, FaultCode};

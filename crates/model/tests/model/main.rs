@@ -48,6 +48,7 @@ mod power_topology;
 mod rack;
 mod racks;
 mod retry;
+mod rollouts;
 mod states;
 mod stored;
 mod support;

@@ -7,6 +7,7 @@ use model::host::Host;
 use model::node::Node;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
+use model::rollout::Rollout;
 use model::run::{RunPhase, Workflow};
 use model::site::Site;
 use model::switch::Switch;
@@ -188,6 +189,33 @@ fn the_site() {
     ];
     assert_eq!(transitions(&chart), expected.into());
     check_page("site.md", &chart);
+}
+
+#[test]
+fn the_rollout() {
+    let chart = drawn::<Rollout>();
+    let expected = [
+        ("Waiting", "Running"),
+        ("Waiting", "Paused"),
+        ("Running", "Soaking"),
+        ("Running", "Paused"),
+        ("Running", "Aborting"),
+        ("Running", "Done"),
+        ("Soaking", "Running"),
+        ("Soaking", "AwaitingApproval"),
+        ("Soaking", "Paused"),
+        ("AwaitingApproval", "Running"),
+        ("AwaitingApproval", "Paused"),
+        ("Paused", "Running"),
+        ("Paused", "AwaitingApproval"),
+        ("Paused", "Aborting"),
+        ("Aborting", "Aborted"),
+        ("Done", "Running"),
+        ("Done", "(gone)"),
+        ("Aborted", "(gone)"),
+    ];
+    assert_eq!(transitions(&chart), expected.into());
+    check_page("rollout.md", &chart);
 }
 
 /// An explanation with the names of this plan replaced by placeholders.

@@ -339,6 +339,23 @@ const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "RolloutService",
+        &[
+            ("CreateRollout", Needs::OfRun),
+            ("GetRollout", VIEW),
+            ("ListRollouts", VIEW),
+            ("ListRolloutTargets", VIEW),
+            ("UpdateRollout", Needs::OfRun),
+            ("WatchRollouts", VIEW),
+            ("PauseRollout", OPERATE),
+            ("ResumeRollout", Needs::OfRun),
+            ("AbortRollout", OPERATE),
+            ("PromoteRollout", OPERATE),
+            ("RetryRolloutTargets", Needs::OfRun),
+            ("SkipRolloutTarget", OPERATE),
+        ],
+    ),
+    (
         "RunService",
         &[
             ("StartRun", Needs::OfRun),

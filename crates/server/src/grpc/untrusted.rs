@@ -2,7 +2,7 @@
 
 use super::call::describe;
 use super::page::{List, Page};
-use super::{convert, firmware, health, power_shelf, simulator, site, switch};
+use super::{convert, firmware, health, power_shelf, rollout, simulator, site, switch};
 use model::audit::{AuditEntry, MAX_OBJECTS};
 use model::refusal::Refusal;
 use model::time::Timestamp;
@@ -13,7 +13,7 @@ use store::AuditDraft;
 /// name a field.
 pub(crate) fn read_request(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
-    match kind % 10 {
+    match kind % 11 {
         0 => read::<v1::Machine, _>(body, |machine| convert::machine_from(Some(machine))),
         1 => read::<v1::Plan, _>(body, convert::plan_from),
         2 => read::<v1::SimFault, _>(body, simulator::rule_from),
@@ -24,6 +24,7 @@ pub(crate) fn read_request(bytes: &[u8]) {
         7 => read::<v1::HealthAlert, _>(body, |alert| {
             health::alerts_from(vec![alert], Timestamp::default())
         }),
+        10 => read::<v1::RolloutSpec, _>(body, rollout::spec_from),
         8 => read::<v1::ReimageMachineRequest, _>(body, |request| {
             convert::request_id_from(&request.request_id, request.dry_run)
         }),

@@ -54,6 +54,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0026_session_groups": 25,
     // An older replica would start operations past a budget.
     "0027_budgets": 27,
+    // An older replica cannot read a run that reports to a rollout.
+    "0028_rollouts": 28,
 ];
 
 /// The schema version of this farrier.

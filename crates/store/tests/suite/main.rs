@@ -34,6 +34,7 @@ mod provider_state;
 mod records;
 mod replicas;
 mod retention;
+mod rollouts;
 mod runs;
 mod settling;
 mod side_facts;

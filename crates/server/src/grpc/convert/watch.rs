@@ -24,7 +24,7 @@ macro_rules! watch_events {
     };
 }
 
-watch_events!(MachineEvent NodeEvent OperationEvent RackEvent RunEvent);
+watch_events!(MachineEvent NodeEvent OperationEvent RackEvent RolloutEvent RunEvent);
 
 pub(in crate::grpc) const fn watch_change(change: WatchChange) -> v1::WatchChange {
     match change {

@@ -14,13 +14,15 @@ use crate::subject::Enqueue;
 use crate::subject::{ClaimOutcome, RunSettlement};
 use model::effect::EffectKey;
 use model::filter::{Filter, FilterSubject};
-use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
+use model::id::{MachineId, NodeId, PlanId, RackId, RolloutId, RunId, SiteId};
+use model::lifecycle::{SubjectId, SubjectKind};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::node::enroll::EnrollmentToken;
 use model::node::task::{Task, TaskState};
 use model::node::{Node, NodeState, TaskKind};
 use model::order::Selection;
 use model::plan::{OnFailure, Params, RunType};
+use model::rollout::{Rollout, RolloutStage, RolloutTarget, TargetState};
 use model::run::{ENGINE_VERSION, Run, RunSpec, Workflow};
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -198,6 +200,37 @@ async fn node_statements(tx: &mut Tx) -> Result<()> {
 }
 
 /// The statements of queries and watches.
+/// The statements of the turns of rollouts, and of the requests to them.
+async fn rollout_statements(tx: &mut Tx) -> Result<()> {
+    let (id, machine) = (RolloutId::trusted("ro-1"), MachineId::trusted("m"));
+    let target = RolloutTarget::new(machine.clone(), 0, at(0));
+    tx.insert_rollout_targets(&id, std::slice::from_ref(&target))?;
+    tx.update_rollout_target(&id, &target)?;
+    tx.rollout_target(&id, &machine).await?;
+    tx.rollout_targets(&id, None, None, 5).await?;
+    tx.rollout_targets(&id, Some(TargetState::Failed), Some(3), 5).await?;
+    tx.due_rollout_targets(&id, at(1), 5).await?;
+    let mut rollout: Rollout = serde_json::from_str(ROLLOUT)?;
+    rollout.stage = RolloutStage::Running;
+    tx.next_rollout_targets(&rollout, at(1), 5).await?;
+    tx.rollout_work(&rollout, at(1)).await?;
+    tx.other_rollout_on(&machine, &id).await?;
+    tx.open_rollout_target(&[machine]).await?;
+    tx.retry_failed_targets(&id, at(1)).await?;
+    tx.skip_unbegun_targets(&id, "", at(1)).await?;
+    tx.look_at_active_targets(&id, at(1)).await?;
+    tx.insert_rollout_request("once", &id)?;
+    tx.rollout_of_request("once").await?;
+    tx.delete_rollout_rows(&SubjectId::new(SubjectKind::Rollout, id.as_str()))
+}
+
+/// A rollout as it is stored.
+const ROLLOUT: &str = r#"{"head":{"id":"ro-1","since":0,"version":1,"created_at":0,"updated_at":0},
+    "spec":{"operation":{"run_type":"REBOOT"},"filter":"","pace":{}},
+    "requested":{"operation":{"run_type":"REBOOT"},"filter":"","pace":{}},
+    "stage":"running","editor":{"user":"ada","is_user":true},"request_id":"once",
+    "permissions":[],"total":1,"wave":1,"wave_end":1,"counts":{}}"#;
+
 async fn query_statements(tx: &mut Tx) -> Result<()> {
     let (machine, id) = (MachineId::trusted("m"), RunId::trusted("op-1"));
     tx.machine(&machine).await?;
@@ -291,6 +324,7 @@ fn no_statement_scans_a_table() {
     let mut tx = Tx::new(Conn::Sqlite(conn));
     poll_once(worker_statements(&mut tx)).unwrap();
     poll_once(node_statements(&mut tx)).unwrap();
+    poll_once(rollout_statements(&mut tx)).unwrap();
     poll_once(query_statements(&mut tx)).unwrap();
     poll_once(retention_statements(&mut tx)).unwrap();
     drop(tx);
