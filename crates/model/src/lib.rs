@@ -47,6 +47,7 @@ pub mod text;
 pub mod time;
 pub mod version;
 pub mod why;
+pub mod window;
 
 /// The module and line of the code that took a decision, for the history.
 #[macro_export]

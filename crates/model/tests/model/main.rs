@@ -59,3 +59,4 @@ mod version;
 mod waits;
 mod walk;
 mod why;
+mod window;
