@@ -3,7 +3,7 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 26] = [
+const FILES: [&str; 28] = [
     "farrier/v1/access.proto",
     "farrier/v1/admin.proto",
     "farrier/v1/approvals.proto",
@@ -31,6 +31,7 @@ const FILES: [&str; 26] = [
     "farrier/v1/simulator.proto",
     "farrier/v1/sites.proto",
     "farrier/v1/switches.proto",
+    "farrier/v1/windows.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

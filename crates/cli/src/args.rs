@@ -47,6 +47,7 @@ mod site;
 mod switch;
 mod tls;
 mod version;
+mod window;
 pub use access::*;
 pub use admin::*;
 pub use agent::*;
@@ -81,6 +82,7 @@ pub use site::*;
 pub use switch::*;
 pub use tls::*;
 pub use version::*;
+pub use window::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -298,6 +300,12 @@ pub enum ClientCommand {
     /// Limit how many machines may be out of service at once
     #[command(subcommand)]
     Budget(BudgetCommand),
+    /// Let operations start only at some times of the week
+    #[command(subcommand)]
+    Window(WindowCommand),
+    /// Let no operation start until a time
+    #[command(subcommand)]
+    Freeze(FreezeCommand),
     /// Manage the firmware catalogue, and show the firmware that was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),

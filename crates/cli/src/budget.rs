@@ -8,7 +8,7 @@ use crate::exit::{Exit, Result};
 use crate::filter::empty_list_note;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
-use crate::text::one_line;
+use crate::text::{one_line, or_dash};
 use crate::time::Clock;
 use proto::FieldMask;
 use proto::v1::{
@@ -139,10 +139,6 @@ fn used(domain: &BudgetDomain) -> Cell {
         _ => Tone::Good,
     };
     Cell::with_tone(domain.unavailable.to_string(), tone)
-}
-
-fn or_dash(text: &str) -> &str {
-    if text.is_empty() { "-" } else { text }
 }
 
 fn describe(one: &Budget) -> String {

@@ -24,6 +24,7 @@ use proto::v1::{
     rack_service_client::RackServiceClient, rollout_service_client::RolloutServiceClient,
     run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
     site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
+    window_service_client::WindowServiceClient,
 };
 use std::error::Error;
 use std::net::IpAddr;
@@ -137,6 +138,7 @@ impl Client {
         components: ComponentServiceClient;
         firmware: FirmwareServiceClient;
         budgets: BudgetServiceClient;
+        windows: WindowServiceClient;
         hardware: HardwareServiceClient;
         health: HealthServiceClient;
         hosts: HostServiceClient;

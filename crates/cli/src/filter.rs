@@ -1,5 +1,6 @@
 //! Builds filters from the options of list commands. All terms must hold.
 
+use crate::time::to_message;
 use model::time::Timestamp;
 
 /// The text of a filter.
@@ -42,12 +43,7 @@ impl FilterText {
     /// The time in the field is not before this one.
     pub fn not_before(self, field: &str, time: Option<Timestamp>) -> Self {
         let Some(time) = time else { return self };
-        let micros = time.as_micros();
-        let time = proto::Timestamp {
-            seconds: micros.div_euclid(1_000_000),
-            nanos: i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or_default(),
-        };
-        self.push(format!("{field}>={time}"))
+        self.push(format!("{field}>={}", to_message(time)))
     }
 
     /// The label has the value; any value if it is empty.

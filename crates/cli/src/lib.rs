@@ -53,6 +53,7 @@ mod tls;
 mod update;
 mod watch;
 mod why;
+mod window;
 
 use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
@@ -173,6 +174,8 @@ async fn run_client_command(
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Component(command) => component::run(client, screen, command).await,
         ClientCommand::Budget(command) => budget::run(client, screen, command).await,
+        ClientCommand::Window(command) => window::run(client, screen, command).await,
+        ClientCommand::Freeze(command) => window::run_freeze(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::run_netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,

@@ -14,9 +14,10 @@ use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::text::one_line;
-use crate::time::Clock;
+use crate::time::{Clock, to_message};
 use crate::update::Updated;
 use model::plan::IMAGE_REF;
+use proto::FieldMask;
 use proto::field_mask::differences;
 use proto::v1::{
     AbortRolloutRequest, CreateRolloutRequest, GetRolloutRequest, ListRolloutTargetsRequest,
@@ -25,7 +26,6 @@ use proto::v1::{
     SkipRolloutTargetRequest, UpdateRolloutRequest,
 };
 use proto::words;
-use proto::{FieldMask, Timestamp};
 use std::path::Path;
 use std::time::Duration;
 
@@ -158,8 +158,7 @@ fn apply_create(rollout: &mut Rollout, args: RolloutCreateArgs) {
         });
     }
     if let Some(at) = args.start_at {
-        let nanos = (at.as_micros().rem_euclid(1_000_000) * 1_000) as i32;
-        spec.start_at = Some(Timestamp { seconds: at.as_micros().div_euclid(1_000_000), nanos });
+        spec.start_at = Some(to_message(at));
     }
     let pace = rollout.pace.get_or_insert_default();
     pace.canary = args.canary.unwrap_or(pace.canary);
@@ -172,6 +171,7 @@ fn apply_pace(pace: &mut RolloutPace, args: RolloutPaceArgs) {
     pace.max_in_flight = args.max_in_flight.unwrap_or(pace.max_in_flight);
     pace.stop_after = args.stop_after.unwrap_or_else(|| pace.stop_after.clone());
     pace.soak_seconds = args.soak.map_or(pace.soak_seconds, whole_seconds);
+    pace.window = args.window.unwrap_or_else(|| pace.window.clone());
     let deadline = args.target_deadline;
     pace.target_deadline_seconds = deadline.map_or(pace.target_deadline_seconds, whole_seconds);
 }

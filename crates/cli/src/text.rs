@@ -18,6 +18,11 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     escape(text, |c| is_unsafe_char(c) && c != '\t')
 }
 
+/// The text, or a dash where there is none.
+pub fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
 /// True for control characters, and for characters that change the text direction or are invisible.
 fn is_unsafe_char(c: char) -> bool {
     c.is_control()

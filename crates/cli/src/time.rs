@@ -79,6 +79,15 @@ impl Clock {
     }
 }
 
+/// A time of the model as the API has it.
+pub fn to_message(at: model::time::Timestamp) -> Timestamp {
+    let micros = at.as_micros();
+    Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos: i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or_default(),
+    }
+}
+
 /// Converts a protobuf timestamp; none if it is out of range.
 fn to_jiff(at: &Timestamp) -> Option<jiff::Timestamp> {
     jiff::Timestamp::new(at.seconds, at.nanos).ok()

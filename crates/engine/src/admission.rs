@@ -4,8 +4,8 @@
 //! recognised, the devices are held, the creation time is set, and the run is inserted with its
 //! event and its queue row. After the commit every new run is counted once, and a run that this
 //! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
-//! makes them hold under concurrency. The gates `budget` and `approval` are asked last, for all
-//! runs of a request.
+//! makes them hold under concurrency. The gates `window`, `freeze`, `budget` and `approval` are
+//! asked last, for all runs of a request.
 
 mod approval;
 mod budget;
@@ -13,18 +13,19 @@ mod images;
 mod proposal;
 mod restart;
 mod start;
+mod window;
 
 pub use restart::RestartRequest;
 pub use start::{StartRequest, StartedRun};
 
 pub(crate) use approval::{ApprovalGate, approval_sentence};
 pub(crate) use budget::{
-    MachinesTaken, admit_taken_by, find_budget_refusal, foresee_budgets, foresee_taken,
-    take_unasked,
+    MachinesTaken, admit_taken_by, find_start_refusal, foresee_budgets, foresee_taken, take_unasked,
 };
 pub(crate) use proposal::{override_lines, sealed, step_lines};
 pub(crate) use restart::{current_run, may_continue_alone, overrides_of};
 pub(crate) use start::{RecordStart, StartRun, admit_again_now};
+pub(crate) use window::OperationStart;
 
 use crate::Engine;
 use crate::access::Caller;
@@ -117,15 +118,16 @@ impl Created {
         Ok(())
     }
 
-    /// Refuses the transaction if its runs take more machines than the budgets allow. A run that is
-    /// created as failed takes nothing, and of a child run its parent does.
-    async fn take_machines(&self, tx: &mut Tx, caller: &Caller) -> Result<()> {
+    /// Refuses the transaction if its runs start outside of the windows of their machines, or take
+    /// more machines than the budgets allow. A run that is created as failed takes nothing, and of
+    /// a child run its parent does.
+    async fn take_machines(&self, tx: &mut Tx, caller: &Caller, now: Timestamp) -> Result<()> {
         for (run, _) in &self.0 {
             if run.ended() || run.spec.parent_run.is_some() {
                 continue;
             }
             let overrides = Overrides::of_params(&run.spec.params);
-            let note = admit_taken_by(tx, run, &overrides, caller).await?;
+            let note = admit_taken_by(tx, run, &overrides, caller, Some(now)).await?;
             if !note.is_empty() {
                 tx.annotate_new_run(run, &note)?;
             }
@@ -189,13 +191,14 @@ impl Engine {
     ) -> Result<T> {
         let engine = self.clone();
         let gate = ApprovalGate::new(self);
-        let checked = (input, body, gate.clone());
+        let checked = (input, body, gate.clone(), self.clock());
         let written = async move {
-            let written = engine.store().retry_write(name, checked, |(input, body, gate), tx| {
+            let written = engine.store().retry_write(name, checked, |checked, tx| {
+                let (input, body, gate, clock) = checked;
                 Box::pin(async move {
                     let (value, created) = body(input, tx).await?;
                     created.check_permissions(tx, gate.caller()).await?;
-                    created.take_machines(tx, gate.caller()).await?;
+                    created.take_machines(tx, gate.caller(), clock()).await?;
                     let note = gate.check(tx, created.proposal()).await?;
                     created.record_approval(tx, &note)?;
                     Ok((value, created))

@@ -26,6 +26,7 @@ use crate::scheduler::{Scheduler, SchedulerState};
 use crate::settings::Settings;
 use crate::side_facts::SideFacts;
 use crate::site::Sites;
+use crate::start_rule::StartRules;
 use crate::watch::WatchHub;
 use model::plan::Defaults;
 use model::run::Policy;
@@ -175,6 +176,11 @@ impl Engine {
         Budgets(self.clone())
     }
 
+    /// Windows and freezes.
+    pub fn start_rules(&self) -> StartRules {
+        StartRules(self.clone())
+    }
+
     pub fn rollouts(&self) -> Rollouts {
         Rollouts(self.clone())
     }
@@ -222,6 +228,10 @@ impl Engine {
 
     pub fn hub(&self) -> &WatchHub {
         &self.context.hub
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.context.clock.clone()
     }
 
     pub fn now(&self) -> Timestamp {

@@ -40,6 +40,7 @@ pub mod secret;
 mod settings;
 mod side_facts;
 mod site;
+pub mod start_rule;
 mod topology;
 mod turn;
 pub mod watch;

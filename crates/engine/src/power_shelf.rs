@@ -3,9 +3,10 @@
 
 use crate::Engine;
 use crate::admission::{
-    ApprovalGate, MachinesTaken, approval_sentence, event, foresee_taken, override_lines,
-    overrides_of, sealed,
+    ApprovalGate, MachinesTaken, OperationStart, approval_sentence, event, foresee_taken,
+    override_lines, overrides_of, sealed,
 };
+use crate::clock::Clock;
 use crate::run::RecordedDurations;
 use model::access::Permission;
 use model::approval::Proposal;
@@ -57,8 +58,8 @@ impl PowerShelves {
         let (ids, by) = (requested.ids.clone(), requested.initiator.clone());
         let request = step_name(requested.operation);
         let gate = ApprovalGate::new(&self.0);
-        let maintain =
-            ShelfMaintenance { request: requested, gate: gate.clone(), now: self.0.now() };
+        let (gates, clock, now) = (gate.clone(), self.0.clock(), self.0.now());
+        let maintain = ShelfMaintenance { request: requested, gate: gates, clock, now };
         let done = self
             .0
             .store()
@@ -76,21 +77,28 @@ impl PowerShelves {
     /// The predicted result of the same request. Nothing is written.
     pub async fn preview(&self, requested: PowerChangeRequest) -> Result<ShelfPreview> {
         let requested = requested.checked(self.0.settings().max_find_by_ids)?;
-        self.0.store().read(requested, |requested, tx| Box::pin(preview(tx, requested))).await
+        let input = (requested, OperationStart::requested(self.0.now()));
+        self.0
+            .store()
+            .read(input, |(requested, at), tx| Box::pin(preview(tx, requested, *at)))
+            .await
     }
 }
 
-async fn preview(tx: &mut Tx, requested: &PowerChangeRequest) -> Result<ShelfPreview> {
+async fn preview(
+    tx: &mut Tx,
+    requested: &PowerChangeRequest,
+    start: OperationStart,
+) -> Result<ShelfPreview> {
     let shelves = load_named_shelves(tx, requested).await?;
     let topology = load_topology(tx, &known_shelves(&shelves)).await?;
     let mut preview = preview_power_change(requested, &shelves, &topology);
     let refusing = refusing_gates(requested, &shelves, &topology);
     preview.warnings.extend(requested.overrides.describe(&refusing));
-    let (uses, refusal) =
-        foresee_taken(tx, &what(requested), &taken(requested, &preview), &requested.overrides)
-            .await?;
-    preview.warnings.extend(uses);
-    preview.refusals.extend(refusal);
+    let (machines, overrides) = (taken(requested, &preview), &requested.overrides);
+    let (said, refusals) = foresee_taken(tx, &what(requested), &machines, overrides, start).await?;
+    preview.warnings.extend(said);
+    preview.refusals.extend(refusals);
     if !preview.accepted.is_empty() {
         let needed = Permission::Power.into();
         preview.warnings.extend(approval_sentence(tx, needed, &requested.overrides).await?);
@@ -129,6 +137,7 @@ async fn estimate(
 struct ShelfMaintenance {
     request: PowerChangeRequest,
     gate: ApprovalGate,
+    clock: Clock,
     now: Timestamp,
 }
 
@@ -179,6 +188,7 @@ impl ShelfMaintenance {
                 machines: taken(&self.request, foreseen),
                 overrides: &self.request.overrides,
                 caller: self.gate.caller(),
+                start: Some(OperationStart::requested((self.clock)())),
             };
             let said = taken.admit(tx).await?;
             // The first takes the machines; for the others they are unavailable already.

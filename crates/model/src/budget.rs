@@ -176,21 +176,7 @@ impl Budget {
     /// Checks the filter: it must select machines, by fields that do not change when one stops to
     /// serve.
     pub fn rule(&self) -> Result<BudgetRule, Refusal> {
-        const FIELD: &str = "budget.filter";
-        let filter = Filter::parse(&self.filter, FilterSubject::Machine).map_err(|refusal| {
-            let message = format!("{FIELD}: {}", refusal.message);
-            Refusal { message, field: Some(FIELD.into()), ..refusal }
-        })?;
-        if let Some(term) = filter.terms.iter().find(|term| !is_lasting(term)) {
-            let word = if let FilterField::Condition(condition) = &term.field {
-                format!("condition.{}", condition.as_str())
-            } else {
-                "a phase or state".into()
-            };
-            let problem = format!("names {word}, which changes when a machine stops serving");
-            let instead = "select by labels.KEY, rack_id, provider or machine_id";
-            return Err(Refusal::invalid(FIELD, problem, instead));
-        }
+        let filter = machines_by_lasting_fields("budget.filter", &self.filter)?;
         Ok(BudgetRule { id: self.id.clone(), filter, per: self.per.clone() })
     }
 
@@ -254,6 +240,26 @@ impl Budget {
         Refusal::new(Reason::BudgetExists, message)
             .next(format!("farrier budget get {id}   # or: farrier budget update {id} …"))
     }
+}
+
+/// Parses a filter over machines. It may select only by fields that do not change when a machine
+/// stops serving.
+pub fn machines_by_lasting_fields(field: &str, text: &str) -> Result<Filter, Refusal> {
+    let filter = Filter::parse(text, FilterSubject::Machine).map_err(|refusal| {
+        let message = format!("{field}: {}", refusal.message);
+        Refusal { message, field: Some(field.into()), ..refusal }
+    })?;
+    if let Some(term) = filter.terms.iter().find(|term| !is_lasting(term)) {
+        let word = if let FilterField::Condition(condition) = &term.field {
+            format!("condition.{}", condition.as_str())
+        } else {
+            "a phase or state".into()
+        };
+        let problem = format!("names {word}, which changes when a machine stops serving");
+        let instead = "select by labels.KEY, rack_id, provider or machine_id";
+        return Err(Refusal::invalid(field, problem, instead));
+    }
+    Ok(filter)
 }
 
 /// Whether a term is about something that stays while operations run.

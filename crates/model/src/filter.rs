@@ -49,6 +49,8 @@ pub enum FilterSubject {
     SimEffect,
     ComponentFirmware,
     Budget,
+    /// Windows and freezes.
+    StartRule,
     /// The labels that limit a role binding.
     Selector,
 }

@@ -63,6 +63,8 @@ kinds! {
     BindingKind, BindingId, "role binding", "role_binding_id", "rb", Farrier;
     ApprovalKind, ApprovalId, "approval", "approval_id", "apr", Farrier;
     BudgetKind, BudgetId, "budget", "budget_id", "budget", Owner;
+    WindowKind, WindowId, "window", "window_id", "window", Owner;
+    FreezeKind, FreezeId, "freeze", "freeze_id", "freeze", Owner;
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 

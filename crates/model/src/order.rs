@@ -146,6 +146,7 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::StartRule
         | FilterSubject::Budget
         | FilterSubject::Selector => &[],
     }
@@ -177,6 +178,7 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::StartRule
         | FilterSubject::Budget
         | FilterSubject::Selector => None,
     }

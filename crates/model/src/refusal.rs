@@ -6,6 +6,7 @@
 use crate::gate::{Gate, OR_REPEAT, budget_word};
 use crate::id::BudgetId;
 use crate::time::Timestamp;
+use crate::window::StartRuleId;
 use std::fmt;
 
 mod reason;
@@ -43,6 +44,8 @@ pub struct Refusal {
     pub gate: Option<Gate>,
     /// The first budget that refuses, if the gate is [`Gate::Budget`].
     pub budget: Option<Box<BudgetId>>,
+    /// The first window or freeze that refuses.
+    pub rule: Option<Box<RefusingRule>>,
     /// The approval that the request waits for.
     pub approval: Option<Box<ApprovalRef>>,
 }
@@ -53,6 +56,13 @@ pub struct ApprovalRef {
     pub id: String,
     /// Empty: the request had none.
     pub request_id: String,
+}
+
+/// A window or a freeze that refuses, and when it lets operations start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusingRule {
+    pub id: StartRuleId,
+    pub opens_at: Option<Timestamp>,
 }
 
 /// A refused request, as it is remembered for the people who ask about its object.
@@ -76,6 +86,7 @@ impl Refusal {
             next_command: None,
             gate: None,
             budget: None,
+            rule: None,
             approval: None,
         }
     }
@@ -127,11 +138,20 @@ impl Refusal {
         self
     }
 
+    /// Names the window or the freeze that refuses, in the message too.
+    #[must_use]
+    pub fn at_rule(mut self, rule: RefusingRule) -> Self {
+        self.message = format!("{} (gate {})", self.message, rule.id);
+        (self.gate, self.rule) = (Some(rule.id.kind.gate()), Some(Box::new(rule)));
+        self
+    }
+
     /// The gate that refuses as `--override` takes it.
     pub fn gate_word(&self) -> Option<String> {
-        match &self.budget {
-            Some(budget) => Some(budget_word(budget)),
-            None => self.gate.map(|gate| gate.to_string()),
+        match (&self.budget, &self.rule) {
+            (Some(budget), _) => Some(budget_word(budget)),
+            (None, Some(rule)) => Some(rule.id.to_string()),
+            (None, None) => self.gate.map(|gate| gate.to_string()),
         }
     }
 

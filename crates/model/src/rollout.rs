@@ -33,6 +33,7 @@ use crate::note;
 use crate::plan::{IMAGE_REF, Params, RunType};
 use crate::refusal::Refusal;
 use crate::time::{Timestamp, format_duration};
+use crate::window::WindowState;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -313,9 +314,16 @@ impl Rollout {
         needed.fold(PermissionSet::EMPTY, PermissionSet::union)
     }
 
+    /// The state of its own window while it is closed. None: targets may be begun.
+    pub fn closed_window(&self, now: Timestamp) -> Option<WindowState> {
+        let state = self.spec.pace.window.as_ref().map(|window| window.state(now));
+        state.filter(|state| matches!(state, WindowState::Closed(_)))
+    }
+
     /// The number of targets that may be started now, beside the active ones.
-    pub fn free_slots(&self) -> u32 {
-        if self.pause.is_some() || self.stage != RolloutStage::Running {
+    pub fn free_slots(&self, now: Timestamp) -> u32 {
+        let starts = self.pause.is_none() && self.stage == RolloutStage::Running;
+        if !starts || self.closed_window(now).is_some() {
             return 0;
         }
         let limit = self.spec.pace.max_in_flight.unwrap_or(u32::MAX);
@@ -401,8 +409,12 @@ impl Rollout {
     }
 
     fn wait_for_targets(&self, seen: &RolloutTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
-        let why = "the end of its active targets, and the next try of those that wait";
-        match seen.next_due {
+        let why = "the end of its active targets, its window, and the next try of those that wait";
+        let opens = match self.closed_window(now) {
+            Some(WindowState::Closed(Some(opens))) => Some(opens.at),
+            Some(WindowState::Closed(None) | WindowState::Open(_)) | None => None,
+        };
+        match seen.next_due.into_iter().chain(opens).min() {
             _ if seen.due_now => LifecycleDecision::idle_until(now, why),
             Some(at) => LifecycleDecision::idle_until(at, why),
             None => LifecycleDecision::idle(why),

@@ -94,7 +94,8 @@ pub fn hostname(machine: &str) -> String {
 }
 
 /// The kinds of objects whose histories are named KIND/NAME.
-const NAMED_HISTORIES: [&str; 5] = ["budget", "credential", "firmware", "identity", "image"];
+const NAMED_HISTORIES: [&str; 7] =
+    ["budget", "credential", "firmware", "freeze", "identity", "image", "window"];
 
 /// Checks the name of a history: the id of an object, or KIND/NAME.
 pub fn check_history_id(field: &str, value: &str) -> Result<String, Refusal> {

@@ -34,6 +34,7 @@ mod stream;
 mod switch;
 mod untrusted;
 mod update;
+mod window;
 
 pub(crate) use audit::audit_entry;
 pub(crate) use call::{Call, GrpcServices};
@@ -93,6 +94,7 @@ pub(crate) async fn routes(
         .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
         .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
         .add_service(v1::rollout_service_server::RolloutServiceServer::new(services.clone()))
+        .add_service(v1::window_service_server::WindowServiceServer::new(services.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -107,7 +109,7 @@ pub(crate) async fn routes(
 const SIMULATOR: &str = "farrier.v1.SimulatorService";
 
 /// The services whose health is reported by name.
-const SERVICES: [&str; 24] = [
+const SERVICES: [&str; 26] = [
     "farrier.v1.AccessService",
     "farrier.v1.ApprovalService",
     "farrier.v1.AuditService",
@@ -133,6 +135,7 @@ const SERVICES: [&str; 24] = [
     "farrier.v1.NodeService",
     "farrier.v1.SiteService",
     "farrier.v1.RolloutService",
+    "farrier.v1.WindowService",
 ];
 
 /// Reports every service as serving while the database answers.

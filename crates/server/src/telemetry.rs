@@ -144,6 +144,8 @@ fn describe() {
 fn describe_inventory() {
     use metrics::describe_gauge;
     describe_gauge!("farrier_machines", "Machines in the inventory.");
+    describe_gauge!("farrier_windows", "Windows in which operations may start.");
+    describe_gauge!("farrier_freezes", "Freezes that hold operations back now.");
     describe_gauge!("farrier_budgets", "Disruption budgets.");
     describe_gauge!(
         "farrier_budgets_exhausted",
@@ -260,6 +262,10 @@ pub(crate) async fn refresh(engine: &Engine) {
     }
     if let Ok(overdue) = engine.runs().overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue.len() as f64);
+    }
+    if let Ok((windows, freezes)) = engine.start_rules().tally().await {
+        metrics::gauge!("farrier_windows").set(windows as f64);
+        metrics::gauge!("farrier_freezes").set(freezes as f64);
     }
     if let Ok((all, exhausted)) = engine.budgets().tally().await {
         metrics::gauge!("farrier_budgets").set(all as f64);

@@ -39,6 +39,7 @@ mod seal_key;
 mod set_aside;
 mod side_facts;
 mod signal;
+mod start_rule;
 mod subject;
 mod symptom;
 mod unreadable;

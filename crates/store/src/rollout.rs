@@ -143,7 +143,7 @@ impl Tx {
         now: Timestamp,
     ) -> Result<RolloutTurnInput> {
         let id = rollout.id();
-        let (id, starts) = (id.as_str(), rollout.free_slots() > 0);
+        let (id, starts) = (id.as_str(), rollout.free_slots(now) > 0);
         let wave_end = i64::from(rollout.wave_end);
         let sql = format!("SELECT t.target {PENDING} LIMIT 1");
         let pending = self.query_one(&sql, values![id, wave_end]).await?.is_some();

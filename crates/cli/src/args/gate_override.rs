@@ -50,17 +50,17 @@ macro_rules! override_args {
 }
 
 override_args! {
-    MachineOverrideArgs: "in-service, health, budget:NAME, approval";
-    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, approval";
-    StartOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, approval";
+    MachineOverrideArgs: "in-service, health, budget:NAME, window:NAME, freeze:NAME, approval";
+    ExitMaintenanceOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, window:NAME, freeze:NAME, approval";
+    StartOverrideArgs: "in-service, health, unfinished-disk, budget:NAME, window:NAME, freeze:NAME, approval";
     OnboardOverrideArgs: "health, approval";
-    RackOverrideArgs: "in-service, health, budget:NAME, approval";
-    PowerShelfOverrideArgs: "health, approval; in-service, budget:NAME to switch off";
-    ComponentOverrideArgs: "health, approval; in-service, budget:NAME not for shelves";
+    RackOverrideArgs: "in-service, health, budget:NAME, window:NAME, freeze:NAME, approval";
+    PowerShelfOverrideArgs: "health, approval; in-service, budget:NAME, window:NAME, freeze:NAME to switch off";
+    ComponentOverrideArgs: "health, approval; in-service, budget:NAME, window:NAME, freeze:NAME not for shelves";
     RackDeleteOverrideArgs: "devices";
     MachineDeleteOverrideArgs: "unfinished-disk";
-    DrainOverrideArgs: "health, agent, budget:NAME, approval";
-    DecommissionOverrideArgs: "health, agent, maas, budget:NAME, approval";
+    DrainOverrideArgs: "health, agent, budget:NAME, window:NAME, freeze:NAME, approval";
+    DecommissionOverrideArgs: "health, agent, maas, budget:NAME, window:NAME, freeze:NAME, approval";
 }
 
 impl From<MachineOverrideArgs> for StartOverrideArgs {

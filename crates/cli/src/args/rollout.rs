@@ -155,6 +155,9 @@ pub struct RolloutPaceArgs {
     /// How long a machine may wait for its start and for the gate (default: 1h)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub target_deadline: Option<Duration>,
+    /// Begin machines only at these times, e.g. 'Mon-Fri 02:00-05:00 Europe/Berlin'; empty: always
+    #[arg(long, value_name = "TIMES")]
+    pub window: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -217,7 +220,7 @@ fn target_states() -> PossibleValuesParser {
     PossibleValuesParser::new(TargetState::ALL.map(TargetState::as_str))
 }
 
-fn parse_time(text: &str) -> Result<Timestamp, String> {
+pub(super) fn parse_time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text)
         .ok_or_else(|| format!("{text:?} is not a time; write it in UTC: 2026-01-31T02:00:00Z"))
 }

@@ -179,6 +179,7 @@ pub(super) fn describe(rollout: &Rollout, clock: &Clock) -> String {
         ("Max in flight:", number(pace.max_in_flight)),
         ("Stop after:", pace.stop_after.clone()),
         ("Soak:", seconds(pace.soak_seconds)),
+        ("Window:", pace.window.clone()),
         ("Wave approval:", if pace.wave_approval { "true".into() } else { String::new() }),
         ("Target deadline:", seconds(pace.target_deadline_seconds)),
         ("Editor:", status.editor.clone()),
@@ -256,6 +257,9 @@ fn notes(plan: &RolloutPlan) -> String {
         }
         None => "\nUsual time: not enough such steps were timed yet\n".to_string(),
     });
+    for window in &plan.windows {
+        text.push_str(&format!("Window: {}\n", one_line(window)));
+    }
     if !plan.approval.is_empty() {
         text.push_str(&format!("Approval: {}\n", one_line(&plan.approval)));
     }
@@ -352,6 +356,7 @@ Version:          7
             }],
             usual_seconds: Some(660),
             approval: "it needs a second person".into(),
+            windows: vec!["window night (daily 02:00-05:00 UTC) is open at all times".into()],
         };
         let answer = CreateRolloutResponse { rollout: Some(rollout()), plan: Some(plan.clone()) };
         let clock = Clock::fixed(100);
@@ -367,6 +372,7 @@ Excluded:
   m-4: it is flagged RMA
 
 Usual time: 11m 0s
+Window: window night (daily 02:00-05:00 UTC) is open at all times
 Approval: it needs a second person
 "
         );

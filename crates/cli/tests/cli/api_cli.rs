@@ -356,6 +356,7 @@ async fn every_command_works_against_a_real_server() {
         devices(&person);
         catalogue::firmware(&person, dir.path());
         crate::budgets::typed(&person);
+        crate::windows::typed(&person);
         crate::racks::typed(&person);
         crate::node_commands::typed(&person, dir.path());
         crate::rollouts::typed(&person, dir.path());

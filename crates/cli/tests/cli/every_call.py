@@ -5,6 +5,7 @@ The list of calls comes from the server's descriptors: a call that this client d
 
 import itertools
 import sys
+import time
 
 import grpc
 from foreign_client import TIMEOUT_SECONDS, Server, check, finished, word
@@ -237,6 +238,7 @@ def racks(caller):
     caller.ok("Rack.UpdateRack", rack={"rack_id": "rack-1", "hardware_type": "gb200"})
     firmware(caller)
     budgets(caller)
+    windows(caller)
     maintenance = {"rack_id": {"id": "rack-1"}, "dry_run": True}
     caller.ok("Rack.OnDemandRackMaintenance", **maintenance)
     caller.ok("Rack.ReprovisionRack", rack_id="rack-1", dry_run=True)
@@ -303,6 +305,26 @@ def budgets(caller):
         update_mask={"paths": ["per"]}, expected_version=made.version,
     )
     caller.ok("Budget.DeleteBudget", budget_id="gpu-prod")
+
+
+def windows(caller):
+    window = {"window_id": "night", "filter": "labels.env=none", "open": "daily 02:00-05:00 UTC"}
+    made = caller.ok("Window.CreateWindow", window=window)
+    check("what it holds back", made.holds_for, "rollouts")
+    never = {"window_id": "never", "open": "daily 02:00-02:00 UTC"}
+    caller.refused("Window.CreateWindow", "INVALID_ARGUMENT", window=never)
+    check("the times", caller.ok("Window.GetWindow", window_id="night").open, "daily 02:00-05:00 UTC")
+    caller.ok("Window.ListWindows", filter="name=night")
+    caller.ok(
+        "Window.UpdateWindow", window={"window_id": "night", "holds_for": "everything"},
+        update_mask={"paths": ["holds_for"]}, expected_version=made.version,
+    )
+    caller.ok("Window.DeleteWindow", window_id="night")
+    until = {"seconds": int(time.time()) + 3600}
+    freeze = {"freeze_id": "audit", "filter": "labels.env=none", "until": until, "reason": "audit"}
+    check("what it holds back", caller.ok("Window.CreateFreeze", freeze=freeze).holds_for, "everything")
+    caller.ok("Window.ListFreezes")
+    caller.ok("Window.EndFreeze", freeze_id="audit")
 
 
 def nodes(caller):

@@ -80,3 +80,4 @@ mod updates;
 mod uploads;
 mod versions;
 mod watching;
+mod windows;

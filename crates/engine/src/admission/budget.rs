@@ -4,8 +4,10 @@
 //! devices. The memberships of the machines are locked, then the budgets, each in a fixed order;
 //! only then is counted. So of two operations that are admitted at the same instant, the second
 //! counts the first. What an operation takes is recorded in the same transaction, and given back by
-//! the one in which the run ends. Child runs take nothing: their parent has.
+//! the one in which the run ends. Child runs take nothing: their parent has. The gates `window` and
+//! `freeze` are asked for the same machines, where an operation starts.
 
+use super::window::OperationStart;
 use crate::access::Caller;
 use crate::power_shelf::load_power_loss;
 use model::blast_radius::Impact;
@@ -16,6 +18,7 @@ use model::refusal::Refusal;
 use model::run::Run;
 use model::switch::Switch;
 use model::target::TargetKind;
+use model::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Result, Tx};
 
@@ -39,12 +42,25 @@ pub(crate) struct MachinesTaken<'a> {
     pub machines: BTreeSet<MachineId>,
     pub overrides: &'a Overrides,
     pub caller: &'a Caller,
+    /// None: it has started before.
+    pub start: Option<OperationStart>,
 }
 
 impl MachinesTaken<'_> {
-    /// Refuses the transaction if a budget would be exceeded; otherwise records what is taken.
-    /// Returns the note about the override for the history; empty: there is nothing to say.
+    /// Refuses the transaction outside of the windows, or if a budget would be exceeded; otherwise
+    /// records what is taken. Returns the note about the override for the history; empty: there is
+    /// nothing to say.
     pub async fn admit(&self, tx: &mut Tx) -> Result<String> {
+        let started = match self.start {
+            Some(start) => {
+                let found = start.check(tx, &self.machines).await?;
+                if let Some(refusal) = found.refuse(self.what, self.overrides) {
+                    return Err(refusal.into());
+                }
+                found.history_notes(self.overrides, self.by)
+            }
+            None => String::new(),
+        };
         let read = BudgetRead::Decide { names: !self.caller.sees_a_part() };
         let uses = load_budget_uses(tx, &self.machines, read).await?;
         if let Some(refusal) = refuse(self.what, &uses, self.overrides) {
@@ -53,22 +69,26 @@ impl MachinesTaken<'_> {
         if !self.machines.is_empty() {
             tx.take_machines(self.taker, &self.machines)?;
         }
-        Ok(history_notes(&uses, self.overrides, self.by))
+        let notes = [history_notes(&uses, self.overrides, self.by), started];
+        Ok(notes.into_iter().filter(|note| !note.is_empty()).collect::<Vec<_>>().join("; "))
     }
 }
 
-/// Admits what a run takes. `overrides` are those of the run. A child run takes nothing of its own
-/// while its parent is active; the caller does not ask for one.
+/// Admits what a run takes. `overrides` are those of the run, `starts_at` is none for a run that
+/// goes on. A child run takes nothing of its own while its parent is active; the caller does not
+/// ask for one.
 pub(crate) async fn admit_taken_by(
     tx: &mut Tx,
     run: &Run,
     overrides: &Overrides,
     caller: &Caller,
+    starts_at: Option<Timestamp>,
 ) -> Result<String> {
     let machines = load_taken_machines(tx, run).await?;
     let (id, what) = (run.spec.id.as_str(), title(run));
     let by = &run.spec.initiator;
-    MachinesTaken { taker: id, what: &what, by, machines, overrides, caller }.admit(tx).await
+    let start = starts_at.map(|now| OperationStart::of(run, now));
+    MachinesTaken { taker: id, what: &what, by, machines, overrides, caller, start }.admit(tx).await
 }
 
 /// Records what a run takes without asking the budgets: a stop must always be possible.
@@ -80,24 +100,36 @@ pub(crate) async fn take_unasked(tx: &mut Tx, run: &Run) -> Result<()> {
     }
 }
 
-/// The refusal by budgets of a run that a lifecycle would start, if there is one.
-pub(crate) async fn find_budget_refusal(tx: &mut Tx, run: &Run) -> Result<Option<Refusal>> {
+/// The refusal by windows, freezes or budgets of a run that a lifecycle would start, if there is
+/// one.
+pub(crate) async fn find_start_refusal(
+    tx: &mut Tx,
+    run: &Run,
+    now: Timestamp,
+) -> Result<Option<Refusal>> {
+    let overrides = Overrides::of_params(&run.spec.params);
     let machines = load_taken_machines(tx, run).await?;
+    let found = OperationStart::of(run, now).check(tx, &machines).await?;
+    if let Some(refusal) = found.refuse(&title(run), &overrides) {
+        return Ok(Some(refusal));
+    }
     let uses = load_budget_uses(tx, &machines, BudgetRead::Decide { names: true }).await?;
-    Ok(refuse(&title(run), &uses, &Overrides::of_params(&run.spec.params)))
+    Ok(refuse(&title(run), &uses, &overrides))
 }
 
-/// For a dry run: from which budgets a run would take, and the refusal, if there is one.
+/// For a dry run of a new run: the windows and freezes of its machines, from which budgets it would
+/// take, and the refusals.
 pub(crate) async fn foresee_budgets(
     tx: &mut Tx,
     run: &Run,
     overrides: &Overrides,
-) -> Result<(Vec<String>, Option<Refusal>)> {
+    now: Timestamp,
+) -> Result<(Vec<String>, Vec<Refusal>)> {
     if run.spec.parent_run.is_some() || run.ended() {
-        return Ok((Vec::new(), None));
+        return Ok((Vec::new(), Vec::new()));
     }
     let machines = load_taken_machines(tx, run).await?;
-    foresee_taken(tx, &title(run), &machines, overrides).await
+    foresee_taken(tx, &title(run), &machines, overrides, OperationStart::of(run, now)).await
 }
 
 /// Like [`foresee_budgets`], for machines.
@@ -106,9 +138,14 @@ pub(crate) async fn foresee_taken(
     what: &str,
     machines: &BTreeSet<MachineId>,
     overrides: &Overrides,
-) -> Result<(Vec<String>, Option<Refusal>)> {
+    start: OperationStart,
+) -> Result<(Vec<String>, Vec<Refusal>)> {
+    let found = start.check(tx, machines).await?;
     let uses = load_budget_uses(tx, machines, BudgetRead::Foresee).await?;
-    Ok((describe_uses(&uses, overrides), refuse(what, &uses, overrides)))
+    let mut said = found.describe(overrides);
+    said.extend(describe_uses(&uses, overrides));
+    let refusals = [found.refuse(what, overrides), refuse(what, &uses, overrides)];
+    Ok((said, refusals.into_iter().flatten().collect()))
 }
 
 fn title(run: &Run) -> String {

@@ -1,5 +1,6 @@
 //! Starts a plan on a machine.
 
+use super::window::admit_start;
 use super::{Admission, Created, Holds, event, lock_machine, no_run, replay};
 use crate::access::Caller;
 use crate::plan::no_plan;
@@ -63,6 +64,7 @@ impl Runs {
             providers: self.0.providers().clone(),
             now: self.0.now(),
             record: None,
+            begins: true,
         };
         // Only a reimage, or a plan of the client's own, installs an image. A restart installs one
         // that was checked before.
@@ -100,6 +102,7 @@ pub(crate) struct StartRun {
     now: Timestamp,
     /// The record that starts the run in its turn, and with whose rights.
     record: Option<(SubjectId, Caller)>,
+    begins: bool,
 }
 
 /// What a record needs to start a run in its own transaction.
@@ -108,6 +111,9 @@ pub(crate) struct RecordStart {
     /// Is woken when the run ends.
     pub record: SubjectId,
     pub caller: Caller,
+    /// False if the run goes on with work that the record has begun before: it has to finish also
+    /// outside of the windows.
+    pub begins: bool,
     pub defaults: Defaults,
     pub providers: Providers,
     pub now: Timestamp,
@@ -139,9 +145,9 @@ impl Origin {
 impl StartRun {
     /// The start of a run by a record.
     pub(crate) fn by_record(start: StartRequest, by: RecordStart) -> Self {
-        let RecordStart { id, record, caller, defaults, providers, now } = by;
-        let record = Some((record, caller));
-        Self { start, origin: Origin::Plan, id, owner: None, defaults, providers, now, record }
+        let RecordStart { id, record, caller, begins, defaults, providers, now } = by;
+        let (origin, record) = (Origin::Plan, Some((record, caller)));
+        Self { start, origin, id, owner: None, defaults, providers, now, record, begins }
     }
 
     /// Refuses before the first write, so that a record can go on after a refusal.
@@ -160,6 +166,10 @@ impl StartRun {
         if let Some((_, caller)) = &self.record {
             let granted = caller.on_targets(tx, &run.spec).await?;
             caller.require_all(granted, run.spec.permissions(), run.spec.run_type.as_str())?;
+            // A request asks for all of its runs at the end.
+            if self.begins {
+                admit_start(tx, &run, &machine, self.now).await?;
+            }
         }
 
         let note = self.override_note(&refusing);

@@ -182,8 +182,8 @@ impl MaintenanceAdmission {
         let (mut steps, mut later_gates) = (Vec::new(), Vec::new());
         if self.start.dry_run {
             let run = self.new_run(rack, &planned, self.start.by.clone(), self.now);
-            let (budgets, refusal) = foresee_budgets(tx, &run, overrides).await?;
-            refusals.extend(refusal);
+            let (budgets, later) = foresee_budgets(tx, &run, overrides, self.now).await?;
+            refusals.extend(later);
             let approval = approval_sentence(tx, run.spec.permissions(), overrides).await?;
             later_gates.extend(budgets.into_iter().chain(approval));
             steps = previewed_steps(tx, &run).await?;

@@ -21,6 +21,7 @@ use model::rollout::{
 use model::run::{Run, TimeEstimate};
 use model::text;
 use model::time::Timestamp;
+use model::window::StartCheck;
 use std::time::Duration;
 use store::{Cause, Result, Tx};
 
@@ -44,6 +45,8 @@ pub struct CreatedRollout {
     pub preview: RolloutPreview,
     /// What a dry run says about the gate `approval`; empty: nothing.
     pub approval: String,
+    /// What a dry run says about the windows and freezes of the targets.
+    pub windows: Vec<String>,
 }
 
 impl Rollouts {
@@ -118,7 +121,8 @@ impl Rollouts {
         for machine in [inside, outside].into_iter().flatten() {
             let run = |stage| {
                 let request_id = format!("{id}:{}", machine.id);
-                let run = StageRun { rollout: id, operation, machine, stage, request_id };
+                let begins = false;
+                let run = StageRun { rollout: id, operation, machine, stage, begins, request_id };
                 run.start(&TurnResources::new(&self.0), 0, self.0.caller().clone())
             };
             run(TargetStage::Operation).check_provider_images(self.0.store()).await?;
@@ -171,7 +175,7 @@ async fn sample_of(tx: &mut Tx, starts: &[StartRun; 3], machine: &Machine) -> Re
     for (stage, start) in STAGES_WITH_RUN.into_iter().zip(starts) {
         let run = start.new_run(tx, machine).await?;
         let time = TimeEstimate::of(&previewed_steps(tx, &run).await?);
-        sample.usual = sample.usual.zip(time.usual).map(|(all, one)| all + one);
+        sample.usual = sample.usual.zip(time.usual).map(|(all, one)| all + one.median);
         if stage == TargetStage::Operation {
             start.check_images(tx, machine, &run).await?;
             sample.params = run.spec.params.clone();
@@ -225,7 +229,16 @@ impl CreateRollout {
             excluded: self.selected.excluded.clone(),
             usual_target: self.sample.usual,
         };
-        Ok(CreatedRollout { rollout, preview, approval: approval.unwrap_or_default() })
+        let (approval, windows) = (approval.unwrap_or_default(), self.describe_windows(tx).await?);
+        Ok(CreatedRollout { rollout, preview, approval, windows })
+    }
+
+    async fn describe_windows(&self, tx: &mut Tx) -> Result<Vec<String>> {
+        let rules = tx.start_rules_in_force(true, self.now).await?;
+        let found = StartCheck::new(&self.selected.machines, &rules, true, self.now)?;
+        let own = self.requested.pace.window.as_ref();
+        let own = own.map(|own| format!("its own window ({own}) is {}", own.state(self.now)));
+        Ok(own.into_iter().chain(found.describe(&Overrides::default())).collect())
     }
 
     /// The caller must have the rights now with which the rollout will act.
@@ -280,7 +293,7 @@ async fn replayed(tx: &mut Tx, request_id: &str) -> Result<Option<Rollout>> {
 fn replay(known: Rollout, requested: &RolloutSpec) -> Result<CreatedRollout> {
     if known.requested == *requested {
         let (preview, approval) = (RolloutPreview::default(), String::new());
-        return Ok(CreatedRollout { rollout: known, preview, approval });
+        return Ok(CreatedRollout { rollout: known, preview, approval, windows: Vec::new() });
     }
     let Rollout { request_id, head, .. } = known;
     let message =

@@ -62,13 +62,15 @@ pub(super) struct StageRun<'a> {
     pub operation: &'a RolloutOperation,
     pub machine: &'a Machine,
     pub stage: TargetStage,
+    /// True for the first stage of the machine.
+    pub begins: bool,
     pub request_id: String,
 }
 
 impl StageRun<'_> {
     /// The start of the run. A stage without a run of its own starts the operation.
     pub fn start(self, resources: &TurnResources, number: u64, caller: Caller) -> StartRun {
-        let Self { rollout, operation, machine, stage, request_id } = self;
+        let Self { rollout, operation, machine, stage, begins, request_id } = self;
         let (run_type, plan_id, params) = match stage.maintenance_run(machine) {
             Some((run_type, plan)) => (run_type, plan.map(Maintenance::plan_id), Params::new()),
             None => {
@@ -89,6 +91,7 @@ impl StageRun<'_> {
             id: resources.run_id(FIRST_RUN + number),
             record: SubjectId::new(SubjectKind::Rollout, rollout.as_str()),
             caller,
+            begins,
             defaults: resources.defaults.clone(),
             providers: resources.providers.clone(),
             now: resources.now,
@@ -133,14 +136,14 @@ pub(crate) async fn work_on_targets(
     for target in due {
         work.advance(tx, target, created).await?;
     }
-    let left = left.min(i64::from(work.rollout.free_slots()));
+    let left = left.min(i64::from(work.rollout.free_slots(resources.now)));
     let next = match left > 0 {
         true => tx.next_rollout_targets(&work.rollout, resources.now, left).await?,
         false => Vec::new(),
     };
     for target in next {
         // A start without rights has paused the rollout.
-        if work.rollout.free_slots() > 0 {
+        if work.rollout.free_slots(resources.now) > 0 {
             work.advance(tx, target, created).await?;
         }
     }
@@ -226,6 +229,7 @@ impl TargetWork<'_> {
             operation: &self.rollout.spec.operation,
             machine,
             stage,
+            begins: target.state != TargetState::Active,
             request_id: target.request_id(&self.id, stage),
         };
         let start = run.start(self.resources, self.started, caller);

@@ -149,7 +149,7 @@ impl ActionTransaction {
             return Ok(String::new());
         }
         let overrides = overrides_of(tx, run).await?;
-        let note = admit_taken_by(tx, run, &overrides, &self.caller).await?;
+        let note = admit_taken_by(tx, run, &overrides, &self.caller, None).await?;
         Ok(if note.is_empty() { note } else { format!("; {note}") })
     }
 

@@ -132,7 +132,7 @@ async fn load_preview(
             // A run that exists continues under the approval that it started with.
             if tx.run(&run.spec.id).await?.is_none() {
                 let overrides = Overrides::of_params(&run.spec.params);
-                notes.extend(foresee_budgets(tx, run, &overrides).await?.0);
+                notes.extend(foresee_budgets(tx, run, &overrides, now).await?.0);
                 notes.extend(approval_sentence(tx, run.spec.permissions(), &overrides).await?);
             }
         }

@@ -4,7 +4,7 @@
 //! runs that it starts and its queue row are written together, or not at all.
 
 use super::Scheduler;
-use crate::admission::{Admission, Created, Holds, find_budget_refusal, take_unasked};
+use crate::admission::{Admission, Created, Holds, find_start_refusal, take_unasked};
 use crate::holds::halt_run;
 use crate::rollout::TurnResources;
 use crate::topology::{self, DeviceLocation};
@@ -33,8 +33,8 @@ const DATABASE_RETRY: Duration = Duration::from_millis(250);
 /// The maximum number of retries of a turn after a write conflict.
 const MAX_CONFLICTS: u32 = 20;
 
-/// The wait before a lifecycle asks again whether the budgets allow its operation.
-const BUDGET_RETRY: Duration = Duration::from_secs(15);
+/// The wait before a lifecycle asks again whether windows, freezes and budgets allow its operation.
+const START_RETRY: Duration = Duration::from_secs(15);
 
 /// Loads the context that a turn needs beside its record.
 pub(crate) trait LoadContext: Lifecycle {
@@ -145,7 +145,7 @@ struct RecordTurn {
 #[derive(Default)]
 struct TurnOutcome {
     created: Created,
-    /// The record, if a budget keeps it from starting an operation now.
+    /// The record, if a window, a freeze or a budget keeps it from starting an operation now.
     held_back: Option<(String, Refusal)>,
 }
 
@@ -194,8 +194,8 @@ impl RecordTurn {
                     return Ok(outcome);
                 }
                 LifecycleDecision::Transition(change) => {
-                    if let Some(refusal) = self.find_budget_refusal(tx, &change).await? {
-                        let again = Some(now + BUDGET_RETRY);
+                    if let Some(refusal) = self.find_start_refusal(tx, &change).await? {
+                        let again = Some(now + START_RETRY);
                         tx.settle_record(&record, self.claim, again, now)?;
                         outcome.held_back = Some((id, refusal));
                         return Ok(outcome);
@@ -215,16 +215,16 @@ fn takes_held_device<R: Lifecycle>(before: &R, after: &R) -> bool {
 }
 
 impl RecordTurn {
-    /// The refusal by a budget, if the transition starts a run that takes more machines than it
-    /// allows. What a request has taken before counts already.
-    async fn find_budget_refusal<R: LoadContext>(
+    /// The refusal by a window, a freeze or a budget, if the transition starts a run that they do
+    /// not allow now. What a request has taken before counts already.
+    async fn find_start_refusal<R: LoadContext>(
         &self,
         tx: &mut Tx,
         change: &LifecycleChange<R>,
     ) -> Result<Option<Refusal>> {
         for new in &change.start {
             let run = new.clone().into_run(self.resources.now);
-            if let Some(refusal) = find_budget_refusal(tx, &run).await? {
+            if let Some(refusal) = find_start_refusal(tx, &run, self.resources.now).await? {
                 return Ok(Some(refusal));
             }
         }

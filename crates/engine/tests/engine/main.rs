@@ -51,4 +51,5 @@ mod rollouts;
 mod scenario;
 mod shared_value;
 mod test_env;
+mod windows;
 mod workers;

@@ -19,6 +19,7 @@ pub trait FilterValues {
     fn values_of(&self, field: &str) -> Vec<String>;
 }
 
+const HOLDS_FOR: &[&str] = &["rollouts", "everything"];
 const BOOL: &[&str] = &["true", "false"];
 const TARGETS: &[&str] = &[
     TargetKind::Machine.as_str(),
@@ -89,6 +90,7 @@ const SIM_EFFECTS: &[NamedField] =
 const COMPONENT_FIRMWARE: &[NamedField] =
     &[text("device_id"), one_of("device_type", DEVICES), text("hardware_type")];
 const BUDGETS: &[NamedField] = &[text("budget_id"), text("per")];
+const START_RULES: &[NamedField] = &[text("name"), one_of("holds_for", HOLDS_FOR)];
 
 impl FilterSubject {
     /// The named fields of the list. Empty for a list whose fields are in [`super::FilterField`].
@@ -106,6 +108,7 @@ impl FilterSubject {
             Self::SimEffect => SIM_EFFECTS,
             Self::ComponentFirmware => COMPONENT_FIRMWARE,
             Self::Budget => BUDGETS,
+            Self::StartRule => START_RULES,
             Self::Machine
             | Self::Run
             | Self::Plan

@@ -258,6 +258,7 @@ impl<'a> Parser<'a> {
                 | FilterSubject::SimFault
                 | FilterSubject::SimEffect
                 | FilterSubject::ComponentFirmware
+                | FilterSubject::StartRule
                 | FilterSubject::Budget,
                 name,
             ) => {
@@ -363,6 +364,7 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::StartRule
         | FilterSubject::Budget => &[],
     };
     fields.iter().copied().chain(subject.named_fields().iter().map(|one| one.name)).collect()
@@ -408,6 +410,7 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
+        | FilterSubject::StartRule
         | FilterSubject::Budget => &[],
     }
 }

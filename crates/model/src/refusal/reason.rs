@@ -63,6 +63,18 @@ reasons! {
     TooManyBudgets = "TOO_MANY_BUDGETS", Exhausted,
         "the server has 200 budgets",
         "delete one that is not needed: `farrier budget list`";
+    OutsideWindow = "OUTSIDE_WINDOW", Precondition,
+        "no window of a machine is open; the sentence says when one opens; ErrorInfo has the gate `window:NAME`",
+        "wait until it opens: `farrier window get <window>`; or `--override window:NAME --reason …`";
+    Frozen = "FROZEN", Precondition,
+        "a freeze holds a machine; the sentence says until when and why; ErrorInfo has the gate `freeze:NAME`",
+        "wait until it ends, end it: `farrier freeze end <freeze>`, or `--override freeze:NAME --reason …`";
+    StartRuleExists = "START_RULE_EXISTS", Exists,
+        "a window or a freeze with this id exists, with other settings",
+        "`farrier window update <window>`, or `farrier freeze end <freeze>` before you make it anew";
+    TooManyStartRules = "TOO_MANY_START_RULES", Exhausted,
+        "the server has 200 windows and freezes",
+        "delete one that is not needed: `farrier window list`, `farrier freeze list`";
     ApprovalDenied = "APPROVAL_DENIED", Precondition,
         "another person has denied the approval of this request",
         "`farrier approval get <approval>`; a new request id asks again";

@@ -2,6 +2,7 @@
 
 use super::batch::{BatchSize, FailureLimit, MAX_COUNT};
 use crate::refusal::Refusal;
+use crate::window::WeeklyWindows;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Pace {
     pub wave_approval: bool,
     /// How long a target may wait for its start, and for the gate.
     pub target_deadline_seconds: u64,
+    /// Targets are begun only while it is open. None: at any time.
+    pub window: Option<WeeklyWindows>,
 }
 
 impl Default for Pace {
@@ -37,6 +40,7 @@ impl Default for Pace {
             soak_seconds: 0,
             wave_approval: false,
             target_deadline_seconds: DEFAULT_DEADLINE_SECONDS,
+            window: None,
         }
     }
 }
@@ -96,6 +100,7 @@ impl Pace {
     /// What is changed, for the history.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let text = |value: Option<u32>| value.map_or("-".into(), |value| value.to_string());
+        let window = |pace: &Self| pace.window.as_ref().map_or("-".into(), ToString::to_string);
         let fields = [
             ("batch", self.batch.to_string(), after.batch.to_string()),
             ("max_in_flight", text(self.max_in_flight), text(after.max_in_flight)),
@@ -107,6 +112,7 @@ impl Pace {
                 format!("{}s", self.target_deadline_seconds),
                 format!("{}s", after.target_deadline_seconds),
             ),
+            ("window", window(self), window(after)),
         ];
         let changed = fields.into_iter().filter(|(_, before, after)| before != after);
         changed.map(|(name, before, after)| format!("{name} {before} → {after}")).collect()

@@ -10,7 +10,7 @@ use crate::id::{MachineId, RolloutId, RunId};
 use crate::lifecycle::{AwaitedRunStatus, awaited_status};
 use crate::machine::{Machine, Phase};
 use crate::plan::{Maintenance, RunType};
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Refusal, RefusalKind, RefusingRule};
 use crate::rollout::gate::GateVerdict;
 use crate::run::Run;
 use crate::time::{Timestamp, format_duration};
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The wait before a target is tried again that could not be started.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// The wait before a target is tried again that a window or a freeze holds back.
+const OPENING_RETRY: Duration = Duration::from_secs(60);
 
 /// A part of the work on one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -440,6 +442,13 @@ impl RolloutTarget {
             | TargetState::Skipped
             | TargetState::Gone => self,
         };
+        if let Some(rule) = refusal.rule.as_deref() {
+            return RefusedStart::Target(Box::new(row.wait_for_opening(
+                rule,
+                &refusal.message,
+                now,
+            )));
+        }
         let row = match refusal.kind() {
             RefusalKind::Denied | RefusalKind::Unauthenticated => {
                 let due_at = Some(now + RETRY_INTERVAL);
@@ -455,6 +464,21 @@ impl RolloutTarget {
             | RefusalKind::Gone => row.give_up(&refusal.message, now),
         };
         RefusedStart::Target(Box::new(row))
+    }
+
+    /// Waits for a window to open, or a freeze to end. Either may be changed meanwhile, so it is
+    /// tried again before. The deadline is for what other waits need.
+    fn wait_for_opening(self, rule: &RefusingRule, reason: &str, now: Timestamp) -> Self {
+        let waited = self.state == TargetState::Waiting;
+        let look_again = now + OPENING_RETRY;
+        Self {
+            state: TargetState::Waiting,
+            reason: reason.into(),
+            since: if waited { self.since } else { now },
+            refused_since: None,
+            due_at: Some(rule.opens_at.map_or(look_again, |opens| opens.min(look_again))),
+            ..self
+        }
     }
 
     /// Waits until it is tried again, or ends at the deadline.

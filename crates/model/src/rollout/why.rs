@@ -56,7 +56,10 @@ fn waiting_for(rollout: &Rollout, now: Timestamp) -> String {
         (RolloutStage::Running, None) => {
             let wave = rollout.wave;
             let of = format!("{} active and {} waiting targets", counts.active, counts.waiting);
-            format!("wave {wave}: {of}")
+            match rollout.closed_window(now) {
+                Some(state) => format!("its window, which is {state}; wave {wave}: {of}"),
+                None => format!("wave {wave}: {of}"),
+            }
         }
         (RolloutStage::Soaking { until }, None) => {
             let left = format_duration(until.since(now));

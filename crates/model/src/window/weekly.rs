@@ -190,6 +190,17 @@ fn parse_time(text: &str) -> Option<u16> {
     Some(hours * 60 + minutes).filter(|all| minutes < 60 && *all <= MINUTES_PER_DAY)
 }
 
+impl fmt::Display for WindowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(Some(closes)) => write!(f, "open until {closes}"),
+            Self::Open(None) => f.write_str("open at all times"),
+            Self::Closed(Some(opens)) => write!(f, "closed until {opens}"),
+            Self::Closed(None) => f.write_str("closed for good"),
+        }
+    }
+}
+
 impl fmt::Display for WeeklyWindows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();

@@ -36,11 +36,10 @@ pub struct ZonedInstant {
 impl Zone {
     /// Parses a name such as `Europe/Berlin`, in any case.
     pub fn parse(field: &str, name: &str) -> Result<Self, Refusal> {
-        let database = TimeZoneDatabase::bundled();
-        let known = database.available().find(|known| known.as_str().eq_ignore_ascii_case(name));
-        let found = known.and_then(|known| {
-            let zone = database.get(known.as_str()).ok()?;
-            Some(Self { name: known.as_str().to_string(), zone })
+        let zone = TimeZoneDatabase::bundled().get(name).ok();
+        let found = zone.and_then(|zone| {
+            let name = zone.iana_name()?.to_string();
+            Some(Self { name, zone }).filter(|one| !one.zone.is_unknown())
         });
         found.ok_or_else(|| {
             let shown: String = name.chars().take(MAX_NAME).collect();
@@ -76,6 +75,12 @@ impl Zone {
             }
         };
         Some(Timestamp::from_micros(at.as_microsecond()))
+    }
+}
+
+impl ZonedInstant {
+    pub fn utc(at: Timestamp) -> Self {
+        Self { at, zone: Zone { name: "UTC".into(), zone: TimeZone::UTC } }
     }
 }
 

@@ -103,6 +103,10 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
             let refused = model::budget::refuse("it", &[crate::budget::exhausted()], overrides);
             refused.map_or(Ok(()), Err)
         }
+        Gate::Window | Gate::Freeze => {
+            let refused = crate::window::closed(gate).refuse("it", overrides);
+            refused.map_or(Ok(()), Err)
+        }
         // The engine asks it with the stored policy. Its command is an approval, not an override.
         Gate::Approval => match overrides.passes(Gate::Approval) {
             true => Ok(()),
@@ -114,9 +118,10 @@ fn decide(gate: Gate, overrides: &Overrides) -> Result<(), Refusal> {
     }
 }
 
-/// The gates that an override names by their word alone. A budget is named by its id.
+/// The gates that an override names by their word alone. Of the others there are several.
 fn named_by_word() -> impl Iterator<Item = Gate> {
-    Gate::ALL.into_iter().filter(|gate| *gate != Gate::Budget)
+    let several = [Gate::Budget, Gate::Window, Gate::Freeze];
+    Gate::ALL.into_iter().filter(move |gate| !several.contains(gate))
 }
 
 /// Each gate is passed when it is named, and by no other name.
@@ -185,10 +190,9 @@ fn an_override_is_checked_against_the_gates_of_its_request() {
                 assert!(refusal.message.contains(text), "{refusal}");
                 assert!(refusal.field.is_some());
                 if text.contains("gates[") {
-                    assert!(
-                        refusal.message.ends_with("in-service, health, budget:NAME, approval"),
-                        "{refusal}"
-                    );
+                    let listed =
+                        "in-service, health, budget:NAME, window:NAME, freeze:NAME, approval";
+                    assert!(refusal.message.ends_with(listed), "{refusal}");
                 }
             }
             (parsed, refused) => panic!("{gates:?} {reason:?}: {parsed:?}, not {refused:?}"),

@@ -2,6 +2,7 @@
 
 mod targets;
 mod waves;
+mod windows;
 
 use crate::support::at;
 use model::condition::{ConditionObservation, ConditionType};

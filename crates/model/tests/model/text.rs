@@ -116,9 +116,15 @@ fn reasons_are_required_and_printable() {
 #[test]
 fn a_history_is_that_of_an_object_or_of_a_named_thing() {
     use model::text::check_history_id;
-    for right in
-        ["m-1", "op-1", "identity/https://10.0.0.5", "credential/bmc", "firmware/fw-1", "budget/b"]
-    {
+    for right in [
+        "m-1",
+        "op-1",
+        "identity/https://10.0.0.5",
+        "credential/bmc",
+        "firmware/fw-1",
+        "budget/b",
+        "window/w",
+    ] {
         assert_eq!(check_history_id("id", right).unwrap(), right);
     }
     for wrong in [

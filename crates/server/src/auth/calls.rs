@@ -182,6 +182,19 @@ const TABLE: &[(&str, Rows)] = &[
             ("DeleteBudget", ADMIN),
         ],
     ),
+    (
+        "WindowService",
+        &[
+            ("CreateWindow", ADMIN),
+            ("GetWindow", VIEW),
+            ("ListWindows", VIEW),
+            ("UpdateWindow", ADMIN),
+            ("DeleteWindow", ADMIN),
+            ("CreateFreeze", ADMIN),
+            ("ListFreezes", VIEW),
+            ("EndFreeze", ADMIN),
+        ],
+    ),
     ("ClusterService", &[("CheckCluster", OPERATE), ("PreviewDrain", VIEW)]),
     (
         "ComponentService",

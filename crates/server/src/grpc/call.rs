@@ -143,7 +143,7 @@ fn text(value: &Value) -> Option<String> {
 /// The fields that name an object.
 const NAMES: [&str; 8] = ["name", "names", "peer", "subject", "user", "id", "ids", "endpoint"];
 /// The fields that say what is done with it. An entry has them as `field=value`.
-const DETAILS: [&str; 12] = [
+const DETAILS: [&str; 15] = [
     "role",
     "roles",
     "permissions",
@@ -152,6 +152,9 @@ const DETAILS: [&str; 12] = [
     "gates",
     "max_unavailable",
     "per",
+    "open",
+    "holds_for",
+    "until",
     "addresses",
     "selector",
     "type",
@@ -215,6 +218,11 @@ mod tests {
             (
                 json!({"budget": {"budget_id": "gpu", "max_unavailable": "5%", "per": "rack"}}),
                 vec!["gpu", "max_unavailable=5%", "per=rack"],
+                "",
+            ),
+            (
+                json!({"window": {"window_id": "night", "open": "daily 02:00-05:00 UTC"}}),
+                vec!["open=daily 02:00-05:00 UTC", "night"],
                 "",
             ),
         ] {

@@ -39,6 +39,8 @@ pub(super) enum List {
     Audit,
     Approvals,
     Budgets,
+    Windows,
+    Freezes,
     ComponentFirmware,
 }
 
@@ -70,6 +72,8 @@ impl List {
             Self::Tokens => "tokens",
             Self::Audit => "audit",
             Self::Budgets => "budgets",
+            Self::Windows => "windows",
+            Self::Freezes => "freezes",
             Self::Approvals => "approvals",
             Self::ComponentFirmware => "component-firmware",
         }

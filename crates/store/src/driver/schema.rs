@@ -56,6 +56,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0027_budgets": 27,
     // An older replica cannot read a run that reports to a rollout.
     "0028_rollouts": 28,
+    // An older replica would start operations outside of their windows.
+    "0029_start_rules": 29,
 ];
 
 /// The schema version of this farrier.

@@ -57,7 +57,7 @@ pub const REVERT_SINCE_13: &str = "DROP TABLE step_durations; DROP TABLE refused
      DROP TABLE audit_entries; DROP TABLE audit_head; \
      DROP TABLE approval_policy; DROP TABLE approvals; DROP TABLE budgets; \
      DROP TABLE budget_members; DROP TABLE budget_domains; DROP TABLE takes; \
-     DROP TABLE rollout_targets; DROP TABLE rollout_requests;";
+     DROP TABLE rollout_targets; DROP TABLE rollout_requests; DROP TABLE start_rules;";
 
 /// Reverts the schema migrations of racks and of nodes, after those from 13 on.
 pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \

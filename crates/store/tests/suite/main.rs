@@ -39,6 +39,7 @@ mod runs;
 mod settling;
 mod side_facts;
 mod snapshots;
+mod start_rules;
 mod symptoms;
 mod unreadable;
 mod unreadable_filters;

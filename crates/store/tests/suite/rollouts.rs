@@ -99,7 +99,7 @@ async fn targets_are_stored_as_they_are(db: Db) {
     assert_eq!(found.await.unwrap(), Some(changed.clone()));
     let failed = Some(TargetState::Failed);
     let found = db.read(tx!([ro], |tx| tx.rollout_targets(&ro, failed, None, 9).await)).await;
-    assert_eq!(found.unwrap(), [changed.clone()]);
+    assert_eq!(found.unwrap(), std::slice::from_ref(&changed));
     let found = db.read(tx!([ro], |tx| tx.rollout_targets(&ro, None, Some(247), 9).await)).await;
     assert_eq!(found.unwrap().len(), 2);
     let unknown = RolloutTarget { machine: MachineId::trusted("m-none"), ..changed };

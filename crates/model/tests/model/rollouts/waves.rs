@@ -93,11 +93,11 @@ fn failures_beyond_the_limit_pause_it_until_a_person_accepts_them() {
     let (mut one, _) = next(&rollout(20, pace), RolloutTurnInput::default(), 0);
     one.counts = TargetCounts { pending: 15, active: 4, failed: 1, ..TargetCounts::default() };
     assert_eq!(idles(&one, open(false, None), 1), None);
-    assert!(one.free_slots() > 0);
+    assert!(one.free_slots(at(0)) > 0);
     one.counts.shift(TargetState::Active, TargetState::Failed, 1);
     let (paused, note) = next(&one, open(false, None), 2);
     assert_eq!(note, "paused: 2 of 20 targets failed; what runs finishes");
-    assert_eq!((paused.state_name(), paused.free_slots()), ("Paused", 0));
+    assert_eq!((paused.state_name(), paused.free_slots(at(0))), ("Paused", 0));
     assert_eq!(idles(&paused, open(false, None), 3), None);
     let resumed = apply_rollout_request(&paused, &RolloutRequest::Resume, "ada", at(4));
     let (resumed, _) = resumed.unwrap().unwrap();
@@ -115,14 +115,14 @@ fn failures_beyond_the_limit_pause_it_until_a_person_accepts_them() {
 fn slots_are_what_the_limit_leaves() {
     let pace = Pace { max_in_flight: Some(3), ..Pace::default() };
     let mut one = rollout(9, pace);
-    assert_eq!(one.free_slots(), 0);
+    assert_eq!(one.free_slots(at(0)), 0);
     one.stage = RolloutStage::Running;
     one.counts.active = 2;
-    assert_eq!(one.free_slots(), 1);
+    assert_eq!(one.free_slots(at(0)), 1);
     one.counts.active = 5;
-    assert_eq!(one.free_slots(), 0);
+    assert_eq!(one.free_slots(at(0)), 0);
     one.spec.pace.max_in_flight = None;
-    assert!(one.free_slots() > 1_000);
+    assert!(one.free_slots(at(0)) > 1_000);
 }
 
 const STAGES: [RolloutStage; 7] = [

@@ -12,6 +12,7 @@ use model::rollout::{
     BatchSize, ConditionGate, FailureLimit, OnConflict, Pace, Rollout, RolloutOperation,
     RolloutSpec, RolloutStage, RolloutTarget, TargetStage,
 };
+use model::window::WeeklyWindows;
 use proto::{v1, words};
 use std::time::Duration;
 
@@ -99,6 +100,10 @@ pub(super) fn pace_from(requested: v1::RolloutPace) -> Result<Pace, Refusal> {
             0 => default.target_deadline_seconds,
             seconds => seconds,
         },
+        window: match requested.window.as_str() {
+            "" => None,
+            text => Some(WeeklyWindows::parse(&field("window"), text)?),
+        },
     })
 }
 
@@ -139,6 +144,7 @@ fn pace(pace: &Pace) -> v1::RolloutPace {
         soak_seconds: wire_seconds(pace.soak_seconds),
         wave_approval: pace.wave_approval,
         target_deadline_seconds: wire_seconds(pace.target_deadline_seconds),
+        window: pace.window.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -197,7 +203,7 @@ pub(super) fn target(target: &RolloutTarget) -> v1::RolloutTarget {
 }
 
 pub(super) fn created(created: &CreatedRollout) -> v1::CreateRolloutResponse {
-    let CreatedRollout { rollout: record, preview, approval } = created;
+    let CreatedRollout { rollout: record, preview, approval, windows } = created;
     let mut ids = preview.targets.iter().map(ToString::to_string);
     let waves = preview.waves.iter().map(|size| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
@@ -215,6 +221,7 @@ pub(super) fn created(created: &CreatedRollout) -> v1::CreateRolloutResponse {
         excluded: excluded.collect(),
         usual_seconds: usual.map(|usual| wire_seconds(usual.as_secs())),
         approval: approval.clone(),
+        windows: windows.clone(),
     };
     v1::CreateRolloutResponse { rollout: Some(rollout(record)), plan: Some(plan) }
 }
@@ -246,6 +253,7 @@ mod tests {
             soak_seconds: 60,
             wave_approval: true,
             target_deadline_seconds: 7,
+            window: WeeklyWindows::parse("window", "daily 02:00-05:00 UTC").ok(),
         };
         for one in [Pace::default(), other] {
             assert_eq!(pace_from(pace(&one)).unwrap(), one);
