@@ -47,6 +47,8 @@ pub enum FilterSubject {
     SimFault,
     SimEffect,
     ComponentFirmware,
+    /// The notices that a notifier gets.
+    Notice,
     /// The labels that limit a role binding.
     Selector,
 }
@@ -234,6 +236,9 @@ impl Filter {
         // The items have no labels, so a limited scope has none of them.
         self.scope == Scope::Everything
             && self.terms.iter().all(|term| {
+                if let FilterField::Label(key) = &term.field {
+                    return term.compare(item.label(key).cloned());
+                }
                 let FilterField::Named(name) = &term.field else { return false };
                 let values = item.values_of(name);
                 values.iter().any(|value| term.values.contains(value)) != term.negated

@@ -29,6 +29,7 @@ pub mod lifecycle;
 pub mod list_format;
 pub mod machine;
 pub mod node;
+pub mod notify;
 pub mod order;
 pub mod password_mask;
 pub mod placement;

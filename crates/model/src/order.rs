@@ -143,7 +143,8 @@ const fn fields(subject: FilterSubject) -> &'static [(&'static str, OrderField)]
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
-        | FilterSubject::Selector => &[],
+        | FilterSubject::Selector
+        | FilterSubject::Notice => &[],
     }
 }
 
@@ -172,6 +173,7 @@ const fn usual(subject: FilterSubject) -> Option<ListOrder> {
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
         | FilterSubject::ComponentFirmware
-        | FilterSubject::Selector => None,
+        | FilterSubject::Selector
+        | FilterSubject::Notice => None,
     }
 }

@@ -94,7 +94,7 @@ pub fn hostname(machine: &str) -> String {
 }
 
 /// The kinds of objects whose histories are named KIND/NAME.
-const NAMED_HISTORIES: [&str; 4] = ["credential", "firmware", "identity", "image"];
+const NAMED_HISTORIES: [&str; 5] = ["credential", "firmware", "identity", "image", "notifier"];
 
 /// Checks the name of a history: the id of an object, or KIND/NAME.
 pub fn check_history_id(field: &str, value: &str) -> Result<String, Refusal> {

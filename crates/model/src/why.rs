@@ -15,6 +15,7 @@ mod failed_change;
 mod feed;
 mod group;
 mod network;
+mod notifier;
 mod outcome;
 mod rest;
 mod stored;
@@ -33,6 +34,7 @@ pub use group::{
     CREDENTIAL, CauseGroup, CauseLinks, ListedObject, Location, SharedCause, ShelvesByRack,
     Suspect, group_by_cause,
 };
+pub use notifier::{explain_notifier, rank_notifier};
 pub use outcome::{operation_words, possible_damage, refused_words, writes_disk};
 pub use stored::{SetAside, explain_set_aside, explain_unreadable};
 pub(crate) use wait::agent_words;

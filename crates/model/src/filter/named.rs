@@ -4,6 +4,8 @@
 use super::FilterSubject;
 use crate::effect::CallVerb;
 use crate::image::IMAGE_KINDS;
+use crate::lifecycle::SubjectKind;
+use crate::notify::{NoticeEvent, Severity};
 use crate::target::TargetKind;
 
 /// A field, and the values that it can have. Without values: any text.
@@ -17,6 +19,11 @@ pub struct NamedField {
 pub trait FilterValues {
     /// The values of a field; several where the field is a list. Empty: the item has none.
     fn values_of(&self, field: &str) -> Vec<String>;
+
+    /// The value of a label, where the items have labels.
+    fn label(&self, _key: &str) -> Option<&String> {
+        None
+    }
 }
 
 const BOOL: &[&str] = &["true", "false"];
@@ -39,6 +46,27 @@ const VERBS: &[&str] = &[
 const CREDENTIALS: &[&str] = &["password", "ssh-key", "kubeconfig", "maas-key"];
 /// The causes of a change in a history.
 const CAUSES: &[&str] = &["request", "engine", "probe", "admin"];
+const NOTICE_TYPES: &[&str] = &[
+    NoticeEvent::OperationFailed.as_str(),
+    NoticeEvent::PersonNeeded.as_str(),
+    NoticeEvent::PersonNoLongerNeeded.as_str(),
+];
+const SEVERITIES: &[&str] = &[
+    Severity::Critical.as_str(),
+    Severity::Error.as_str(),
+    Severity::Warning.as_str(),
+    Severity::Info.as_str(),
+];
+/// The kinds of objects that a notice can be about.
+const NOTICE_KINDS: &[&str] = &[
+    "operation",
+    TargetKind::Machine.as_str(),
+    SubjectKind::Rack.as_str(),
+    SubjectKind::Switch.as_str(),
+    SubjectKind::PowerShelf.as_str(),
+    SubjectKind::Node.as_str(),
+    SubjectKind::Site.as_str(),
+];
 /// The actions of a fault rule of the simulator.
 const ACTIONS: &[&str] = &["fail", "hang", "drop", "garbage", "slow", "twice"];
 
@@ -88,6 +116,15 @@ const SIM_EFFECTS: &[NamedField] =
     &[text("key"), text("run_id"), text("step"), text("machine"), text("effect")];
 const COMPONENT_FIRMWARE: &[NamedField] =
     &[text("device_id"), one_of("device_type", DEVICES), text("hardware_type")];
+const NOTICES: &[NamedField] = &[
+    one_of("type", NOTICE_TYPES),
+    one_of("severity", SEVERITIES),
+    one_of("kind", NOTICE_KINDS),
+    text("id"),
+    text("target_id"),
+    text("rack_id"),
+    text("fault"),
+];
 
 impl FilterSubject {
     /// The named fields of the list. Empty for a list whose fields are in [`super::FilterField`].
@@ -104,6 +141,7 @@ impl FilterSubject {
             Self::SimFault => SIM_FAULTS,
             Self::SimEffect => SIM_EFFECTS,
             Self::ComponentFirmware => COMPONENT_FIRMWARE,
+            Self::Notice => NOTICES,
             Self::Machine
             | Self::Run
             | Self::Plan

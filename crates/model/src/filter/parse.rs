@@ -231,10 +231,8 @@ impl<'a> Parser<'a> {
             (FilterSubject::Run, "request_id") => Some(FilterField::RequestId),
             (FilterSubject::Run, "workflow_state") => Some(FilterField::WorkflowState),
             (FilterSubject::Machine | FilterSubject::Run, name) => self.dotted(name, start)?,
-            (FilterSubject::Selector, name) => {
-                let key = name.strip_prefix("labels.").filter(|key| !key.is_empty());
-                key.map(|key| FilterField::Label(key.to_string()))
-            }
+            (FilterSubject::Selector, name) => label_field(name),
+            (FilterSubject::Notice, name) => label_field(name).or_else(|| self.named_field(name)),
             (FilterSubject::Plan, _) => None,
             (
                 FilterSubject::Rack
@@ -257,16 +255,18 @@ impl<'a> Parser<'a> {
                 | FilterSubject::SimEffect
                 | FilterSubject::ComponentFirmware,
                 name,
-            ) => {
-                let mut fields = self.subject.named_fields().iter();
-                fields.find(|one| one.name == name).map(|one| FilterField::Named(one.name))
-            }
+            ) => self.named_field(name),
         };
         known.ok_or_else(|| {
             let shown: String = name.chars().take(SHOWN).collect();
             let fields = fields(self.subject).join(", ");
             self.wrong(start, format!("{shown:?} is not a field; the fields are {fields}"))
         })
+    }
+
+    fn named_field(&self, name: &str) -> Option<FilterField> {
+        let mut fields = self.subject.named_fields().iter();
+        fields.find(|one| one.name == name).map(|one| FilterField::Named(one.name))
     }
 
     fn dotted(&self, name: &str, start: usize) -> Result<Option<FilterField>, Refusal> {
@@ -347,7 +347,7 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
         FilterSubject::PowerShelf => &["power_shelf_id", "state", "rack_id", "labels.KEY"],
         FilterSubject::Node => &["node_id", "state", "machine_id", "site_id", "labels.KEY"],
         FilterSubject::Site => &["site_id", "state", "labels.KEY"],
-        FilterSubject::Selector => &["labels.KEY"],
+        FilterSubject::Selector | FilterSubject::Notice => &["labels.KEY"],
         FilterSubject::Health
         | FilterSubject::Firmware
         | FilterSubject::FirmwareHistory
@@ -363,9 +363,14 @@ fn fields(subject: FilterSubject) -> Vec<&'static str> {
     fields.iter().copied().chain(subject.named_fields().iter().map(|one| one.name)).collect()
 }
 
+/// The label that `labels.KEY` names.
+fn label_field(name: &str) -> Option<FilterField> {
+    let key = name.strip_prefix("labels.").filter(|key| !key.is_empty())?;
+    Some(FilterField::Label(key.to_string()))
+}
+
 /// The field of a record with this name.
 fn record_field(subject: FilterSubject, name: &str) -> Option<FilterField> {
-    let label = name.strip_prefix("labels.").filter(|key| !key.is_empty());
     let device = matches!(subject, FilterSubject::Switch | FilterSubject::PowerShelf);
     let (rack, node) = (subject == FilterSubject::Rack, subject == FilterSubject::Node);
     match name {
@@ -375,7 +380,7 @@ fn record_field(subject: FilterSubject, name: &str) -> Option<FilterField> {
         "machine_id" if node => Some(FilterField::MachineId),
         "site_id" if node => Some(FilterField::Site),
         name if fields(subject).first() == Some(&name) => Some(FilterField::RecordId),
-        _ => label.map(|key| FilterField::Label(key.to_string())),
+        name => label_field(name),
     }
 }
 
@@ -401,7 +406,8 @@ const fn states(subject: FilterSubject) -> &'static [&'static str] {
         | FilterSubject::Replica
         | FilterSubject::SimFault
         | FilterSubject::SimEffect
-        | FilterSubject::ComponentFirmware => &[],
+        | FilterSubject::ComponentFirmware
+        | FilterSubject::Notice => &[],
     }
 }
 

@@ -79,7 +79,7 @@ reasons! {
         "the list cannot be ordered like that",
         "use one of the fields in the message, and [filters.md](filters.md#order)";
     NotFound = "NOT_FOUND", NotFound,
-        "no such machine, operation, plan, rack, switch, power shelf, firmware, image, credential, identity, site, node, health report or fault rule",
+        "no such machine, operation, plan, rack, switch, power shelf, firmware, image, credential, identity, notifier, site, node, health report or fault rule",
         "list them: `next` says how";
     WrongPhase = "WRONG_PHASE", Precondition,
         "the machine's phase does not admit this operation, or its deletion",
@@ -252,6 +252,12 @@ reasons! {
     SealKeyMissing = "SEAL_KEY_MISSING", Precondition,
         "a replica does not have the master key that secrets are to be sealed under",
         "give it to the replicas and start them again: `farrier admin replicas`";
+    NotifierExists = "NOTIFIER_EXISTS", Exists,
+        "the notifier exists, with other settings",
+        "`farrier notify update <notifier>`";
+    TooManyNotifiers = "TOO_MANY_NOTIFIERS", Exhausted,
+        "the installation has as many notifiers as it may have",
+        "delete one that is not needed: `farrier notify list`";
     IdentityExists = "IDENTITY_EXISTS", Exists,
         "another identity is pinned for the address",
         "compare the two, then `farrier trust update <address> <identity>`";

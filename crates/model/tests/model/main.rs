@@ -38,6 +38,7 @@ mod known_as;
 mod list_format;
 mod machine;
 mod nodes;
+mod notify;
 mod order;
 mod outcomes;
 mod pages;
