@@ -18,6 +18,7 @@ pub use trust::{Fingerprint, InvalidFingerprint, Trust};
 
 pub(crate) use endpoint::EndpointError;
 pub(crate) use transport::{HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError};
+pub(crate) use trust::system_authorities;
 pub(crate) use upload::FileUpload;
 
 use std::time::Duration;

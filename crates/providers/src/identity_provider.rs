@@ -5,14 +5,14 @@
 
 use crate::http_client::form::{Form, encode};
 use crate::http_client::{
-    Endpoint, HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError, Timeouts, Trust,
+    Endpoint, HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError, Timeouts,
+    Trust, system_authorities,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use model::credential::AllowedAddresses;
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use secrecy::{ExposeSecret, SecretString};
 use std::net::IpAddr;
@@ -122,12 +122,6 @@ fn parse_url(url: &str) -> Result<(Endpoint, String), String> {
         true => Ok((endpoint, format!("/{path}"))),
         false => Err(format!("{url:?} is not encrypted; write https://")),
     }
-}
-
-/// The authorities of this host that can be read.
-fn system_authorities() -> Vec<CertificateDer<'static>> {
-    let found = rustls_native_certs::load_native_certs().certs;
-    found.into_iter().filter(|one| RootCertStore::empty().add(one.clone()).is_ok()).collect()
 }
 
 /// RFC 6749 encodes both as forms do before they are joined.

@@ -30,6 +30,7 @@ mod secret_mask;
 pub mod sim;
 pub mod ssh;
 pub mod state_store;
+pub mod webhook;
 
 pub use port::{
     Journal, LogOutput, Provider, Providers, SiteNode, SiteObservation, Stream, Target,

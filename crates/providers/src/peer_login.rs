@@ -167,7 +167,7 @@ pub fn unpinned(peer: &str) -> Fault {
 }
 
 /// The stored identity of a peer. An unreadable one is a fault, not an unknown peer.
-fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>> {
+pub(crate) fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>> {
     known.map(str::parse).transpose().map_err(|message| {
         let message = format!("what is remembered of {peer} cannot be read: {message}");
         Fault::new(FaultCode::RecordUnreadable, message)

@@ -6,6 +6,7 @@ use crate::datacenter::Datacenter;
 use crate::inspect::Inspector;
 use crate::secret_mask::SecretMask;
 use crate::sim::Sim;
+use crate::webhook::WebhookSender;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
 use model::effect::{CallResult, Capability, DeviceFacts, DrainOptions, ProviderCall};
@@ -275,6 +276,7 @@ pub(crate) use model::text::hostname;
 #[derive(Clone, Default)]
 pub struct Providers {
     by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
+    webhooks: Option<Arc<dyn WebhookSender>>,
 }
 
 impl Providers {
@@ -282,6 +284,16 @@ impl Providers {
     pub fn with(mut self, provider: Arc<dyn Provider>) -> Self {
         self.by_name.insert(provider.name(), provider);
         self
+    }
+
+    #[must_use]
+    pub fn with_webhooks(self, sender: Arc<dyn WebhookSender>) -> Self {
+        Self { webhooks: Some(sender), ..self }
+    }
+
+    /// The sender of notices; None: this process sends none.
+    pub fn webhooks(&self) -> Option<&Arc<dyn WebhookSender>> {
+        self.webhooks.as_ref()
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {

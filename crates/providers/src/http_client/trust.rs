@@ -112,6 +112,12 @@ impl Trust {
     }
 }
 
+/// The authorities of this host that can be read.
+pub(crate) fn system_authorities() -> Vec<CertificateDer<'static>> {
+    let found = rustls_native_certs::load_native_certs().certs;
+    found.into_iter().filter(|one| RootCertStore::empty().add(one.clone()).is_ok()).collect()
+}
+
 #[derive(Debug)]
 enum TrustRule {
     Authority(Arc<WebPkiServerVerifier>),

@@ -55,6 +55,7 @@ mod redfish_read;
 mod sshd;
 mod sushy;
 mod switches;
+mod webhooks;
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
