@@ -15,6 +15,7 @@ use crate::machine::Machines;
 use crate::machine::probe::Observer;
 use crate::node::Nodes;
 use crate::node::watch::NodeWatch;
+use crate::notify::Notifiers;
 use crate::plan::Plans;
 use crate::power_shelf::PowerShelves;
 use crate::rack::Racks;
@@ -50,7 +51,7 @@ struct Context {
     random: Random,
     stopping: watch::Sender<bool>,
     scheduler: SchedulerState,
-    hub: WatchHub,
+    hub: Arc<WatchHub>,
     observer: Observer,
     nodes: NodeWatch,
     side_facts: SideFacts,
@@ -70,7 +71,7 @@ impl Engine {
         let replica = Replica { name: settings.replica.clone(), incarnation };
         let (side_facts, side_fact_receiver) = SideFacts::new();
         let context = Arc::new(Context {
-            hub: WatchHub::new(store.clone()),
+            hub: Arc::new(WatchHub::new(store.clone())),
             providers,
             settings,
             clock,
@@ -138,6 +139,10 @@ impl Engine {
 
     pub fn approvals(&self) -> Approvals {
         Approvals(self.clone())
+    }
+
+    pub fn notifiers(&self) -> Notifiers {
+        Notifiers(self.clone())
     }
 
     pub fn plans(&self) -> Plans {
@@ -210,7 +215,7 @@ impl Engine {
         &self.context.settings
     }
 
-    pub fn hub(&self) -> &WatchHub {
+    pub fn hub(&self) -> &Arc<WatchHub> {
         &self.context.hub
     }
 

@@ -486,6 +486,7 @@ fn refused_event(id: &str, refused: RefusedRequest) -> Event {
         cursor: Cursor::default(),
         ts: at,
         kind: None,
+        record_kind: None,
         object_id: id.into(),
         version: 0,
         state: REFUSED.into(),

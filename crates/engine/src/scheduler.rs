@@ -11,6 +11,7 @@ pub(crate) mod lifecycle;
 
 use crate::Engine;
 use crate::admission::FIRST_EPOCH;
+use crate::notify::NotifierTurn;
 use crate::turn::Turn;
 use claim::claim;
 use failure_detector::FailureDetector;
@@ -22,7 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{ClaimedObject, ClaimedRun, Replica, ReplicaStatus, Result, Signal, StoreError};
+use store::{
+    ClaimedKind, ClaimedObject, ClaimedRun, Replica, ReplicaStatus, Result, Signal, StoreError,
+};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
@@ -142,12 +145,34 @@ impl Scheduler {
 
     /// Runs the turn of a claimed record in the background.
     fn spawn_record_turn(&self, claimed: ClaimedObject, kind: SubjectKind) {
-        let woken = Arc::new(Notify::new());
-        self.claimed().insert(claimed.id.clone(), Arc::clone(&woken));
         let scheduler = self.clone();
-        let id = claimed.id.clone();
-        let epoch = claimed.epoch;
-        let turn = tokio::spawn(async move { scheduler.advance_record(&claimed, kind).await });
+        let (id, epoch) = (claimed.id.clone(), claimed.epoch);
+        let turn = async move { scheduler.advance_record(&claimed, kind).await };
+        self.spawn_claimed(id, epoch, Arc::new(Notify::new()), turn);
+    }
+
+    /// Sends the notices of a claimed notifier in the background, for as long as this replica has
+    /// the claim. It waits most of the time, so it takes no slot.
+    fn spawn_notifier_turn(&self, claimed: ClaimedObject) {
+        let woken = Arc::new(Notify::new());
+        let (id, epoch) = (claimed.id.clone(), claimed.epoch);
+        let waiting = self.mark_waiting();
+        let turn = NotifierTurn::new(self.0.clone(), claimed, Arc::clone(&woken));
+        self.spawn_claimed(id, epoch, woken, async move {
+            turn.run().await;
+            drop(waiting);
+        });
+    }
+
+    fn spawn_claimed(
+        &self,
+        id: ObjectId,
+        epoch: i64,
+        woken: Arc<Notify>,
+        turn: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.claimed().insert(id.clone(), Arc::clone(&woken));
+        let turn = tokio::spawn(turn);
         let scheduler = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
@@ -282,9 +307,10 @@ impl Scheduler {
 
     async fn start_claimed(&self, claimed: ClaimedObject, claim: Result<ClaimedRun>) {
         match (claimed.kind, claim) {
-            (Some(kind), _) => self.spawn_record_turn(claimed, kind),
-            (None, Ok(claim)) => self.spawn_turn(claim),
-            (None, Err(error)) => {
+            (ClaimedKind::Record(kind), _) => self.spawn_record_turn(claimed, kind),
+            (ClaimedKind::Notifier, _) => self.spawn_notifier_turn(claimed),
+            (ClaimedKind::Run, Ok(claim)) => self.spawn_turn(claim),
+            (ClaimedKind::Run, Err(error)) => {
                 // An unreadable row must not stop the worker or the other claims.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it is retried later");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);

@@ -66,8 +66,8 @@ struct Ring {
 
 /// An event in the ring. The object before the change is read once, for the first watcher that
 /// needs it.
-struct RingEvent {
-    event: Event,
+pub(crate) struct RingEvent {
+    pub event: Event,
     before: OnceCell<ObjectBefore>,
 }
 
@@ -77,7 +77,7 @@ impl RingEvent {
     }
 
     /// The object before the change.
-    async fn before(&self, store: &Store) -> Result<&ObjectBefore> {
+    pub async fn before(&self, store: &Store) -> Result<&ObjectBefore> {
         let read = || {
             let input = (self.event.object_id.clone(), self.event.version);
             store.scan(input, |(id, version), tx| Box::pin(tx.object_before(id, *version)))
@@ -215,6 +215,39 @@ impl WatchHub {
         }
     }
 
+    /// Counts a watcher until the guard is dropped. Without watchers the ring is empty.
+    pub(crate) fn add_watcher(self: &Arc<Self>) -> WatcherGuard {
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+        self.notify_events();
+        WatcherGuard(Arc::clone(self))
+    }
+
+    /// Changes when the ring has new events.
+    pub(crate) fn newest(&self) -> watch::Receiver<Cursor> {
+        self.newest.subscribe()
+    }
+
+    /// The next events of objects after a cursor; none if retention has deleted some of them.
+    pub(crate) async fn object_events_after(
+        &self,
+        cursor: Cursor,
+        limit: i64,
+    ) -> Result<Option<Vec<Arc<RingEvent>>>> {
+        if let Some(events) = self.read_ring(cursor) {
+            return Ok(Some(events));
+        }
+        let events = self.store.scan((cursor, limit), |(cursor, limit), tx| {
+            Box::pin(async move {
+                if *cursor < tx.newest_removed_object_event().await? {
+                    return Ok(None);
+                }
+                tx.events_after(*cursor, *limit).await.map(Some)
+            })
+        });
+        let events = events.await?;
+        Ok(events.map(|events| events.into_iter().map(RingEvent::new).collect()))
+    }
+
     /// The events after a cursor; none when the ring does not reach back that far.
     fn read_ring(&self, cursor: Cursor) -> Option<Vec<Arc<RingEvent>>> {
         let ring = self.ring();
@@ -223,6 +256,15 @@ impl WatchHub {
         }
         let first = ring.events.partition_point(|one| one.event.cursor <= cursor);
         Some(ring.events.range(first..).take(BATCH as usize).cloned().collect())
+    }
+}
+
+/// A watcher that is no stream of a client.
+pub(crate) struct WatcherGuard(Arc<WatchHub>);
+
+impl Drop for WatcherGuard {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

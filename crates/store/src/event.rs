@@ -126,6 +126,8 @@ pub enum ObjectBefore {
     Absent,
     /// The event before has expired, or was written without a snapshot.
     Unknown,
+    /// A record whose events have no snapshot, in this state.
+    State(String),
     Known(EventObject),
 }
 
@@ -135,6 +137,8 @@ pub struct Event {
     pub ts: Timestamp,
     /// None for a kind that cannot be watched.
     pub kind: Option<WatchedKind>,
+    /// None for a kind that is no record.
+    pub record_kind: Option<SubjectKind>,
     pub object_id: String,
     pub version: i64,
     /// The state of the object after the change.
@@ -195,8 +199,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Adds a note to the first event of a run that this transaction has inserted. It is part of
-    /// the same commit, so no reader sees the event without it.
+    /// Adds a note to the first event of a run, in the transaction that has inserted it.
     pub fn annotate_new_run(&mut self, run: &Run, note: &str) -> Result<()> {
         let sql = "UPDATE events SET message = message || $3 WHERE object_id = $1 AND version = $2";
         let values = values![run.spec.id.as_str(), run.version, format!("; {note}")];
@@ -307,8 +310,7 @@ impl Tx {
         self.query_one(sql, values![id]).await?.as_ref().map_or(Ok(0), |row| row.int(0))
     }
 
-    /// The next `limit` events after a cursor, in order. Returned events are final: no event can
-    /// appear before the last of them later.
+    /// The next events after a cursor, in order. They are final: none can appear among them.
     pub async fn events_after(&mut self, cursor: Cursor, limit: i64) -> Result<Vec<Event>> {
         let sql = self.dialect().fill_placeholders(
             "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
@@ -320,8 +322,8 @@ impl Tx {
         rows.iter().map(|row| event(row, readable_object(row))).collect()
     }
 
-    /// True if committed events are not final, because an older transaction is still open. They
-    /// become final when it ends, and no signal says so.
+    /// True if an older open transaction keeps committed events from being final. No signal says
+    /// when it ends.
     pub async fn has_held_back_events(&mut self) -> Result<bool> {
         let sql = "SELECT e.seq FROM events e WHERE {not_final} LIMIT 1";
         let sql = self.dialect().fill_placeholders(sql);
@@ -338,6 +340,9 @@ impl Tx {
             None if version <= 1 => ObjectBefore::Absent,
             None => ObjectBefore::Unknown,
             Some(row) if row.text(5)? == REMOVED => ObjectBefore::Absent,
+            Some(row) if WatchedKind::parse(row.text(10)?).is_none() => {
+                ObjectBefore::State(row.text(5)?.to_string())
+            }
             Some(row) => readable_object(&row).map_or(ObjectBefore::Unknown, ObjectBefore::Known),
         })
     }
@@ -482,6 +487,7 @@ fn event(row: &Row, object: Option<EventObject>) -> Result<Event> {
         cursor: Cursor { tx: row.int(0)?, seq: row.int(1)? },
         ts: row.time(2)?,
         kind: WatchedKind::parse(row.text(10)?),
+        record_kind: SubjectKind::parse(row.text(10)?),
         object_id: row.text(3)?.to_string(),
         version: row.int(4)?,
         state: row.text(5)?.to_string(),

@@ -27,6 +27,7 @@ mod log;
 mod machine;
 mod node;
 mod node_name;
+mod notifier;
 mod order;
 mod plan;
 mod record;
@@ -61,6 +62,7 @@ pub use lockout::LockoutRow;
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
 pub use node::{NodeHeartbeat, TaskRow};
+pub use notifier::{DeadLetterQuery, NotifierClaim, StoredNotifier, notifier_key, notifier_of};
 pub use record::{RecordClaim, RecordPage};
 pub use replica::{Replica, ReplicaHeartbeat, ReplicaStatus};
 pub use retention::{
@@ -72,7 +74,9 @@ pub use seal_key::{KeyPurpose, SealKeyRow};
 pub use set_aside::SetAsideRow;
 pub use side_facts::StepDuration;
 pub use signal::{Signal, SignalBus};
-pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
+pub use subject::{
+    ClaimOutcome, ClaimedKind, ClaimedObject, Enqueue, RunSettlement, SettledVersion,
+};
 pub use symptom::{MachineSymptom, RecordSymptom};
 pub use unreadable::{CheckedRows, Listed, RowKind, UnreadableRow, UnreadableRows};
 

@@ -223,6 +223,10 @@ impl Tx {
     /// The newest deleted event of these kinds. A watch at an older cursor has missed events.
     pub async fn newest_removed_event(&mut self, kinds: &[WatchedKind]) -> Result<Cursor> {
         let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        self.newest_removed_of(&kinds).await
+    }
+
+    pub(crate) async fn newest_removed_of(&mut self, kinds: &[&str]) -> Result<Cursor> {
         let sql = self.dialect().fill_placeholders(
             "SELECT tx, seq FROM removed WHERE kind {among $1} ORDER BY tx DESC, seq DESC LIMIT 1",
         );

@@ -20,11 +20,32 @@ use std::sync::LazyLock;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedObject {
     pub id: ObjectId,
-    /// `None` for a run.
-    pub kind: Option<SubjectKind>,
+    pub kind: ClaimedKind,
     pub epoch: i64,
     pub wakes_requested: i64,
 }
+
+/// The kind of an object in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimedKind {
+    Run,
+    Record(SubjectKind),
+    Notifier,
+}
+
+impl ClaimedKind {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            RUN => Some(Self::Run),
+            NOTIFIER => Some(Self::Notifier),
+            name => SubjectKind::parse(name).map(Self::Record),
+        }
+    }
+}
+
+/// The kind of a run and of a notifier in the column `kind`.
+const RUN: &str = "run";
+pub(crate) const NOTIFIER: &str = "notifier";
 
 /// The initial queue state of a new run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +85,7 @@ pub struct SettledVersion {
 
 /// Excludes kinds that only a newer replica knows: such a row must not block the others.
 static KNOWN_KIND: LazyLock<String> =
-    LazyLock::new(|| format!("kind IN ('run', {})", record_kinds()));
+    LazyLock::new(|| format!("kind IN ('{RUN}', '{NOTIFIER}', {})", record_kinds()));
 
 /// All record kinds, as an SQL list.
 pub(crate) fn record_kinds() -> String {
@@ -262,6 +283,14 @@ impl Tx {
         Ok(self.query_one(sql, values![id.as_str(), epoch]).await?.is_some())
     }
 
+    /// Makes this transaction fail with a conflict unless the object is still claimed under this
+    /// epoch. No other replica can claim it until the transaction ends.
+    pub fn require_claim(&mut self, id: &ObjectId, epoch: i64, now: Timestamp) -> Result<()> {
+        let sql = "UPDATE subjects SET updated_at = $3 \
+                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL";
+        self.queue_write(Statement::new(sql, values![id.as_str(), epoch, now]), ExpectedRows::One)
+    }
+
     /// Releases an object without handling its wake-ups; it is due at `due`.
     pub fn release_unhandled(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
@@ -300,13 +329,9 @@ impl Tx {
 }
 
 fn claimed(row: &Row) -> Result<ClaimedObject> {
-    let kind = match row.text(3)? {
-        "run" => None,
-        name => {
-            let unknown = || StoreError::Corrupt(format!("kind {name:?}"));
-            Some(SubjectKind::parse(name).ok_or_else(unknown)?)
-        }
-    };
+    let name = row.text(3)?;
+    let unknown = || StoreError::Corrupt(format!("kind {name:?}"));
+    let kind = ClaimedKind::parse(name).ok_or_else(unknown)?;
     let id = ObjectId::trusted(row.text(0)?);
     Ok(ClaimedObject { id, kind, epoch: row.int(1)?, wakes_requested: row.int(2)? })
 }

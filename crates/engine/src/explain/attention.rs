@@ -8,6 +8,7 @@ use super::offered::{Offer, Trials};
 use super::worked_on::{WorkOnNodes, work_on_nodes};
 use super::{Explained, readable};
 use crate::Engine;
+use crate::notify::NotifierStatus;
 use crate::secret::{CredentialInfo, SecretStore};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -18,6 +19,7 @@ use model::host::{Host, HostState};
 use model::id::{MachineId, RackId};
 use model::lifecycle::Lifecycle;
 use model::node::{Node, NodeState, NodeWork};
+use model::notify::MAX_NOTIFIERS;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Reason;
@@ -26,9 +28,9 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use model::why::{
     CREDENTIAL, CauseGroup, CauseLinks, Explanation, ListedObject, Location, Rank, ShelvesByRack,
-    Suspect, Urgency, explain_break_glass, explain_expiry, explain_unreadable, group_by_cause,
-    rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host, rank_machine, rank_node,
-    rank_rack, rank_run, rank_site,
+    Suspect, Urgency, explain_break_glass, explain_expiry, explain_notifier, explain_unreadable,
+    group_by_cause, rank_alerts, rank_break_glass, rank_device, rank_expiry, rank_host,
+    rank_machine, rank_node, rank_notifier, rank_rack, rank_run, rank_site,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use store::{
@@ -55,6 +57,8 @@ const ROW: &str = "row";
 const KUBECONFIG: &str = "kubeconfig";
 /// The kind of a break-glass in the list.
 const APPROVAL: &str = "approval";
+/// The kind of a notifier in the list.
+const NOTIFIER: &str = "notifier";
 /// The most kubeconfigs that are read.
 const MAX_KUBECONFIGS: i64 = 1_000;
 /// The most unreadable rows that are listed; `farrier db check` names all.
@@ -157,6 +161,7 @@ impl Engine {
             self.find_expiring(secrets, &mut candidates).await?;
         }
         self.find_break_glass(&mut candidates).await?;
+        self.find_failing_notifiers(&mut candidates).await?;
         self.find_unreadable(&mut candidates).await?;
         if self.caller().sees_a_part() {
             self.retain_visible(&mut candidates).await?;
@@ -372,6 +377,20 @@ impl Engine {
             candidates.add(APPROVAL, id.clone(), Some(rank_break_glass(&approval)));
             let object = ListedObject::new(APPROVAL, id);
             candidates.explained.insert(object, explain_break_glass(&approval));
+        }
+        Ok(())
+    }
+
+    /// The notifiers whose receivers do not accept their notices.
+    async fn find_failing_notifiers(&self, candidates: &mut Candidates) -> Result<()> {
+        let now = self.now();
+        for NotifierStatus { notifier, dead_letters } in
+            self.notifiers().list("", MAX_NOTIFIERS).await?
+        {
+            let Some(rank) = rank_notifier(&notifier, dead_letters, now) else { continue };
+            candidates.add(NOTIFIER, notifier.name.clone(), Some(rank));
+            let object = ListedObject::new(NOTIFIER, notifier.name.clone());
+            candidates.explained.insert(object, explain_notifier(&notifier, dead_letters, now));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use model::id::ObjectId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{ClaimedObject, ClaimedRun, Result, StoreError, Tx};
+use store::{ClaimedKind, ClaimedObject, ClaimedRun, Result, StoreError, Tx};
 
 /// Claims due objects and reads the runs among them. A record of another kind is read by its turn.
 pub(super) async fn claim(
@@ -16,7 +16,7 @@ pub(super) async fn claim(
     if claimed.is_empty() {
         return Ok(Vec::new());
     }
-    let runs = claimed.iter().filter(|one| one.kind.is_none());
+    let runs = claimed.iter().filter(|one| one.kind == ClaimedKind::Run);
     let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
     let mut held: BTreeMap<ObjectId, Result<ClaimedRun>> = match ids.is_empty() {
         true => BTreeMap::new(),

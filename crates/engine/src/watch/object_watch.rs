@@ -209,7 +209,7 @@ impl<T: Watched> Watch<T> {
         }
         match event.before(self.engine.store()).await? {
             ObjectBefore::Absent => Ok(false),
-            ObjectBefore::Unknown => Ok(true),
+            ObjectBefore::Unknown | ObjectBefore::State(_) => Ok(true),
             ObjectBefore::Known(object) => match T::of_event(object) {
                 Some(before) => before.matches(&T::filter_before(&self.filter), &self.engine).await,
                 None => Ok(true),

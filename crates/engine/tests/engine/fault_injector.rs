@@ -152,7 +152,7 @@ impl FaultInjector {
         self.state.get() == ProcessState::Dead
     }
 
-    async fn wait_until_alive(&self) {
+    pub async fn wait_until_alive(&self) {
         self.state.wait_for(|vital| *vital == ProcessState::Alive).await;
     }
 

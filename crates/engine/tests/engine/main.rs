@@ -38,6 +38,7 @@ mod node_returns;
 mod node_scenarios;
 mod node_supervision;
 mod nodes;
+mod notices;
 mod power_shelves;
 mod previews;
 mod rack_failures;

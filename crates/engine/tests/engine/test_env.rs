@@ -4,6 +4,7 @@
 use crate::agent_scenarios::AgentExecutions;
 use crate::fault_injector::{FaultInjector, InjectedProvider};
 use crate::node_scenarios::check_nodes;
+use crate::notices::{InjectedReceivers, Receivers};
 use engine::{DescribedMachine, Engine, Settings};
 use model::condition::ConditionType;
 use model::effect::{CallVerb, EffectKey, ProviderCall};
@@ -36,6 +37,8 @@ pub const BACKOFF: Duration = Duration::from_secs(60);
 pub struct TestEnv {
     pub store: Store,
     pub sim: Sim,
+    /// The receivers of notices.
+    pub receivers: Arc<Receivers>,
     /// Violations that were found while the test ran.
     pub violations: Arc<Mutex<Vec<String>>>,
     /// Agent tasks that were executed, by effect key.
@@ -104,6 +107,7 @@ impl TestEnv {
         Self {
             store,
             sim,
+            receivers: Arc::default(),
             violations: witnessed,
             agent_executions: worked,
             checks_nodes: nodes,
@@ -126,12 +130,14 @@ impl TestEnv {
             Timestamp::from_micros(clock().as_micros() + skew)
         });
         let gated = InjectedProvider { env: self.clone(), injector: Arc::clone(&gate) };
+        let receivers =
+            InjectedReceivers { receivers: self.receivers.clone(), injector: Arc::clone(&gate) };
         let backoff = Backoff { initial: BACKOFF, max: BACKOFF * 4 };
         let settings =
             Settings { probe_interval: NO_PROBES, policy: Policy { backoff }, ..settings };
         let engine = Engine::start_up(
             self.store.with_hook(Arc::clone(&gate) as Arc<dyn store::TransactionHook>),
-            Providers::default().with(Arc::new(gated)),
+            Providers::default().with(Arc::new(gated)).with_webhooks(Arc::new(receivers)),
             settings,
             own_clock,
             Arc::clone(&self.random),

@@ -52,6 +52,7 @@ const MIGRATIONS: &[Migration] = migrations![
     // An older replica would start operations without their approval.
     "0025_approvals": 25,
     "0026_session_groups": 25,
+    "0027_notifiers": 25,
 ];
 
 /// The schema version of this farrier.

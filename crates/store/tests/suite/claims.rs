@@ -6,7 +6,7 @@ use model::id::RunId;
 use model::run::Workflow;
 use std::collections::HashSet;
 use std::sync::Arc;
-use store::{ClaimOutcome, ClaimedObject};
+use store::{ClaimOutcome, ClaimedKind, ClaimedObject};
 use tokio::sync::Notify;
 
 on_both!(
@@ -49,7 +49,10 @@ async fn wake(db: &Db, id: &RunId) {
 async fn a_claim_moves_the_epoch(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let first = only(db.claim("a", at(10), 10).await);
-    assert_eq!(first, ClaimedObject { id: id.object(), kind: None, epoch: 1, wakes_requested: 1 });
+    assert_eq!(
+        first,
+        ClaimedObject { id: id.object(), kind: ClaimedKind::Run, epoch: 1, wakes_requested: 1 }
+    );
     assert_eq!(db.claim("b", at(10), 10).await, [], "it is claimed");
     let claimed = db.read(tx!([id], |tx| tx.run_with_claim(&id).await)).await.unwrap().unwrap();
     assert_eq!((claimed.epoch, claimed.owner.as_deref()), (1, Some("a")));

@@ -55,7 +55,8 @@ pub const REVERT_SINCE_13: &str = "DROP TABLE step_durations; DROP TABLE refused
      ALTER TABLE credentials DROP COLUMN key_id; DROP TABLE seal_keys; DROP TABLE seal_masters; \
      DROP TABLE api_tokens; DROP TABLE roles; DROP TABLE role_bindings; DROP TABLE access_version; \
      DROP TABLE audit_entries; DROP TABLE audit_head; \
-     DROP TABLE approval_policy; DROP TABLE approvals;";
+     DROP TABLE approval_policy; DROP TABLE approvals; \
+     DROP TABLE notifiers; DROP TABLE dead_letters;";
 
 /// Reverts the schema migrations of racks and of nodes, after those from 13 on.
 pub const REVERT_RACKS: &str = "DROP INDEX machines_created; DROP INDEX machines_updated; \

@@ -25,6 +25,7 @@ mod landed;
 mod logs;
 mod machines;
 mod nodes;
+mod notifiers;
 mod opening;
 mod orders;
 mod paging;

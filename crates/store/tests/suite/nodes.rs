@@ -15,7 +15,9 @@ use model::run::Workflow;
 use model::site::{Site, SiteReport, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{EndedRunPosition, NodeHeartbeat, RecordClaim, Result, StoreError, TaskRow};
+use store::{
+    ClaimedKind, EndedRunPosition, NodeHeartbeat, RecordClaim, Result, StoreError, TaskRow,
+};
 
 on_both!(
     a_machine_has_one_live_node,
@@ -600,21 +602,29 @@ async fn settle_all_due(db: &Db) -> Vec<SubjectKind> {
         let settle = tx!([one], |tx| {
             let claim = RecordClaim { epoch: one.epoch, wakes_handled: one.wakes_requested };
             match one.kind {
-                Some(SubjectKind::Node) => {
+                ClaimedKind::Record(SubjectKind::Node) => {
                     let node = tx.record::<Node>(one.id.as_str()).await?.expect("a node");
                     tx.settle_record(&node, claim, None, at(50))
                 }
-                Some(SubjectKind::Site) => {
+                ClaimedKind::Record(SubjectKind::Site) => {
                     let site = tx.record::<Site>(one.id.as_str()).await?.expect("a site");
                     tx.settle_record(&site, claim, None, at(50))
                 }
-                Some(other) => panic!("no {other:?} was made"),
-                None => tx.release(&one.id, one.epoch, one.wakes_requested, None, at(50)),
+                other @ (ClaimedKind::Record(_) | ClaimedKind::Notifier) => {
+                    panic!("no {other:?} was made")
+                }
+                ClaimedKind::Run => {
+                    tx.release(&one.id, one.epoch, one.wakes_requested, None, at(50))
+                }
             }
         });
         db.write(settle).await.unwrap();
     }
-    let mut kinds: Vec<_> = claimed.into_iter().filter_map(|one| one.kind).collect();
+    let kinds = claimed.into_iter().filter_map(|one| match one.kind {
+        ClaimedKind::Record(kind) => Some(kind),
+        ClaimedKind::Run | ClaimedKind::Notifier => None,
+    });
+    let mut kinds: Vec<_> = kinds.collect();
     kinds.sort_unstable();
     kinds
 }

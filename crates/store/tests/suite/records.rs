@@ -12,7 +12,8 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::time::Duration;
 use store::{
-    ClaimedObject, EndedRunPosition, Enqueue, RecordClaim, RemovedRows, Result, StoreError,
+    ClaimedKind, ClaimedObject, EndedRunPosition, Enqueue, RecordClaim, RemovedRows, Result,
+    StoreError,
 };
 
 on_both!(
@@ -92,7 +93,10 @@ async fn a_record_has_a_queue_row_and_a_history(db: Db) {
     let other_kind = db.read(tx!([], |tx| tx.record::<Switch>("ps-1").await)).await;
     assert_eq!(other_kind, Ok(None), "a shelf is no switch");
     let claimed = db.claim("a", at(5), 9).await.remove(0);
-    assert_eq!((claimed.id.as_str(), claimed.kind), ("ps-1", Some(SubjectKind::PowerShelf)));
+    assert_eq!(
+        (claimed.id.as_str(), claimed.kind),
+        ("ps-1", ClaimedKind::Record(SubjectKind::PowerShelf))
+    );
     assert!(db.claim("b", at(5), 9).await.is_empty());
     turn(&db, &record, claim_of(&claimed), None).await.unwrap();
     let words: Vec<_> = history(&db, "ps-1").await;
@@ -262,9 +266,9 @@ async fn records_and_runs_share_one_queue(db: Db) {
     let woken = second.spec.id.object();
     db.write(tx!([woken], |tx| tx.wake(&woken, at(5)))).await.unwrap();
     for (id, kind) in [
-        (first.spec.id.as_str(), None),
-        ("ps-1", Some(SubjectKind::PowerShelf)),
-        (second.spec.id.as_str(), None),
+        (first.spec.id.as_str(), ClaimedKind::Run),
+        ("ps-1", ClaimedKind::Record(SubjectKind::PowerShelf)),
+        (second.spec.id.as_str(), ClaimedKind::Run),
     ] {
         let claimed = db.claim("a", at(10), 1).await.remove(0);
         assert_eq!((claimed.id.as_str(), claimed.kind), (id, kind));
@@ -284,8 +288,8 @@ async fn unknown_kinds_are_not_claimed(db: Db) {
     }
     let due = db.read(tx!([], |tx| tx.next_due().await)).await;
     assert_eq!(due, Ok(Some(Timestamp::from_micros(1))));
-    let kinds = db.claim("a", at(5), 99).await.into_iter().map(|one| one.kind);
-    assert_eq!(kinds.flatten().count(), SubjectKind::ALL.len(), "exactly the known kinds");
+    let claimed = db.claim("a", at(5), 99).await;
+    assert_eq!(claimed.len(), SubjectKind::ALL.len(), "exactly the known kinds");
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
 }
 
@@ -379,7 +383,8 @@ async fn a_run_is_kept_until_its_record_has_handled_its_end(db: Db) {
     end(&db, on("op-2", &target, 2)).await;
     check_deletion(&db, &waited_for, false).await;
     let claimed = db.claim("a", at(5), 9).await;
-    let claimed = claimed.iter().find(|one| one.kind.is_some()).expect("the shelf is due");
+    let claimed =
+        claimed.iter().find(|one| one.kind != ClaimedKind::Run).expect("the shelf is due");
     check_deletion(&db, &waited_for, false).await;
     turn(&db, &record, claim_of(claimed), None).await.unwrap();
     let back = tx!([waited_for], |tx| {
