@@ -3,7 +3,7 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "farrier/v1/access.proto",
     "farrier/v1/admin.proto",
     "farrier/v1/approvals.proto",
@@ -21,6 +21,7 @@ const FILES: [&str; 25] = [
     "farrier/v1/images.proto",
     "farrier/v1/machines.proto",
     "farrier/v1/nodes.proto",
+    "farrier/v1/notifiers.proto",
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
     "farrier/v1/power_shelves.proto",

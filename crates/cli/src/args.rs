@@ -32,6 +32,7 @@ mod image;
 mod import;
 mod machine;
 mod node;
+mod notify;
 mod operation;
 mod plan;
 mod power;
@@ -65,6 +66,7 @@ pub use image::*;
 pub use import::*;
 pub use machine::*;
 pub use node::*;
+pub use notify::*;
 pub use operation::*;
 pub use plan::*;
 pub use power::*;
@@ -312,6 +314,9 @@ pub enum ClientCommand {
     /// Manage sites, each with one MAAS and the settings of its nodes
     #[command(subcommand)]
     Site(SiteCommand),
+    /// Send notices of failures to other systems: webhooks, Slack, PagerDuty
+    #[command(subcommand)]
+    Notify(NotifyCommand),
     /// Change the flags of machines, and list the replicas of the server
     #[command(subcommand)]
     Admin(AdminCommand),

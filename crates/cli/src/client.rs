@@ -19,10 +19,10 @@ use proto::v1::{
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, node_service_client::NodeServiceClient,
-    plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
-    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient, site_service_client::SiteServiceClient,
-    switch_service_client::SwitchServiceClient,
+    notifier_service_client::NotifierServiceClient, plan_service_client::PlanServiceClient,
+    power_shelf_service_client::PowerShelfServiceClient, rack_service_client::RackServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::net::IpAddr;
@@ -139,6 +139,7 @@ impl Client {
         hosts: HostServiceClient;
         images: ImageServiceClient;
         nodes: NodeServiceClient;
+        notifiers: NotifierServiceClient;
         sites: SiteServiceClient;
         simulator: SimulatorServiceClient;
         switches: SwitchServiceClient;

@@ -33,6 +33,7 @@ mod import;
 mod logs;
 mod machine;
 mod node;
+mod notify;
 mod operation;
 mod output;
 mod plan;
@@ -177,6 +178,7 @@ async fn run_client_command(
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Node(command) => node::run(client, screen, command).await,
         ClientCommand::Site(command) => site::run(client, screen, command).await,
+        ClientCommand::Notify(command) => notify::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Whoami => access::whoami(client, screen).await,
         ClientCommand::Console => access::console(client, screen).await,

@@ -67,8 +67,9 @@ pub fn changes<M: Name>(
 ) -> Option<FieldMask> {
     let mut mask = field_mask::changed(before, after, writable);
     if mask.paths.is_empty() {
-        // Writing the labels as they are changes nothing, but checks the version.
-        mask.paths.extend(version.expected_version.map(|_| "labels".to_string()));
+        // Writing a field as it is changes nothing, but checks the version.
+        let any = writable.first().filter(|_| version.expected_version.is_some());
+        mask.paths.extend(any.map(ToString::to_string));
     }
     Some(mask).filter(|mask| !mask.paths.is_empty())
 }

@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 const FIELD: &str = "dry_run";
 
 /// The calls that act and have no dry run, each with the reason.
-pub const WITHOUT_DRY_RUN: [(&str, &str); 8] = [
+pub const WITHOUT_DRY_RUN: [(&str, &str); 9] = [
     ("farrier.v1.ClusterService/CheckCluster", "it only reads the cluster"),
     ("farrier.v1.HardwareService/Discover", "without --import it registers nothing"),
     ("farrier.v1.HardwareService/InspectMachine", "it only reads the BMC and records the result"),
     ("farrier.v1.HardwareService/TestBmc", "it only reads the BMC"),
     ("farrier.v1.ImageService/UploadArtifact", "an upload is checked while it is received"),
+    ("farrier.v1.NotifierService/TestNotifier", "it sends a test notice"),
     ("farrier.v1.SimulatorService/CreateFault", "it changes only the simulator"),
     ("farrier.v1.SimulatorService/DeleteFaults", "it changes only the simulator"),
     ("farrier.v1.SiteService/CheckSite", "it only reads MAAS and records the result"),

@@ -75,8 +75,10 @@ words! {
     NodeTransitionOwner: "admin" "onboarding" "decommission" "heartbeat" "reconciler" "operator";
     NodeWorkflow: "onboarding" "soft_reset" "reimage" "full_decommission" "storage_cleanup" "drain"
         "retire" "reactivate";
+    NoticeKind: "operation-failed" "needs-person";
+    NotifyFormat: "cloudevents" "slack" "pagerduty";
     ObjectKind: "machine" "operation" "rack" "switch" "power_shelf" "node" "site" "row"
-        "credential" "approval" "audit_log";
+        "credential" "approval" "audit_log" "notifier";
     Permission: "view" "operate" "inventory" "destroy" "power" "firmware" "execute" "trust"
         "credential-use" "credential-write" "simulate" "admin";
     PodDecision: "evict" "stay" "terminating" "blocked" "refused";
@@ -161,6 +163,7 @@ mod tests {
         ("HistoryEntry.state", "a state of any kind of object"),
         ("RackMaintenanceGate.reason", "the code of google.rpc.ErrorInfo, which is a string"),
         ("Approval.reason", "written by a person"),
+        ("DeadLetter.type", "the type of a CloudEvent, which is a string"),
         ("AuditEntry.refusal_reason", "the code of google.rpc.ErrorInfo, which is a string"),
         ("Node.reason", "a sentence"),
         ("Explanation.degraded_reason", "a sentence"),

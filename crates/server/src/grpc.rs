@@ -19,6 +19,7 @@ mod host;
 mod image;
 mod machine;
 mod node;
+mod notify;
 mod operation;
 mod page;
 mod plan;
@@ -88,6 +89,7 @@ pub(crate) async fn routes(
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(services.clone()))
         .add_service(v1::rack_service_server::RackServiceServer::new(services.clone()))
         .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
+        .add_service(v1::notifier_service_server::NotifierServiceServer::new(services.clone()))
         .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
         .add_service(health_service)
@@ -103,7 +105,7 @@ pub(crate) async fn routes(
 const SIMULATOR: &str = "farrier.v1.SimulatorService";
 
 /// The services whose health is reported by name.
-const SERVICES: [&str; 23] = [
+const SERVICES: [&str; 24] = [
     "farrier.v1.AccessService",
     "farrier.v1.ApprovalService",
     "farrier.v1.AuditService",
@@ -126,6 +128,7 @@ const SERVICES: [&str; 23] = [
     "farrier.v1.SwitchService",
     "farrier.v1.PowerShelfService",
     "farrier.v1.NodeService",
+    "farrier.v1.NotifierService",
     "farrier.v1.SiteService",
 ];
 

@@ -24,6 +24,7 @@ use proto::json_form::FromJson;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
+use providers::webhook::HttpWebhooks;
 use providers::{Provider, Providers};
 use secrecy::ExposeSecret;
 use std::fmt;
@@ -204,7 +205,8 @@ fn open_providers(
     let providers = Providers::default()
         .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
         .with(Arc::new(IpmiOnly(datacenter)))
-        .with(Arc::new(maas));
+        .with(Arc::new(maas))
+        .with_webhooks(Arc::new(HttpWebhooks::new(Arc::new(secrets.clone()))));
     Ok(match sim {
         Some(sim) => providers.with(Arc::new(sim.clone())),
         None => providers,

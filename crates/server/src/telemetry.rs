@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use model::health::{AlertClass, AlertCounts};
 use model::lifecycle::SubjectKind;
 use model::node::TaskKind;
+use model::notify::{MAX_NOTIFIERS, NoticeOutcome};
 use model::target::TargetKind;
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -130,6 +131,7 @@ fn describe() {
     describe_audit_streams();
     describe_nodes();
     describe_approvals();
+    describe_notices();
 }
 
 fn describe_bmcs() {
@@ -148,6 +150,22 @@ fn describe_approvals() {
         "Requests that went past the gate approval; `farrier approval list` names them."
     );
     metrics::counter!("farrier_break_glass_total").increment(0);
+}
+
+fn describe_notices() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_counter!(
+        "farrier_notices_total",
+        "Attempts to send a notice, and those that became dead letters, by outcome."
+    );
+    for outcome in NoticeOutcome::ALL {
+        metrics::counter!("farrier_notices_total", "outcome" => outcome.as_str()).increment(0);
+    }
+    describe_gauge!(
+        "farrier_notifiers_failing",
+        "Notifiers whose last attempt failed; `farrier notify list` names them."
+    );
+    describe_gauge!("farrier_dead_letters", "Notices that no receiver has accepted.");
 }
 
 fn describe_connections() {
@@ -238,6 +256,12 @@ pub(crate) async fn refresh(engine: &Engine) {
     }
     if let Ok(tallies) = engine.health().tally().await {
         show_health(&tallies);
+    }
+    if let Ok(notifiers) = engine.notifiers().list("", MAX_NOTIFIERS).await {
+        let failing = notifiers.iter().filter(|one| one.notifier.delivery.failing_since.is_some());
+        metrics::gauge!("farrier_notifiers_failing").set(failing.count() as f64);
+        let letters: i64 = notifiers.iter().map(|one| one.dead_letters).sum();
+        metrics::gauge!("farrier_dead_letters").set(letters as f64);
     }
     if let Ok(overdue) = engine.runs().overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue.len() as f64);

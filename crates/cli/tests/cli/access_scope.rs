@@ -372,6 +372,22 @@ const FLEET_ONLY: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a notifier sends facts about the whole fleet",
+        &[
+            "NotifierService/CreateNotifier",
+            "NotifierService/DeleteDeadLetters",
+            "NotifierService/DeleteNotifier",
+            "NotifierService/GetNotifier",
+            "NotifierService/ListDeadLetters",
+            "NotifierService/ListNotifiers",
+            "NotifierService/PauseNotifier",
+            "NotifierService/ReplayDeadLetters",
+            "NotifierService/ResumeNotifier",
+            "NotifierService/TestNotifier",
+            "NotifierService/UpdateNotifier",
+        ],
+    ),
+    (
         "racks and sites are shared by teams, and acting on a device concerns others' machines",
         &[
             "ComponentService/GetComponentFirmwareStatus",

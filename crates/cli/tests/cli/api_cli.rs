@@ -4,6 +4,7 @@
 mod access;
 mod catalogue;
 mod hardware;
+mod notify;
 mod stored;
 
 use crate::api::TestServer;
@@ -360,6 +361,7 @@ async fn every_command_works_against_a_real_server() {
         health(&person);
         stored::check_database(&person);
         access::typed(&person, dir.path());
+        notify::typed(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
     });

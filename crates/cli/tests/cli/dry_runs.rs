@@ -251,6 +251,9 @@ const READS: &[&str] = &[
     "node list",
     "node get",
     "node watch",
+    "notify list",
+    "notify get",
+    "notify dead-letters",
     "site list",
     "site get",
     "cluster check",
@@ -366,6 +369,17 @@ const ACTS: &[(&str, Answer)] = &[
     ("node quarantine {node} --reason r", Accepted),
     ("node release {node} --reason r", Accepted),
     ("node bootstrap m-1", Any),
+    (
+        "notify create ops --url https://127.0.0.1:1/in --credential cx --kind needs-person",
+        Accepted,
+    ),
+    ("notify update hook --source /b", Accepted),
+    ("notify pause hook", Accepted),
+    ("notify resume hook", Accepted),
+    ("notify test hook", Any),
+    ("notify replay hook --all", Accepted),
+    ("notify discard hook --all", Accepted),
+    ("notify delete hook", Accepted),
     ("site create site-c --provider sim", Accepted),
     ("site update site-b --zone z", Accepted),
     ("site check site-a", Any),
@@ -445,6 +459,8 @@ fn try_all(person: &Terminal) {
     std::fs::write(file.path(), "secret\n").unwrap();
     let file = file.path().to_str().unwrap();
     person.line(&format!("credential create cx --user u --password-file {file}"), 0);
+    let notifier = "--url https://127.0.0.1:1/in --credential cx --kind needs-person";
+    person.line(&format!("notify create hook {notifier}"), 0);
     for site in ["site-a", "site-b"] {
         person.line(&format!("site create {site} --provider sim"), 0);
     }

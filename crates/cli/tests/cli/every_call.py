@@ -340,6 +340,22 @@ def approvals(caller):
     caller.ok("Approval.UpdateApprovalPolicy")
 
 
+def notifiers(caller):
+    hook = {"name": "hook", "url": "http://127.0.0.1:1/in", "credential": "x", "kinds": [1, 2]}
+    caller.ok("Notifier.CreateNotifier", notifier=hook)
+    assert caller.ok("Notifier.GetNotifier", name="hook").max_attempts == 12
+    assert caller.ok("Notifier.UpdateNotifier", notifier={**hook, "source": "/b"}).version == 2
+    assert len(caller.ok("Notifier.ListNotifiers", page_size=1).notifiers) == 1
+    assert caller.ok("Notifier.PauseNotifier", name="hook").paused
+    assert not caller.ok("Notifier.ResumeNotifier", name="hook").paused
+    assert "no credential" in caller.ok("Notifier.TestNotifier", name="hook").problem
+    assert not caller.ok("Notifier.ListDeadLetters", name="hook", page_size=1).dead_letters
+    assert caller.ok("Notifier.ReplayDeadLetters", name="hook").replayed == 0
+    assert caller.ok("Notifier.DeleteDeadLetters", name="hook").deleted == 0
+    caller.ok("Notifier.DeleteNotifier", name="hook")
+    caller.refused("Notifier.GetNotifier", "NOT_FOUND", name="hook")
+
+
 def access(caller):
     assert caller.ok("Access.GetCaller").user == "admin"
     assert "code=" in caller.ok("Access.CreateSignInLink").path
@@ -354,6 +370,7 @@ def access(caller):
     caller.ok("Access.DeleteRoleBinding", role_binding_id=binding.role_binding_id)
     caller.ok("Access.DeleteRole", name="night")
     caller.ok("Access.ListRoles")
+    notifiers(caller)
     approvals(caller)
     entries = caller.ok("Audit.ListAuditEntries", user="admin", page_size=5).entries
     assert entries[0].call == "farrier.v1.ApprovalService/UpdateApprovalPolicy", entries[0]

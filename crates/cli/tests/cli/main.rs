@@ -54,6 +54,7 @@ mod ipmi;
 mod left_behind;
 mod node_commands;
 mod nodes;
+mod notify;
 mod operator;
 mod outage;
 mod pki;

@@ -292,6 +292,23 @@ const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "NotifierService",
+        &[
+            // A notifier sends facts about the whole fleet to wherever it says.
+            ("CreateNotifier", ADMIN),
+            ("GetNotifier", VIEW),
+            ("ListNotifiers", VIEW),
+            ("UpdateNotifier", ADMIN),
+            ("DeleteNotifier", ADMIN),
+            ("PauseNotifier", ADMIN),
+            ("ResumeNotifier", ADMIN),
+            ("TestNotifier", USE_CREDENTIAL),
+            ("ListDeadLetters", VIEW),
+            ("ReplayDeadLetters", ADMIN),
+            ("DeleteDeadLetters", ADMIN),
+        ],
+    ),
+    (
         "OperationService",
         &[
             ("GetOperation", VIEW),

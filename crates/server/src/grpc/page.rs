@@ -36,6 +36,8 @@ pub(super) enum List {
     Tokens,
     Audit,
     Approvals,
+    Notifiers,
+    DeadLetters,
     ComponentFirmware,
 }
 
@@ -65,6 +67,8 @@ impl List {
             Self::Tokens => "tokens",
             Self::Audit => "audit",
             Self::Approvals => "approvals",
+            Self::Notifiers => "notifiers",
+            Self::DeadLetters => "dead-letters",
             Self::ComponentFirmware => "component-firmware",
         }
     }
